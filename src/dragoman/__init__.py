@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SecurityPolicyViolation,
         TimedOut,
     )
+    from dragoman.sdk.messages import File
     from dragoman.sdk.peers import (
         Accept,
         Escalate,
@@ -53,9 +54,8 @@ if TYPE_CHECKING:
         Resource,
         Unable,
     )
-    from dragoman.sdk.shared import Change, Entity, Shared, SharedState, StateConflict
+    from dragoman.sdk.shared_state import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient
-    from dragoman.sdk.words import File
     from dragoman.sdk.work.sync_task import SyncTask
     from dragoman.sdk.work.task import Task
 
@@ -118,7 +118,7 @@ _HOMES = {
     "Event": "events",
     "Question": "events",
     "TaskInfo": "events",
-    "File": "words",
+    "File": "messages",
     "Accept": "peers",
     "Escalate": "peers",
     "Handoff": "peers",
@@ -140,11 +140,11 @@ _HOMES = {
     "SchemaMismatch": "failures",
     "SecurityPolicyViolation": "failures",
     "TimedOut": "failures",
-    "Change": "shared",
-    "Entity": "shared",
-    "Shared": "shared",
-    "SharedState": "shared",
-    "StateConflict": "shared",
+    "Change": "shared_state",
+    "Entity": "shared_state",
+    "Shared": "shared_state",
+    "SharedState": "shared_state",
+    "StateConflict": "shared_state",
 }
 
 

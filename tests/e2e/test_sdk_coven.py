@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Client, Event, SyncClient, Task, TaskCancelled, TaskFailed
-from dragoman.sdk.words import File
+from dragoman.sdk.messages import File
 from tests.e2e.at_work import open_question, people, serving, soon
 from tests.support.hubproc import HubProcess, running
 from tests.support.relay import Relay

@@ -25,7 +25,7 @@ from websockets.asyncio.client import connect as websocket
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, Task
 from dragoman.sdk.address import parse
 from dragoman.sdk.calling.api import ApiClient
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from tests.support.cli import dragoman
 from tests.support.hubproc import PATIENCE, HubProcess, running, until
 

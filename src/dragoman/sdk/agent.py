@@ -22,18 +22,18 @@ from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.declared import Declared, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
+from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
 from dragoman.sdk.peers import State, Urgency
-from dragoman.sdk.uncaught import speak_plainly
+from dragoman.sdk.runtime import RealWorld, World
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
     from dragoman.sdk.a2acp.channel import Channel, Post
-    from dragoman.sdk.a2acp.talk import Persona
+    from dragoman.sdk.a2acp.identity import Persona
     from dragoman.sdk.client import Client
-    from dragoman.sdk.shared import SharedState
+    from dragoman.sdk.shared_state import SharedState
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
@@ -237,7 +237,7 @@ class Agent(Declared):
     async def _serve(self, address: Address) -> None:
         address = msgspec.structs.replace(address, instance=self._world.mint())
         if address.protocol == "agentmsg":
-            from dragoman.sdk.shared import SharedState
+            from dragoman.sdk.shared_state import SharedState
 
             self._state = SharedState(address, self._world)
         self._fetch = self._bring = None
@@ -266,8 +266,8 @@ class Agent(Declared):
     async def serve_as(self, post: Post, dial: Callable[[], Channel]) -> None:
         """As `serve`, over a2acp channels of one's own making."""
         from dragoman.sdk.a2acp.caller import A2acpCaller
-        from dragoman.sdk.a2acp.talk import Persona
-        from dragoman.sdk.a2acp.words import A2acpLink, Memory
+        from dragoman.sdk.a2acp.identity import Persona
+        from dragoman.sdk.a2acp.mapping import A2acpLink, Memory
 
         state_dir, memory = self._state_dir, Memory()
         persona = Persona(self.id, post, self._world, domain=self.domain, version=self.version, state_dir=state_dir)
@@ -287,9 +287,9 @@ class Agent(Declared):
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         handlers = self._handlers
         if not converses and self._listeners.help:
-            from dragoman.sdk.conversation import helping
+            from dragoman.sdk.conversation import help_as_work
 
-            handlers = {**handlers, **helping.as_work(self._listeners.help, handlers)}
+            handlers = {**handlers, **help_as_work.as_work(self._listeners.help, handlers)}
         who = Introduction(
             agent_id=self.id,
             kind=self.kind,

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Misconfigured, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.uncaught import speak_plainly
+from dragoman.sdk.excepthook import speak_plainly
+from dragoman.sdk.runtime import RealWorld, World
 from dragoman.sdk.work.outcome import data_of
-from dragoman.sdk.world import RealWorld, World
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import Contract, Mode
     from dragoman.protocols.a2acp.intents import Offering
     from dragoman.sdk.a2acp.caller import A2acpCaller
-    from dragoman.sdk.shared import SharedState
+    from dragoman.sdk.shared_state import SharedState
 
 PRIORITIES = ("low", "normal", "high", "critical")
 SHARES = (API, "agentmsg")
@@ -107,7 +107,7 @@ class Client:
                 raise Misconfigured(
                     "the shared state is reached by an agentmsg+http://, agentmsg+ws:// or http:// address"
                 )
-            from dragoman.sdk.shared import SharedState
+            from dragoman.sdk.shared_state import SharedState
 
             self._state = SharedState(self._address, self._world)
         return self._state
@@ -288,8 +288,8 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
         return AgentmsgClient(id, pipes(address, world), world)
     if address.protocol == "a2acp":
         from dragoman.sdk.a2acp.client import A2acpClient
+        from dragoman.sdk.a2acp.identity import Persona
         from dragoman.sdk.a2acp.io import HttpPost, channels
-        from dragoman.sdk.a2acp.talk import Persona
 
         post = HttpPost(address)
         persona = Persona(id, post, world, domain=who.domain, version=who.version, state_dir=who.state_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from dragoman.sdk.conversation.listening import HELP_TYPES, Listeners
+from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, Listeners
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.peers import HelpKind
 from dragoman.sdk.work.signature import Handler

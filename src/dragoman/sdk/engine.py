@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.conversation.bulletin import Bulletin
-from dragoman.sdk.conversation.exchange import Exchange
-from dragoman.sdk.conversation.listening import Listeners
+from dragoman.sdk.conversation.peer_handlers import Listeners
+from dragoman.sdk.conversation.peer_requests import Exchange
+from dragoman.sdk.conversation.status import Bulletin
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, LinkDown
-from dragoman.sdk.words import (
+from dragoman.sdk.messages import (
     Accepted,
     Cancel,
     Dismiss,
@@ -31,11 +31,11 @@ from dragoman.sdk.words import (
     Welcomed,
     Work,
 )
-from dragoman.sdk.work.desk import Desk
+from dragoman.sdk.runtime import World, backoff
 from dragoman.sdk.work.journal import Journal
-from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.outbox import Mailbox
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.work.task_runner import Desk
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.words import File, Inbound, Outbound, Work
-from dragoman.sdk.world import World
+from dragoman.sdk.messages import File, Inbound, Outbound, Work
+from dragoman.sdk.runtime import World
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
 #: once and returns what makes them, where links share a memory.

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from dragoman.sdk.client import Backend, Client
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import Contract
     from dragoman.protocols.a2acp.intents import Offering
-    from dragoman.sdk.shared import Change, Entity, EntityType, Shared, SharedState
+    from dragoman.sdk.shared_state import Change, Entity, EntityType, Shared, SharedState
 
 T = TypeVar("T")
 E = TypeVar("E")

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dragoman.core.ids import SECOND, Instant
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:

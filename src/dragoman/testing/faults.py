@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dragoman.sdk.links import Introduction, Link, ProtocolCapabilities
-from dragoman.sdk.words import Inbound, Outbound, Outcome, Work
+from dragoman.sdk.messages import Inbound, Outbound, Outcome, Work
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
     WorkStatus,
 )
-from dragoman.sdk.chiffon.words import ChiffonLink
+from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.links import Link, LinkDown
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
 from dragoman.wire.role import Role
 
 PATIENCE = 60.0

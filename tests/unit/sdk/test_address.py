@@ -17,9 +17,9 @@ import pytest
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
-from dragoman.sdk.calling.online import unreachable
+from dragoman.sdk.calling.connected import unreachable
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.misdialled import not_made, sentence
+from dragoman.sdk.network.connect_errors import not_made, sentence
 
 
 @pytest.mark.parametrize(

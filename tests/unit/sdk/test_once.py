@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, settle
 
 from dragoman import Agent, Misconfigured, Task
-from dragoman.sdk.world import backoff
+from dragoman.sdk.runtime import backoff
 
 
 def counting(agent: Agent) -> list[int]:

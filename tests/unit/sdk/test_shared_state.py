@@ -14,7 +14,7 @@ from tests.unit.sdk.harness import PATIENCE, FakeWorld
 
 from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, NotFound, SharedState, StateConflict
 from dragoman.sdk.address import parse
-from dragoman.sdk.shared import Change, Entity
+from dragoman.sdk.shared_state import Change, Entity
 
 ADDRESS = parse("agentmsg+ws://127.0.0.1:1", "secret")
 

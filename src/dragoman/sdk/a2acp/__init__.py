@@ -3,7 +3,7 @@
 words      an agent's words: a link over a channel    client     a caller with a link of its own
 requests   what is asked of an agent                  caller     discover, shake hands, call under the contract
 answers    work without success, by its codes         calls      one call, as it is heard of
-declared   hints as capabilities, results as payloads failures   the eight codes as exceptions
+payloads   hints as capabilities, results as payloads failures   the eight codes as exceptions
 talk       who we are: envelopes, tokens, seals       relations  contracts by target, intent and mode
 purse      tokens                                     keyring    keys of collaborations
 channel    out by POST, in by poll or WebSocket       io         the bytes of it

@@ -18,7 +18,7 @@ from typing import Any
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.sdk.a2acp.requests import PERSONAL
-from dragoman.sdk.words import Decline, Outcome
+from dragoman.sdk.messages import Decline, Outcome
 from dragoman.sdk.work.outcome import TIMED_OUT
 
 

@@ -23,10 +23,10 @@ from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp.calls import Call
 from dragoman.sdk.a2acp.channel import Channel, Write
+from dragoman.sdk.a2acp.identity import BROKER, PROGRESS, Persona
 from dragoman.sdk.a2acp.keyring import Unopened
 from dragoman.sdk.a2acp.relations import Relations, Terms
-from dragoman.sdk.a2acp.talk import BROKER, PROGRESS, Persona
-from dragoman.sdk.calling.following import Calls
+from dragoman.sdk.calling.calls import Calls
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.failures import CallFailed, TimedOut, failure
 from dragoman.wire.errors import LocalProtocolError

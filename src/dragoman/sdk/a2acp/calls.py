@@ -13,10 +13,10 @@ from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Contract
 from dragoman.protocols.a2acp.errors import Code
 from dragoman.protocols.a2acp.types import BROKER_ID, Message
-from dragoman.sdk.a2acp import declared
+from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.channel import Write
 from dragoman.sdk.a2acp.relations import Terms
-from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.calling.calls import Followed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import (
     CallFailed,
@@ -68,7 +68,7 @@ class Call(Followed):
     def completed(self, message: Message) -> None:
         payload = message.payload or {}
         schema = True if self.contract is None else self.contract.output_schema
-        value = declared.value(schema, payload, message.value_in)
+        value = payloads.value(schema, payload, message.value_in)
         data = {"result": value}
         if isinstance(message.usage, dict):
             data["usage"] = message.usage

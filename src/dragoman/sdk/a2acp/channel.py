@@ -23,9 +23,9 @@ from msgspec import Struct
 from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.errands import Errands
+from dragoman.sdk.messages import Accepted
+from dragoman.sdk.network.http_link import Errands
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
 from dragoman.wire.errors import LocalProtocolError
 
 Write = Callable[[], Awaitable[bytes]]

@@ -10,10 +10,10 @@ from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk.a2acp.caller import A2acpCaller
 from dragoman.sdk.a2acp.calls import Call
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid
-from dragoman.sdk.a2acp.talk import Persona
-from dragoman.sdk.calling.online import Online
+from dragoman.sdk.a2acp.identity import Persona
+from dragoman.sdk.calling.connected import Online
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
 
 
 class A2acpClient(Online[Call, Channel], A2acpCaller):

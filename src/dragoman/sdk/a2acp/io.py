@@ -17,8 +17,8 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
+from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.misdialled import not_made
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import POLL, acknowledgment, delivered
 from dragoman.sdk.network.websocket import WebSocket

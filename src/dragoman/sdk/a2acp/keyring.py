@@ -24,7 +24,7 @@ from dragoman.protocols.a2acp.contracts import Contract
 from dragoman.protocols.a2acp.sealing import KEY_MESSAGES, KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import RESERVED, Message
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 from dragoman.security import collaboration, private, sealing
 from dragoman.security.exchange import ExchangeError
 from dragoman.security.keys import decode64, encode64

@@ -22,8 +22,8 @@ from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Contract, Mode
 from dragoman.protocols.a2acp.intents import Established, Initiate, Offering, Rotated
 from dragoman.protocols.a2acp.types import Message
+from dragoman.sdk.a2acp.identity import Persona
 from dragoman.sdk.a2acp.keyring import Pair
-from dragoman.sdk.a2acp.talk import Persona
 from dragoman.sdk.failures import CallFailed, CapabilityNotFound
 
 log = logging.getLogger("dragoman.sdk")

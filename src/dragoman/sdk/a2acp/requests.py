@@ -10,9 +10,9 @@ from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
-from dragoman.sdk.a2acp import declared
+from dragoman.sdk.a2acp import payloads
+from dragoman.sdk.messages import Errand, Proposal, Work, around, attached
 from dragoman.sdk.peers import HandshakeRequest
-from dragoman.sdk.words import Errand, Proposal, Work, around, attached
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
 """In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is
@@ -67,7 +67,7 @@ def work_of(
     files = attached(payload.get("attachments") or ())
     if files:
         payload = {name: value for name, value in payload.items() if name != "attachments"}
-    given = declared.content(None if capability is None else capability.input_schema, payload)
+    given = payloads.content(None if capability is None else capability.input_schema, payload)
     if terms is not None and terms.handover is not None:
         given.pop("handover", None)
     return Work(

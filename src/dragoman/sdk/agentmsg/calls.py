@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
-from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.calling.calls import Followed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
 

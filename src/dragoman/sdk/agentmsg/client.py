@@ -28,14 +28,14 @@ from dragoman.protocols.agentmsg.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.calls import KINDS, Call
-from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
-from dragoman.sdk.calling.online import Online
+from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Talk
+from dragoman.sdk.calling.connected import Online
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.failures import refused
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.messages import Accepted
+from dragoman.sdk.runtime import World
 
 CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
 KNOWN = {"parent": "parent_task_id", "name": "name", "thread": "thread"}

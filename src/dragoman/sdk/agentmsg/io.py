@@ -15,14 +15,14 @@ from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, SUBPROTOCOL, Stamp
 from dragoman.sdk.address import Address
-from dragoman.sdk.agentmsg.talk import MessagePipe
-from dragoman.sdk.agentmsg.words import AgentmsgLink, Memory
+from dragoman.sdk.agentmsg.mapping import AgentmsgLink, Memory
+from dragoman.sdk.agentmsg.session import MessagePipe
 from dragoman.sdk.links import Link
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 
 class _Receipt(msgspec.Struct, frozen=True):

@@ -16,12 +16,12 @@ import msgspec
 
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience
+from dragoman.sdk.calling.retrying import ABSENCE, Passing, Patience
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.network.http import http_client, listening
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 V1 = "/api/v1"
 WAIT = 60

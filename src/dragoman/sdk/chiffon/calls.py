@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
-from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.calling.calls import Followed
 from dragoman.sdk.errors import TaskFailed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed

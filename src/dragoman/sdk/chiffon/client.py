@@ -25,13 +25,13 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.online import Online
+from dragoman.sdk.calling.connected import Online
 from dragoman.sdk.chiffon.calls import Call, told
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.failures import refused
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -8,15 +8,15 @@ import httpx2
 import msgspec
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.chiffon.words import ChiffonLink
+from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.errors import Conflict, HubUnreachable, NotAllowed, NotFound
 from dragoman.sdk.links import Link, LinkDown
+from dragoman.sdk.messages import Accepted
+from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.misdialled import sentence
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 
 def agent_link(address: Address, world: World) -> Link:

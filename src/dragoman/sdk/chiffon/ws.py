@@ -11,13 +11,13 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal, register
-from dragoman.sdk.chiffon.words import ChiffonLink
+from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.links import Link
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 PATH = "/api/agent/ws?receipts=1"
 

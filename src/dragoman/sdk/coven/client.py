@@ -25,15 +25,15 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.patience import ABSENCE, Passing, Patience, Tries
+from dragoman.sdk.calling.retrying import ABSENCE, Passing, Patience, Tries
 from dragoman.sdk.coven.calls import Hearing
 from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
-from dragoman.sdk.network.misdialled import advised
-from dragoman.sdk.words import File
-from dragoman.sdk.world import World
+from dragoman.sdk.messages import File
+from dragoman.sdk.network.connect_errors import advised
+from dragoman.sdk.runtime import World
 
 OPTIONS = frozenset({"priority", "thread", "files"})
 MOST_BYTES = 128 * 1024 * 1024

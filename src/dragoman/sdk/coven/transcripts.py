@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.sdk.words import Decline, Outbound, Outcome, Report
+from dragoman.sdk.messages import Decline, Outbound, Outcome, Report
 
 MOST_REQUESTS = 64
 MOST_THREADS = 1024

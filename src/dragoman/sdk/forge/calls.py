@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, SubmitTask, TaskUpdated
-from dragoman.sdk.calling.following import Followed
+from dragoman.sdk.calling.calls import Followed
 from dragoman.sdk.events import FINAL, value_of
 from dragoman.sdk.failures import failed
 

@@ -18,7 +18,7 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import ErrorBody, Failure, Message, Response, Stamp
 from dragoman.sdk import trace
-from dragoman.sdk.calling.online import Online
+from dragoman.sdk.calling.connected import Online
 from dragoman.sdk.errors import (
     Conflict,
     DragomanError,
@@ -30,9 +30,9 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.forge.calls import Call
-from dragoman.sdk.forge.talk import Conversation, Wire
-from dragoman.sdk.words import File
-from dragoman.sdk.world import World
+from dragoman.sdk.forge.session import Conversation, Wire
+from dragoman.sdk.messages import File
+from dragoman.sdk.runtime import World
 
 #: The hub's options → forge's fields.
 OPTIONS = {

@@ -31,10 +31,10 @@ from dragoman.protocols.forge.types import Encoding, Level, LogEvent
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.forge.talk import Conversation, HungUp
-from dragoman.sdk.forge.words import ForgeLink
+from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.session import Conversation, HungUp
 from dragoman.sdk.links import Introduction, Link
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 READ = 64 * 1024
 HIGH = 256 * 1024

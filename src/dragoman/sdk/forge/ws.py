@@ -6,11 +6,11 @@ import msgspec
 
 from dragoman.protocols.forge.types import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Encoding
 from dragoman.sdk.address import Address
-from dragoman.sdk.forge.talk import LARGEST_HEARD
-from dragoman.sdk.forge.words import ForgeLink
+from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.session import LARGEST_HEARD
 from dragoman.sdk.links import Link
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 PATH = "/forge/ws"
 

@@ -16,9 +16,9 @@ import msgspec
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.links import Bring, Fetch, LinkDown
+from dragoman.sdk.messages import File, Work
+from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import http_client
-from dragoman.sdk.network.misdialled import not_made
-from dragoman.sdk.words import File, Work
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.sdk.words import Accepted
+from dragoman.sdk.messages import Accepted
 
 
 class Frame(Struct, frozen=True):

@@ -17,11 +17,11 @@ import msgspec
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.errands import Errands
+from dragoman.sdk.messages import Accepted
+from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.network.http_link import Errands
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
 
 POLL = {"wait": 30, "max": 64}
 """Seconds a poll may be kept open by the hub, and messages taken by one."""

@@ -18,7 +18,7 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network import tls
-from dragoman.sdk.network.misdialled import not_made
+from dragoman.sdk.network.connect_errors import not_made
 
 OPEN_TIMEOUT = 10.0
 PING_INTERVAL = 20.0

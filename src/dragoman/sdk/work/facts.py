@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dragoman.sdk import words
+from dragoman.sdk import messages
 from dragoman.sdk.peers import Handover
 
 if TYPE_CHECKING:
-    from dragoman.sdk.work.job import Job
+    from dragoman.sdk.work.running_task import Job
 
 
 class Facts:
@@ -52,7 +52,7 @@ class Facts:
         return self._job.work.attempt or 1
 
     @property
-    def files(self) -> tuple[words.File, ...]:
+    def files(self) -> tuple[messages.File, ...]:
         """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
         return self._job.work.files
 

@@ -28,8 +28,8 @@ from msgspec import Struct
 
 from dragoman import durable
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.words import Outcome
-from dragoman.sdk.world import World
+from dragoman.sdk.messages import Outcome
+from dragoman.sdk.runtime import World
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from dragoman.sdk.errors import Rejected, TaskFailed
-from dragoman.sdk.words import NO_RESULT
+from dragoman.sdk.messages import NO_RESULT
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 

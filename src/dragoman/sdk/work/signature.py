@@ -8,7 +8,7 @@
     **rest                                whatever else the input holds; without it, nothing else may
 
 The type hints are read once, when the handler is declared; a hint that no JSON can fit is refused there. They may be
-whatever msgspec knows, models of pydantic, and what `kinds` adds.
+whatever msgspec knows, models of pydantic, and what `type_hints` adds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from dragoman.sdk.errors import BadInput, Misconfigured
-from dragoman.sdk.work import kinds
+from dragoman.sdk.work import type_hints
 from dragoman.sdk.work.sync_task import SyncTask
 from dragoman.sdk.work.task import Task
 from dragoman.wire.misfit import misfit
@@ -88,7 +88,7 @@ class Handler:
     def bind(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments for this input; raises `BadInput` naming the field that does not fit."""
         try:
-            fitted = msgspec.convert(given, self._input_type, dec_hook=kinds.made)
+            fitted = msgspec.convert(given, self._input_type, dec_hook=type_hints.made)
         except msgspec.ValidationError as error:
             raise _explain(error) from None
         arguments = {name: getattr(fitted, name) for name in self.names}
@@ -112,7 +112,7 @@ class Handler:
 
     def _schema(self, type: Any, what: str) -> dict[str, Any]:
         try:
-            return kinds.schema(type)
+            return type_hints.schema(type)
         except (TypeError, NameError) as error:
             why = str(error).splitlines()[-1]
             raise Misconfigured(

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from dragoman.sdk.errors import Rejected
 from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
 from dragoman.sdk.work.facts import Facts
-from dragoman.sdk.work.job import Job
+from dragoman.sdk.work.running_task import Job
 from dragoman.sdk.work.task import HANDOFF_DEADLINE, Task
 
 T = TypeVar("T")

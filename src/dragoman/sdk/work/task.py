@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from dragoman.sdk import words
+from dragoman.sdk import messages
 from dragoman.sdk.errors import Rejected
 from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
 from dragoman.sdk.work.facts import Facts
 from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
 
 if TYPE_CHECKING:
-    from dragoman.sdk.work.job import Job
-    from dragoman.sdk.work.speech import Speech
+    from dragoman.sdk.work.reporter import Speech
+    from dragoman.sdk.work.running_task import Job
 
 HANDOFF_DEADLINE = 60.0
 """Seconds that others have to take a task over."""
@@ -80,21 +80,21 @@ class Task(Facts):
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         """Tell that a tool is used, with what input; returns the id by which its result is told."""
         name = text_of("a tool's name", name)
-        use = words.ToolUse(id or self._speech.mint(), name, data_of(f"the input of {name}", input))
+        use = messages.ToolUse(id or self._speech.mint(), name, data_of(f"the input of {name}", input))
         await self._speech.report(self._job, tool_use=use)
         return use.id
 
     async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
         """Tell what a tool gave: text, or anything with a JSON form."""
         text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
-        await self._speech.report(self._job, tool_result=words.ToolResult(id, text, is_error))
+        await self._speech.report(self._job, tool_result=messages.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
         """Give a file to whoever asked for the work. Raises where it is too large for the protocol, or for the hub."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
         name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
-        await self._speech.send_file(self._job, words.File(name, mime_type, bytes(data)))
+        await self._speech.send_file(self._job, messages.File(name, mime_type, bytes(data)))
 
     async def ask(
         self,

@@ -26,7 +26,7 @@ from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Message, MessageType, Stamp
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.client import A2acpClient
-from dragoman.sdk.a2acp.talk import BROKER, Persona
+from dragoman.sdk.a2acp.identity import BROKER, Persona
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame

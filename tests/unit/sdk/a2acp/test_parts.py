@@ -21,10 +21,10 @@ from dragoman.protocols.a2acp.contracts import Capability, Contract, agree
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp
-from dragoman.sdk.a2acp import declared, purse
+from dragoman.sdk.a2acp import payloads, token_cache
 from dragoman.sdk.a2acp.io import HttpPost
 from dragoman.sdk.a2acp.keyring import KeyRing, Pair, Unopened, path_for
-from dragoman.sdk.a2acp.purse import Purse
+from dragoman.sdk.a2acp.token_cache import Purse
 from dragoman.sdk.address import parse
 from dragoman.sdk.failures import FAILURES, AuthFailed, RateLimitExceeded
 from dragoman.sdk.links import LinkDown
@@ -80,7 +80,7 @@ async def test_a_refused_token_is_asked_for_again(world: FakeWorld) -> None:
 def test_what_is_no_token_is_not_read() -> None:
     for text in ("", "a.b", "a.!.c", "x.e30.y"):
         with pytest.raises(NotAllowed):
-            purse.claims(text)
+            token_cache.claims(text)
 
 
 # -- keys
@@ -171,17 +171,17 @@ def test_a_ring_is_kept_for_its_owner_only(world: FakeWorld, tmp_path: Path) -> 
     ],
 )
 def test_what_is_returned_becomes_an_object_and_back(schema: Any, value: Any, payload: Any) -> None:
-    said = declared.output_schema(schema)
-    assert declared.payload(said, value) == payload
+    said = payloads.output_schema(schema)
+    assert payloads.payload(said, value) == payload
     if isinstance(said, dict) and said.get("$comment"):
-        assert declared.value(said, {**payload, "correlation_id": "x"}) == value
+        assert payloads.value(said, {**payload, "correlation_id": "x"}) == value
         assert said.get("$defs") == schema.get("$defs")
 
 
 def test_what_the_protocol_puts_into_a_payload_is_not_the_handlers_unless_it_asks() -> None:
     payload = {"a": 1, "correlation_id": "x", "traceparent": "y"}
-    assert declared.content(True, payload) == {"a": 1}
-    assert declared.content({"properties": {"correlation_id": {}}}, payload) == {"a": 1, "correlation_id": "x"}
+    assert payloads.content(True, payload) == {"a": 1}
+    assert payloads.content({"properties": {"correlation_id": {}}}, payload) == {"a": 1, "correlation_id": "x"}
 
 
 # -- failures
@@ -231,7 +231,7 @@ def broker_of_two(world: FakeWorld) -> tuple[MemoryBroker, Agent]:
 
 
 def test_a_version_is_a_semantic_one(world: FakeWorld) -> None:
-    from dragoman.sdk.a2acp.talk import Persona
+    from dragoman.sdk.a2acp.identity import Persona
 
     with pytest.raises(Misconfigured, match=r"1\.2\.3"):
         Persona("a", None, world, version="2")  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from dragoman.protocols.agentmsg import codec
 from dragoman.sdk.address import parse
 from dragoman.sdk.agentmsg.io import HttpMessages, refusal
 from dragoman.sdk.links import LinkDown
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 
 ADDRESS = parse("agentmsg+http://127.0.0.1:1", "secret")
 REPORT = {

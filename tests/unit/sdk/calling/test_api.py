@@ -25,7 +25,7 @@ from dragoman import (
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.api import ApiClient
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 
 ADDRESS = Address(protocol="api", transport="http", base="http://127.0.0.1:1", token="a" * 32)
 

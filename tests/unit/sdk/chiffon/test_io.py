@@ -21,12 +21,12 @@ from dragoman.protocols.chiffon.events import AckReceived, ResultReceived
 from dragoman.protocols.chiffon.types import Correlation, Stamp, WorkRequest
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.chiffon.http import HttpPipe
-from dragoman.sdk.chiffon.words import ChiffonLink
+from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.chiffon.ws import WebSocketPipe
 from dragoman.sdk.links import LinkDown
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from dragoman.wire.role import Role
 
 WORLD = RealWorld()

@@ -28,7 +28,7 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.coven.channel import grpc
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from dragoman.wire.role import Role
 
 T = TypeVar("T")

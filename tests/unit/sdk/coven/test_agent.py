@@ -31,8 +31,8 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk.address import resolve_agent
 from dragoman.sdk.coven.io import CovenLink
+from dragoman.sdk.coven.mapping import LONGEST_END, PIECE
 from dragoman.sdk.coven.transcripts import Transcripts
-from dragoman.sdk.coven.words import LONGEST_END, PIECE
 from dragoman.sdk.links import Introduction, LinkDown
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -40,7 +40,7 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.coven.calls import Hearing
-from dragoman.sdk.words import File
+from dragoman.sdk.messages import File
 
 TASK = "01a1e1d3-5637-7055-87bd-b96698488266"
 

@@ -15,8 +15,8 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.events import EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding, ErrorBody, Message, Payload, Stamp
-from dragoman.sdk.forge.talk import HungUp
-from dragoman.sdk.forge.words import ForgeLink
+from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.session import HungUp
 from dragoman.sdk.links import Link, LinkDown
 from dragoman.wire.role import Role
 

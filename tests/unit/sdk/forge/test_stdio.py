@@ -18,9 +18,9 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.events import Event, EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Message, Payload, Stamp
+from dragoman.sdk.forge.session import HungUp
 from dragoman.sdk.forge.stdio import StdioWire
-from dragoman.sdk.forge.talk import HungUp
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from dragoman.wire.role import Role
 
 WORLD = RealWorld()

@@ -19,7 +19,7 @@ from dragoman.protocols.forge.types import Encoding, Stamp
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.forge.ws import WebSocketWire
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.world import RealWorld
+from dragoman.sdk.runtime import RealWorld
 from dragoman.wire.role import Role
 
 WORLD = RealWorld()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 MOST_ENDED = 256
 """Calls that were followed to their end, and whose result is kept."""

@@ -42,11 +42,11 @@ from dragoman.protocols.agentmsg.types import (
     Welcome,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.talk import Arrival, MessagePipe, Talk
+from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Talk
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
-from dragoman.sdk.words import (
+from dragoman.sdk.messages import (
     Accepted,
     Cancel,
     Decline,
@@ -68,8 +68,8 @@ from dragoman.sdk.words import (
     attached,
     part,
 )
+from dragoman.sdk.runtime import World
 from dragoman.sdk.work.outcome import TIMED_OUT
-from dragoman.sdk.world import World
 from dragoman.wire.errors import LocalProtocolError
 
 log = logging.getLogger("dragoman.sdk")

@@ -15,16 +15,16 @@ from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.links import Bring, LinkDown
-from dragoman.sdk.words import PRIVATE, File, Letter, Outcome, Query, Report
-from dragoman.sdk.work.job import Job
+from dragoman.sdk.messages import PRIVATE, File, Letter, Outcome, Query, Report
+from dragoman.sdk.runtime import World, backoff
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.outbox import Mailbox
 from dragoman.sdk.work.outcome import clean
-from dragoman.sdk.work.places import Places
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.work.running_task import Job
+from dragoman.sdk.work.slots import Places
 
 if TYPE_CHECKING:
-    from dragoman.sdk.conversation.exchange import Exchange
+    from dragoman.sdk.conversation.peer_requests import Exchange
 
 log = logging.getLogger("dragoman.sdk")
 

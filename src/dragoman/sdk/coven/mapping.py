@@ -41,7 +41,7 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
-from dragoman.sdk import trace, words
+from dragoman.sdk import messages, trace
 from dragoman.sdk.links import ProtocolCapabilities
 from dragoman.sdk.work.outcome import clean
 
@@ -90,7 +90,7 @@ def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
     )
 
 
-def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> words.Work:
+def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> messages.Work:
     """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
     span = trace.parse(message.traceparent)
     is_answer = turn.is_plain and turn.task_id != message.request_id
@@ -99,8 +99,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         answer = _json(message.answer_json)
     elif is_answer:
         answer = message.content
-    return words.Work(
-        errand=words.Errand(
+    return messages.Work(
+        errand=messages.Errand(
             task_id=turn.task_id,
             request_id=message.request_id,
             trace_id=span.trace_id if span is not None else mint.replace("-", ""),
@@ -111,8 +111,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
         answer=answer,
-        files=tuple(words.File(one.filename, one.mime_type, one.data) for one in message.attachments),
-        terms=words.around(_json(message.context_json) if message.context_json else None),
+        files=tuple(messages.File(one.filename, one.mime_type, one.data) for one in message.attachments),
+        terms=messages.around(_json(message.context_json) if message.context_json else None),
     )
 
 
@@ -136,18 +136,18 @@ def _json(text: str) -> Any:
 # --- out ---
 
 
-def responses_of(message: words.Outbound, turn: Turn) -> Iterator[MessageResponse]:
+def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResponse]:
     """What says it; nothing at all for a sign of life that this gateway would not understand."""
-    if isinstance(message, words.Report):
+    if isinstance(message, messages.Report):
         yield from _report(message, turn)
-    elif isinstance(message, words.Query):
+    elif isinstance(message, messages.Query):
         yield _said(turn, Done(question=_question(message)))
-    elif isinstance(message, words.Decline):
+    elif isinstance(message, messages.Decline):
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
             facts["field"] = message.field
         yield _failure(turn, DECLINED[message.kind], message.sentence, facts)
-    elif isinstance(message, words.Letter | words.Verdict):
+    elif isinstance(message, messages.Letter | messages.Verdict):
         raise TypeError("coven's agents do not converse")
     elif message.exit_code:
         error = message.error or {}
@@ -167,7 +167,7 @@ def unspeakable(turn: Turn, why: str) -> MessageResponse:
     return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
 
 
-def _report(report: words.Report, turn: Turn) -> Iterator[MessageResponse]:
+def _report(report: messages.Report, turn: Turn) -> Iterator[MessageResponse]:
     events: list[ResponseEvent] = []
     if report.thinking:
         events.append(Thinking(clean(report.thinking)))
@@ -200,7 +200,7 @@ def _report(report: words.Report, turn: Turn) -> Iterator[MessageResponse]:
     yield _said(turn, events[-1], progress=progress)
 
 
-def _success(outcome: words.Outcome, turn: Turn) -> Iterator[MessageResponse]:
+def _success(outcome: messages.Outcome, turn: Turn) -> Iterator[MessageResponse]:
     whole, result = clean(outcome.output), bytes(outcome.result).decode()
     if len(whole) > LONGEST_END:
         if whole != "".join(turn.streamed):
@@ -216,7 +216,7 @@ def _failure(turn: Turn, kind: str, said: str, facts: dict[str, Any]) -> Message
     return _said(turn, Error(said[-PIECE:]), fault=fault)
 
 
-def _question(query: words.Query) -> Question:
+def _question(query: messages.Query) -> Question:
     return Question(
         question=clean(query.question),
         options_json=_text(query.options) if query.options else "",

@@ -32,16 +32,15 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.errors import TABLE, Code, Refusal
 from dragoman.protocols.a2acp.types import Agent, Message, MessageType
 from dragoman.sdk import trace
-from dragoman.sdk.a2acp import declared
+from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.answers import declined, failed
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid, Write
+from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Persona
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
-from dragoman.sdk.a2acp.talk import ANSWER, BROKER, PROGRESS, QUESTION, Persona
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
-from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.words import (
+from dragoman.sdk.messages import (
     PRIVATE,
     Accepted,
     Cancel,
@@ -58,7 +57,8 @@ from dragoman.sdk.words import (
     Verdict,
     part,
 )
-from dragoman.sdk.world import World
+from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.runtime import World
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -97,7 +97,7 @@ class A2acpLink:
     async def open(self, who: Introduction) -> None:
         persona = self._persona
         await persona.find_out()
-        self._capabilities = {one.intent: one for one in map(declared.capability, who.capabilities)}
+        self._capabilities = {one.intent: one for one in map(payloads.capability, who.capabilities)}
         me = persona.me
         registration = {
             "agent_id": me.agent_id,
@@ -371,8 +371,8 @@ class A2acpLink:
             return self._complain(outcome, failed(outcome))
         value: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
         capability = self._capabilities.get(outcome.errand.about["intent"])
-        payload = declared.payload(True if capability is None else capability.output_schema, value)
-        beside: dict[str, Any] = {"value_in": declared.value_in(value, payload)}
+        payload = payloads.payload(True if capability is None else capability.output_schema, value)
+        beside: dict[str, Any] = {"value_in": payloads.value_in(value, payload)}
         if outcome.usage:
             beside["usage"] = outcome.usage
         return self._write(MessageType.RESPONSE, outcome, dict(payload), id=self._world.mint(), beside=beside)

@@ -29,6 +29,8 @@ from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.links import Introduction
+from dragoman.sdk.messages import Letter as Outgoing
+from dragoman.sdk.messages import Mail
 from dragoman.sdk.peers import (
     Accept,
     Escalate,
@@ -42,13 +44,11 @@ from dragoman.sdk.peers import (
     as_help,
     escalations_in,
 )
-from dragoman.sdk.words import Letter as Outgoing
-from dragoman.sdk.words import Mail
-from dragoman.sdk.work.desk import Desk
+from dragoman.sdk.runtime import World
 from dragoman.sdk.work.journal import Journal
-from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.outbox import Mailbox
 from dragoman.sdk.work.outcome import raised
-from dragoman.sdk.world import World
+from dragoman.sdk.work.task_runner import Desk
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.misdialled import sentence
+from dragoman.sdk.network.connect_errors import sentence
 
 LANES = 8
 

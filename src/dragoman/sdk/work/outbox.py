@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.sdk.links import Link, ProtocolCapabilities
-from dragoman.sdk.words import Outbound, Query
-from dragoman.sdk.work.job import Job
-from dragoman.sdk.world import World
+from dragoman.sdk.messages import Outbound, Query
+from dragoman.sdk.runtime import World
+from dragoman.sdk.work.running_task import Job
 
 ACK_DELAY = 0.05
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.sdk import uncaught
+from dragoman.sdk import excepthook
 
 AGENT = """
 from dragoman import Agent, Task
@@ -91,13 +91,13 @@ def test_a_hook_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: object) -> None: ...
 
     monkeypatch.setattr(sys, "excepthook", other)
-    uncaught.speak_plainly()
+    excepthook.speak_plainly()
     assert sys.excepthook is other
 
 
 def test_a_bug_of_ours_is_shown_whole() -> None:
     ours = {"__name__": "bug"}
-    exec(compile("def bug():\n    raise KeyError('ours')\n", uncaught.OURS + "bug.py", "exec"), ours)
+    exec(compile("def bug():\n    raise KeyError('ours')\n", excepthook.OURS + "bug.py", "exec"), ours)
     with pytest.raises(KeyError) as raised:
         ours["bug"]()  # type: ignore[operator]
-    assert uncaught.theirs(raised.value.__traceback__) is raised.value.__traceback__
+    assert excepthook.theirs(raised.value.__traceback__) is raised.value.__traceback__

@@ -43,8 +43,7 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.sdk import trace
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
-from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.words import (
+from dragoman.sdk.messages import (
     Accepted,
     Cancel,
     Decline,
@@ -61,7 +60,8 @@ from dragoman.sdk.words import (
     around,
     attached,
 )
-from dragoman.sdk.world import World
+from dragoman.sdk.network.pipe import Frame, Pipe
+from dragoman.sdk.runtime import World
 
 log = logging.getLogger("dragoman.sdk")
 

@@ -24,11 +24,11 @@ from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.patience import Passing, Patience
+from dragoman.sdk.calling.retrying import Passing, Patience
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
+from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import http_client, listening
-from dragoman.sdk.network.misdialled import sentence
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 PATH = "/agentmsg/state"
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}

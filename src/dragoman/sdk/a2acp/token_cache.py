@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.protocols.a2acp.claims import DEFAULT_TTL, Claims, TokenGrant, TokenRequest
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 from dragoman.security.keys import decode64
 
 MARGIN = 0.2

@@ -20,9 +20,9 @@ from dragoman.protocols.a2acp.types import BROKER_ID, SEMVER_PATTERN, Agent, Mes
 from dragoman.sdk.a2acp import keyring
 from dragoman.sdk.a2acp.channel import Channel, Post, Write
 from dragoman.sdk.a2acp.keyring import KeyRing, Unopened
-from dragoman.sdk.a2acp.purse import Purse, claims
+from dragoman.sdk.a2acp.token_cache import Purse, claims
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 log = logging.getLogger("dragoman.sdk")
 

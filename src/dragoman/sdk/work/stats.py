@@ -9,7 +9,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 SMOOTHING = 0.2
 """How much the newest piece of work counts in the average time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dragoman.sdk.words import Query, Work
+from dragoman.sdk.messages import Query, Work
 
 if TYPE_CHECKING:
     from dragoman.sdk.work.journal import Answered

@@ -16,8 +16,8 @@ One that was never reached is reported at once.
 from __future__ import annotations
 
 from dragoman.sdk.errors import HubUnreachable
-from dragoman.sdk.network.misdialled import asks, sentence
-from dragoman.sdk.world import World, backoff
+from dragoman.sdk.network.connect_errors import asks, sentence
+from dragoman.sdk.runtime import World, backoff
 
 ABSENCE = 120.0
 """Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to

@@ -33,18 +33,18 @@ from dragoman.protocols.agentmsg.records import (
     TaskContext,
     TaskEvent,
 )
-from dragoman.sdk.conversation.listening import Listeners, Reception
+from dragoman.sdk.conversation.peer_handlers import Listeners, Reception
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Misconfigured, RequestRefused
 from dragoman.sdk.links import Introduction
+from dragoman.sdk.messages import Errand, Letter, Mail, Proposal, Verdict
 from dragoman.sdk.peers import Handoff, Help, Resource
-from dragoman.sdk.words import Errand, Letter, Mail, Proposal, Verdict
-from dragoman.sdk.work.desk import Desk
-from dragoman.sdk.work.job import Job
+from dragoman.sdk.runtime import World
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.mailbox import Mailbox
+from dragoman.sdk.work.outbox import Mailbox
 from dragoman.sdk.work.outcome import encoded, raised
-from dragoman.sdk.world import World
+from dragoman.sdk.work.running_task import Job
+from dragoman.sdk.work.task_runner import Desk
 
 log = logging.getLogger("dragoman.sdk")
 

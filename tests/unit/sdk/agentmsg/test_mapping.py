@@ -14,7 +14,7 @@ from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.words import PIECE
+from dragoman.sdk.agentmsg.mapping import PIECE
 
 COMPLETE, FAILED, UPDATE, HELP = "TASK_COMPLETE", "TASK_FAILED", "TASK_UPDATE", "HELP_REQUEST"
 

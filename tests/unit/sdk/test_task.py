@@ -7,7 +7,7 @@ from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
 
 from dragoman import Agent, SyncTask, Task
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.words import File, Report
+from dragoman.sdk.messages import File, Report
 
 
 async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:

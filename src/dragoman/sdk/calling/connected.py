@@ -7,11 +7,11 @@ import logging
 from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from dragoman.sdk.calling.following import C, Calls
+from dragoman.sdk.calling.calls import C, Calls
 from dragoman.sdk.errors import DragomanError, HubUnreachable
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.misdialled import asks
-from dragoman.sdk.world import backoff
+from dragoman.sdk.network.connect_errors import asks
+from dragoman.sdk.runtime import backoff
 
 log = logging.getLogger("dragoman.sdk")
 

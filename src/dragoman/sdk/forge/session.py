@@ -21,7 +21,7 @@ from dragoman.protocols.forge.ratelimit import BURST, RATE, Bucket
 from dragoman.protocols.forge.types import Encoding, Failure, Message, Payload, Response, Stamp
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 

@@ -28,20 +28,20 @@ from msgspec import UNSET
 
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
+from dragoman.sdk.excepthook import theirs
 from dragoman.sdk.links import Bring, Introduction
-from dragoman.sdk.uncaught import theirs
-from dragoman.sdk.words import Decline, Errand, Outcome, Reply, Work
+from dragoman.sdk.messages import Decline, Errand, Outcome, Reply, Work
+from dragoman.sdk.runtime import World
 from dragoman.sdk.work import outcome as ends
-from dragoman.sdk.work.job import Job
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.mailbox import Mailbox
-from dragoman.sdk.work.places import Places
+from dragoman.sdk.work.outbox import Mailbox
+from dragoman.sdk.work.reporter import Speech
+from dragoman.sdk.work.running_task import Job
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.work.speech import Speech
+from dragoman.sdk.work.slots import Places
+from dragoman.sdk.work.stats import Vitals
 from dragoman.sdk.work.sync_task import SyncTask
 from dragoman.sdk.work.task import Task
-from dragoman.sdk.work.vitals import Vitals
-from dragoman.sdk.world import World
 
 log = logging.getLogger("dragoman.sdk")
 

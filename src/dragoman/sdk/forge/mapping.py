@@ -32,9 +32,9 @@ from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Success
 from dragoman.sdk import trace
 from dragoman.sdk.errors import DragomanError, NotAllowed
-from dragoman.sdk.forge.talk import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
+from dragoman.sdk.forge.session import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
-from dragoman.sdk.words import (
+from dragoman.sdk.messages import (
     Accepted,
     Cancel,
     Decline,
@@ -53,7 +53,7 @@ from dragoman.sdk.words import (
     Work,
     around,
 )
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 
 UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
 """A question without a time would be given up as any request is (D8): who asks the SDK for none means none."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.sdk.work.job import Job
+    from dragoman.sdk.work.running_task import Job
 
 
 class Places:

@@ -24,13 +24,13 @@ from dragoman.protocols.agentmsg.records import (
     ResourceUsage,
 )
 from dragoman.protocols.agentmsg.retry import RetryWish
-from dragoman.sdk.conversation.exchange import Exchange
+from dragoman.sdk.conversation.peer_requests import Exchange
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction
-from dragoman.sdk.words import Letter
-from dragoman.sdk.work.desk import Desk
+from dragoman.sdk.messages import Letter
+from dragoman.sdk.runtime import World
 from dragoman.sdk.work.outcome import raised
-from dragoman.sdk.world import World
+from dragoman.sdk.work.task_runner import Desk
 
 HUB = agentmsg.HUB
 

@@ -23,9 +23,9 @@ from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, MessageType, Stamp
 from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.words import Accepted
-from dragoman.sdk.world import World
+from dragoman.sdk.runtime import World
 from dragoman.wire.errors import Stage
 from dragoman.wire.role import Role
 
