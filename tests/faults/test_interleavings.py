@@ -35,14 +35,14 @@ async def test_every_notice_arrives_in_order_however_commands_share_units(seed: 
         task = rng.choice(tasks)
         said[task] += 1
         if said[task] < REPORTS:
-            world.intake.post(ReportProgress(principal=AGENT, task_id=task, percent=said[task]))
+            world.intake.enqueue(ReportProgress(principal=AGENT, task_id=task, percent=said[task]))
         elif said[task] == REPORTS:
-            world.intake.post(Finish(principal=AGENT, task_id=task, digest="r"))
+            world.intake.enqueue(Finish(principal=AGENT, task_id=task, digest="r"))
 
     def poll() -> None:
         peer = Peer(world, BOSS, SessionId(world.mint()))
         world.intake.attach(peer.session, peer)
-        world.intake.post(OpenLink(principal=BOSS, session=peer.session, ordered=False, credit=50))
+        world.intake.enqueue(OpenLink(principal=BOSS, session=peer.session, ordered=False, credit=50))
         parked.append(peer)
 
     async def answer() -> None:
@@ -58,7 +58,7 @@ async def test_every_notice_arrives_in_order_however_commands_share_units(seed: 
             for outgoing in outgoing_messages:
                 heard[outgoing.delivery.task].append(outgoing.delivery.seq)
             ids = tuple(outgoing.delivery.id for outgoing in outgoing_messages)
-            world.intake.post(Acknowledge(principal=BOSS, deliveries=ids))
+            world.intake.enqueue(Acknowledge(principal=BOSS, deliveries=ids))
 
     for _ in range(300):
         match rng.choices("rpaks", (6, 4, 4, 3, 2))[0]:

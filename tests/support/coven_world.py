@@ -52,7 +52,7 @@ class Gateway:
             token_hash=token_hash(token),
             **fields,
         )
-        await self.intake.ask(AddAgent(principal=ADMIN, agent=agent))
+        await self.intake.execute(AddAgent(principal=ADMIN, agent=agent))
         return token
 
     async def channel(self, *options: tuple[str, Any]) -> Any:
@@ -82,7 +82,7 @@ class Gateway:
             pinned=AgentId(to),
             **fields,
         )
-        task: Task = await outside.soon(self.intake.ask(command))
+        task: Task = await outside.soon(self.intake.execute(command))
         return task
 
     async def task(self, id: str) -> Task:

@@ -45,7 +45,7 @@ class ScriptedHub:
         self._minted = 0
         self._changed = asyncio.Event()
 
-    def post(self, command: Command) -> asyncio.Future[Any]:
+    def enqueue(self, command: Command) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if isinstance(command, NoteRefusal):
             self.noted.append(command)
@@ -58,16 +58,16 @@ class ScriptedHub:
             self.held.append((command, future))
         return future
 
-    def mention(self, command: Command) -> None:
-        self.post(command).add_done_callback(lambda future: future.exception())
+    def enqueue_and_forget(self, command: Command) -> None:
+        self.enqueue(command).add_done_callback(lambda future: future.exception())
 
-    def hand_in(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
+    def enqueue_then(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
         def settled(future: asyncio.Future[Any]) -> None:
             refusal = future.exception()
             assert refusal is None or isinstance(refusal, Refused)
             then(None if refusal else future.result(), refusal)
 
-        self.post(command).add_done_callback(settled)
+        self.enqueue(command).add_done_callback(settled)
 
     def _settle(self, command: Command, future: asyncio.Future[Any]) -> None:
         answer = self.script.get(type(command))
@@ -91,8 +91,8 @@ class ScriptedHub:
         for command, future in held:
             self._settle(command, future)
 
-    async def ask(self, command: Command) -> Any:
-        return await self.post(command)
+    async def execute(self, command: Command) -> Any:
+        return await self.enqueue(command)
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Wait until what was asked satisfies `ready`."""

@@ -94,7 +94,7 @@ class World:
         await self.intake.start()
 
     async def ask(self, command: Any) -> Any:
-        return await self.intake.ask(command)
+        return await self.intake.execute(command)
 
     async def refused(self, command: Any) -> Fault:
         try:
@@ -108,7 +108,7 @@ class World:
         for _ in range(1000):
             if not self.intake.depth and not await self.intake.wake_due():
                 return
-            await self.intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+            await self.intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
         raise AssertionError("the hub never comes to rest")
 
     async def advance(self, seconds: float) -> None:

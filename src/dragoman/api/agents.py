@@ -229,7 +229,7 @@ async def add(desk: Desk, request: Request) -> Response:
         AgentId(wish.agent_id), wish.protocol, at=desk.intake.now(), token_hash=token_hash(token)
     )
     agent = msgspec.structs.replace(agent, offers=offered(wish.offers))
-    await desk.intake.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
+    await desk.intake.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
     return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
@@ -282,7 +282,7 @@ async def past(desk: Desk, request: Request) -> Response:
 
 async def remove(desk: Desk, request: Request) -> Response:
     agent = find_agent(desk, request)
-    await desk.intake.ask(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    await desk.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if desk.children is not None:
         desk.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
     return Response(status_code=204, headers={"Cache-Control": "no-store"})
@@ -294,7 +294,9 @@ async def rotate(desk: Desk, request: Request) -> Response:
     if recipe_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
-    await desk.intake.ask(RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token)))
+    await desk.intake.execute(
+        RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
+    )
     return respond(200, Credential(agent_id=agent.id, token=token))
 
 

@@ -116,7 +116,7 @@ async def one(desk: Desk, request: Request) -> Response:
 async def end(desk: Desk, request: Request) -> Response:
     wish = await read_body(desk, request, CancelIn, optional=True)
     row = await find(desk, request.path_params["id"])
-    ended: Contract = await desk.intake.ask(
+    ended: Contract = await desk.intake.execute(
         EndContract(
             principal=ADMIN,
             protocol=PROTOCOL,

@@ -52,7 +52,7 @@ async def redrive(desk: Desk, request: Request) -> Response:
     wish = await read_body(desk, request, EditedIn, optional=True)
     letter = await find_letter(desk, request.path_params["id"])
     edited = None if wish.input is None else msgspec.json.encode(wish.input)
-    sent = await desk.intake.ask(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
+    sent = await desk.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
     if isinstance(sent, DeadLetter):
         return respond(202, dead_letter_out(sent))
     return respond(202, await whole_task(desk, sent))
@@ -61,5 +61,5 @@ async def redrive(desk: Desk, request: Request) -> Response:
 async def discard(desk: Desk, request: Request) -> Response:
     await read_body(desk, request, Nothing, optional=True)
     letter = await find_letter(desk, request.path_params["id"])
-    await desk.intake.ask(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
+    await desk.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
     return respond(200, dead_letter_out(letter))

@@ -65,7 +65,7 @@ async def rotate(desk: Desk, request: Request) -> Response:
     try:
         retiring = auth.authority.ring.signing.kid
         what = "key.distrust" if wish.distrust else "key.rotate"
-        await desk.intake.ask(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
+        await desk.intake.execute(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
         await auth.rotate(distrust=wish.distrust)
     except KeysKept as error:
         raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
@@ -98,7 +98,7 @@ async def revoke(desk: Desk, request: Request) -> Response:
     elif wish.token is not None or jti is None:
         raise Problem(Kind.INVALID, "name the token by token or by jti: by one of them", field="jti")
     until = Instant((over + LEEWAY) * SECOND)
-    await desk.intake.ask(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
+    await desk.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
     return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
 
 

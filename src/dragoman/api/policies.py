@@ -54,7 +54,7 @@ async def listing(desk: Desk, request: Request) -> Response:
 
 async def change(desk: Desk, request: Request) -> Response:
     wish = await read_body(desk, request, DomainPolicyIn)
-    policy: Entity = await desk.intake.ask(
+    policy: Entity = await desk.intake.execute(
         SetDomainPolicy(
             principal=ADMIN,
             protocol=PROTOCOL,
@@ -75,7 +75,7 @@ async def remove(desk: Desk, request: Request) -> Response:
     if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
         message = f"there is no policy about {pair.source[:80]!r} asking {pair.target[:80]!r}"
         raise Problem(Kind.NOT_FOUND, message, next="List them with GET /api/v1/policies/domains.")
-    policy: Entity = await desk.intake.ask(
+    policy: Entity = await desk.intake.execute(
         SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
     )
     return respond(200, told(policy.value))

@@ -40,7 +40,7 @@ async def one(desk: Desk, request: Request) -> Response:
 async def answer(desk: Desk, request: Request) -> Response:
     said = await read_body(desk, request, AnswerIn)
     question = await find_question(desk, request.path_params["id"])
-    answered: Question = await desk.intake.ask(
+    answered: Question = await desk.intake.execute(
         Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)
     )
     return respond(200, question_out(answered))

@@ -112,7 +112,7 @@ async def submit(desk: Desk, request: Request) -> Response:
         files=files,
     )
     try:
-        task: Task = await desk.intake.ask(command)
+        task: Task = await desk.intake.execute(command)
     except Refused as refused:
         raise Refused(_as_asked(refused.fault, wish)) from None
     return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
@@ -190,7 +190,7 @@ async def cancel(desk: Desk, request: Request) -> Response:
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     if wish.reason:
         command = msgspec.structs.replace(command, reason=wish.reason)
-    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
 
 
 async def retry(desk: Desk, request: Request) -> Response:
@@ -198,14 +198,14 @@ async def retry(desk: Desk, request: Request) -> Response:
     task = await find_task(desk, request.path_params["id"])
     edited = None if wish.input is None else msgspec.json.encode(wish.input)
     command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
-    return respond(202, await whole_task(desk, await desk.intake.ask(command)))
+    return respond(202, await whole_task(desk, await desk.intake.execute(command)))
 
 
 async def pause(desk: Desk, request: Request) -> Response:
     await read_body(desk, request, Nothing, optional=True)
     task = await find_task(desk, request.path_params["id"])
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
-    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
 
 
 async def resume(desk: Desk, request: Request) -> Response:
@@ -219,7 +219,7 @@ async def resume(desk: Desk, request: Request) -> Response:
         answer=wish.answer if answered else None,
         has_answer=answered,
     )
-    return respond(200, await whole_task(desk, await desk.intake.ask(command)))
+    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
 
 
 async def reasons(desk: Desk, request: Request) -> Response:

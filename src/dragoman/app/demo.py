@@ -94,7 +94,7 @@ async def let_in(running: Running) -> dict[AgentId, str]:
     for part in comers:
         id, hashed = AgentId(part.id), token_hash(tokens[AgentId(part.id)])
         if intake.agent(id) is not None:
-            await intake.ask(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
+            await intake.execute(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
             continue
         agent = Agent(
             id=id,
@@ -106,9 +106,9 @@ async def let_in(running: Running) -> dict[AgentId, str]:
             domain=part.domain,
             capabilities=part.grants,
         )
-        await intake.ask(AddAgent(principal=ADMIN, agent=agent))
+        await intake.execute(AddAgent(principal=ADMIN, agent=agent))
         if part is LAB:  # with it comes the policy that lets it ask the records' domain
-            await intake.ask(SetDomainPolicy(principal=ADMIN, source=LAB.domain, target=RECORDS.domain))
+            await intake.execute(SetDomainPolicy(principal=ADMIN, source=LAB.domain, target=RECORDS.domain))
     return tokens
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 LARGEST_UNIT = 128
 """Commands in one commit: bounds how long one caller can wait behind others, and how much one failure takes along."""
 
-MENTION_WITHIN = 0.005
-"""Seconds after which what was only mentioned is committed by itself."""
+FORGETTABLE_WITHIN = 0.005
+"""Seconds after which commands of `enqueue_and_forget` are committed by themselves."""
 
 SWEEP_EVERY = MINUTE
 """How often what need not be remembered any more is looked for, if anything else happens."""
@@ -99,7 +99,7 @@ class Intake(Overview):
         self.streams = streams or Streams()
         self._observer = observer or Observer()
         self._waiting: deque[tuple[Command, Then | None]] = deque()
-        self._mentioned: Batch = []
+        self._forgettable: Batch = []
         self._arrived = asyncio.Event()
         self._ends: dict[SessionId, LinkEnd] = {}
         self._closing = False
@@ -126,10 +126,10 @@ class Intake(Overview):
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
         for command in (*outbox.after_a_stop(self._floor, self.rules, self.now()), *clock.after_a_stop(self._floor)):
-            self.tell(command)
+            self._enqueue(command)
         for agent in recovered.parted:
-            self.tell(ClearOut(agent=agent))
-            self.tell(EndContractsOf(agent=agent, until=self.now()))
+            self._enqueue(ClearOut(agent=agent))
+            self._enqueue(EndContractsOf(agent=agent, until=self.now()))
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     def part(self) -> None:
@@ -139,9 +139,9 @@ class Intake(Overview):
     async def stop(self) -> None:
         """Decide and commit what has been accepted, then close the store. What was only counted is recorded."""
         if self._loop is not None and not self._closing:
-            self.tell(CountRefusals())
+            self._enqueue(CountRefusals())
         self._closing = True
-        self._no_later()
+        self._take_forgettable()
         self._arrived.set()
         if self._loop is not None:
             await self._loop
@@ -149,11 +149,11 @@ class Intake(Overview):
 
     # -- the port ---------------------------------------------------------------------------------------------
 
-    async def ask(self, command: Command) -> Any:
-        return await self.post(command)
+    async def execute(self, command: Command) -> Any:
+        return await self.enqueue(command)
 
-    def post(self, command: Command) -> asyncio.Future[Any]:
-        """`ask` without waiting: the future of the outcome. Commands are decided in the order they are posted."""
+    def enqueue(self, command: Command) -> asyncio.Future[Any]:
+        """`execute` without waiting: the future of the outcome. Commands are decided in the order they are enqueued."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def then(outcome: Any, refusal: Refused | None) -> None:
@@ -164,10 +164,10 @@ class Intake(Overview):
             else:
                 future.set_result(outcome)
 
-        self.hand_in(command, then)
+        self.enqueue_then(command, then)
         return future
 
-    def hand_in(self, command: Command, then: Then) -> None:
+    def enqueue_then(self, command: Command, then: Then) -> None:
         if self._closing or len(self._waiting) >= DEEPEST:
             why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
             refusal = Refused(Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True))
@@ -179,22 +179,22 @@ class Intake(Overview):
             if not self._arrived.is_set():
                 self._arrived.set()
 
-    def mention(self, command: Command) -> None:
-        if self._closing or len(self._mentioned) >= LARGEST_UNIT:
-            self.tell(command)
+    def enqueue_and_forget(self, command: Command) -> None:
+        if self._closing or len(self._forgettable) >= LARGEST_UNIT:
+            self._enqueue(command)
             return
-        if not self._mentioned and not self._waiting:
-            asyncio.get_running_loop().call_later(MENTION_WITHIN, self._no_later)
-        self._mentioned.append((command, None))
+        if not self._forgettable and not self._waiting:
+            asyncio.get_running_loop().call_later(FORGETTABLE_WITHIN, self._take_forgettable)
+        self._forgettable.append((command, None))
 
-    def _no_later(self) -> None:
+    def _take_forgettable(self) -> None:
         """Nothing came along to take them with it."""
-        if self._mentioned and not self._waiting:
-            self._waiting.extend(self._mentioned)
-            self._mentioned.clear()
+        if self._forgettable and not self._waiting:
+            self._waiting.extend(self._forgettable)
+            self._forgettable.clear()
             self._arrived.set()
 
-    def tell(self, command: Command) -> None:
+    def _enqueue(self, command: Command) -> None:
         """Something the hub itself wants done; nobody waits for the outcome."""
         self._waiting.append((command, None))
         self._arrived.set()
@@ -237,11 +237,11 @@ class Intake(Overview):
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
-            waiting, mentioned = self._waiting, self._mentioned
+            waiting, forgettable = self._waiting, self._forgettable
             batch = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_UNIT))]
-            if mentioned:
-                batch[:0] = mentioned  # what arrived came before what is asked
-                mentioned.clear()
+            if forgettable:
+                batch[:0] = forgettable  # what arrived came before what is asked
+                forgettable.clear()
             self._mark(len(batch))
             try:
                 await self._unit(batch)
@@ -331,7 +331,7 @@ class Intake(Overview):
                 self._forget_at = Instant(self.now() + self._forget_every)
                 asyncio.get_running_loop().call_later(FORGET_PAUSE, self._go_on, command)
             else:
-                self.tell(command)
+                self._enqueue(command)
         self._send(work.outgoing_messages)
         crash_point("before_ack")
         for (_, then), (outcome, refusal) in zip(batch, outcomes, strict=True):
@@ -356,7 +356,7 @@ class Intake(Overview):
 
     def _go_on(self, command: Command) -> None:
         if not self._closing:
-            self.mention(command)
+            self.enqueue_and_forget(command)
 
     def _send(self, outgoing_messages: list[tuple[SessionId, Outgoing]]) -> None:
         if not outgoing_messages:
@@ -368,7 +368,7 @@ class Intake(Overview):
         for session, batch in by_session.items():
             end = self._ends.get(session)
             if end is None:  # it closed while the commit was under way
-                self.tell(CloseLink(principal=batch[0].delivery.receiver, session=session))
+                self._enqueue(CloseLink(principal=batch[0].delivery.receiver, session=session))
             else:
                 end.deliver(batch)
                 agent = self._floor.agents.get(batch[0].delivery.receiver)
@@ -399,18 +399,18 @@ class Intake(Overview):
             if then is not None:
                 then(None, Refused(fault))
             elif isinstance(command, CloseLink) and not self._closing:
-                self.tell(command)  # a link that is gone stays gone; after a stop there is none
+                self._enqueue(command)  # a link that is gone stays gone; after a stop there is none
 
     async def wake_due(self, limit: int = 500) -> int:
         """Ask the store what is due now, and look at all of it. Returns how much was."""
         if self.now() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.now()
-            self.tell(Sweep())
+            self._enqueue(Sweep())
             if self._floor.tallies:
-                self.tell(CountRefusals())
+                self._enqueue(CountRefusals())
         if self.rules.keep_finished and self.now() >= self._forget_at:
             self._forget_at = Instant(self.now() + self._forget_every)
-            self.tell(Forget())
+            self._enqueue(Forget())
         due = await self.store.due(self.now(), limit)
         commands = [
             *(Wake(task=id) for id in due.tasks),
@@ -424,7 +424,7 @@ class Intake(Overview):
             commands.append(Wake(agent=HUB))
         elif lapses is not None:
             self.next_wake = min(lapses, due.next_at or lapses)
-        for future in [self.post(command) for command in commands]:
+        for future in [self.enqueue(command) for command in commands]:
             try:
                 await future
             except Refused as refusal:

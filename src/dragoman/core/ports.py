@@ -337,21 +337,21 @@ class Intake(Protocol):
     order of arrival and committed together.
     """
 
-    async def ask(self, command: Command) -> Any:
+    async def execute(self, command: Command) -> Any:
         """The command's outcome, after it is durably committed. Raises `Refused` (audited, if the command has an
         action). Raises `Refused` OVERLOADED or INTERNAL when the hub cannot commit; then nothing happened."""
         ...
 
-    def post(self, command: Command) -> Future[Any]:
-        """`ask` without waiting. Commands are decided in the order in which they are posted."""
+    def enqueue(self, command: Command) -> Future[Any]:
+        """`execute` without waiting. Commands are decided in the order in which they are enqueued."""
         ...
 
-    def hand_in(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
-        """`post` for those in a hurry: `then` is called with the outcome or the refusal, without a turn of the loop in
-        between. It must not block or raise."""
+    def enqueue_then(self, command: Command, then: Callable[[Any, Refused | None], None]) -> None:
+        """`enqueue` without a future: the intake calls `then` with the outcome or the refusal, in the turn of the loop
+        in which it publishes the commit. `then` must not block or raise."""
         ...
 
-    def mention(self, command: Command) -> None:
+    def enqueue_and_forget(self, command: Command) -> None:
         """Something nobody waits for, and that may get lost: an acknowledgment, which is then asked for again. It goes
         along with the next unit of work, or alone after a moment, so that it costs no commit of its own."""
         ...

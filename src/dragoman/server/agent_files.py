@@ -134,7 +134,7 @@ async def remove_file(
         seconds = CLAIM // SECOND
         what = f"a message that names the file came within the last {seconds} s; try again after that"
         raise refuse(Kind.CONFLICT, what, field="file_id", retryable=True, retry_after=seconds)
-    await hub.ask(NoteRead(principal=by, what="file.remove", about=id))
+    await hub.execute(NoteRead(principal=by, what="file.remove", about=id))
     await files.drop(id)
 
 

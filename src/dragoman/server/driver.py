@@ -154,7 +154,9 @@ class Pump:
         """`size`: how many bytes the hub holds of it until it is decided."""
         if heard.acks:
             self.acknowledges = True
-            self._hub.mention(Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session))
+            self._hub.enqueue_and_forget(
+                Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session)
+            )
             return
         if heard.answers:
             self._write(heard.answers)
@@ -187,11 +189,11 @@ class Pump:
         self._undecided += 1
         then = partial(self._answered, heard, size)
         if not heard.also or heard.fault is not None:
-            self._hub.hand_in(command, self._in_turn(heard, command, then))
+            self._hub.enqueue_then(command, self._in_turn(heard, command, then))
             return
         verdicts = self._in_turn(heard, command, _Verdicts(1 + len(heard.also), then))
         for one in (command, *heard.also):
-            self._hub.hand_in(one, verdicts)
+            self._hub.enqueue_then(one, verdicts)
 
     def _in_turn(self, heard: Heard, command: Command, then: Then) -> Then:
         """No message about a task overtakes one that was refused for now."""
@@ -278,7 +280,7 @@ class Pump:
             meant = heard.otherwise(refusal.fault)
             if meant is not None:
                 then = partial(self._answered, msgspec.structs.replace(heard, otherwise=None), size)
-                self._hub.hand_in(meant, self._in_turn(heard, meant, then))
+                self._hub.enqueue_then(meant, self._in_turn(heard, meant, then))
                 return
         self._undecided -= 1
         if not self._undecided and self._all_decided is not None:
@@ -397,7 +399,7 @@ class Pump:
     def _tell_pace(self) -> None:
         self._paced = self._written
         told = PaceLink(principal=self._agent, session=self._session, written=self._written)
-        self._hub.hand_in(told, self._pace_told)
+        self._hub.enqueue_then(told, self._pace_told)
 
     def _pace_told(self, outcome: Any, refusal: Refused | None) -> None:
         if refusal is not None and not self._closed:  # nothing is committed just now; but told it must be
@@ -434,7 +436,9 @@ class Pump:
         """Whatever has arrived, unless the peer acknowledges by itself."""
         arrived, self._arrived = self._arrived, []
         if arrived and not self.acknowledges:
-            self._hub.mention(Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session))
+            self._hub.enqueue_and_forget(
+                Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session)
+            )
 
     # -- the end
 

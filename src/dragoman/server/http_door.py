@@ -112,7 +112,7 @@ class HttpDoor(ABC):
         wait, count, arrived = self._wishes(scope["query_string"])
         instance, acknowledged = identity.instance(scope), None
         if arrived:  # decided before the poll is opened, for it was handed in before
-            acknowledged = self._hub.post(
+            acknowledged = self._hub.enqueue(
                 Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=tuple(map(DeliveryId, arrived)))
             )
         try:
@@ -162,13 +162,13 @@ class HttpDoor(ABC):
         self._hub.attach(session, poll)
         self._polls.add(poll)
         try:
-            outcome = await self._hub.ask(opening)
+            outcome = await self._hub.execute(opening)
             if not poll.outgoing_messages and wait > 0 and not self._draining:
                 await poll.wait(wait, receive)
         finally:
             self._polls.discard(poll)
             if not poll.outgoing_messages:  # else the hub has let go of it: a poll takes outgoing messages once
-                closed = self._hub.post(CloseLink(principal=opening.principal, session=session, lost=False))
+                closed = self._hub.enqueue(CloseLink(principal=opening.principal, session=session, lost=False))
                 closed.add_done_callback(lambda done: self._closed(session, done))
                 with contextlib.suppress(Refused):  # then nothing was given to it either
                     await closed  # until then something may still be given to it
@@ -210,7 +210,7 @@ class HttpDoor(ABC):
         if not deliveries:
             return 0
         command = Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=deliveries)
-        return int(await self._hub.ask(command))
+        return int(await self._hub.execute(command))
 
     def wake(self) -> None:
         """Answer every parked poll, and park no more."""
@@ -256,10 +256,10 @@ class HttpDoor(ABC):
 
         return app
 
-    async def ask(self, command: Command) -> Any:
+    async def execute(self, command: Command) -> Any:
         """Ask the hub; its refusal is in the audit record already."""
         try:
-            return await self._hub.ask(command)
+            return await self._hub.execute(command)
         except Refused as refused:
             raise Decided(refused.fault) from None
 

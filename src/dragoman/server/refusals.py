@@ -55,7 +55,7 @@ class Refusals:
         address = CALLER.get() if principal is None else None
         note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about, address=address)
         try:
-            recorded = await self._intake.ask(note)
+            recorded = await self._intake.execute(note)
         except Refused as refused:
             log.warning("refusal not recorded", what=what, why=refused.fault.kind.value)
             return

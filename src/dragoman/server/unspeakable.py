@@ -40,4 +40,4 @@ def unspeakable(hub: Intake, agent: AgentId, outgoing: Outgoing, error: Exceptio
         fault = UNSPEAKABLE
     if kind is MessageKind.WORK:
         command = ReportFault(principal=agent, task_id=task, fault=fault)
-        hub.hand_in(command, lambda outcome, refusal: None)
+        hub.enqueue_then(command, lambda outcome, refusal: None)

@@ -263,7 +263,7 @@ class WsDoor(ABC):
         code: int | None = None
         try:
             # The peer acknowledges, or we do for it when its pong comes: either way the hub's window bounds the link.
-            await self._hub.ask(
+            await self._hub.execute(
                 OpenLink(
                     principal=agent.id,
                     protocol=self.protocol,
@@ -287,7 +287,7 @@ class WsDoor(ABC):
         finally:
             self._links.pop(session, None)
             link.edge.close()
-            closed = self._hub.post(CloseLink(principal=agent.id, session=session))
+            closed = self._hub.enqueue(CloseLink(principal=agent.id, session=session))
             closed.add_done_callback(lambda done: self._closed(session, done))
             log.info("disconnected", agent=agent.id, session=session, code=code)
         if code == TOO_BIG:

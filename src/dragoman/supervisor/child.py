@@ -187,7 +187,7 @@ class Child:
         child = {name: value for name, value in agent.details[DETAIL].items() if name != "sandbox"}
         if level is not None:
             child["sandbox"] = str(level)
-        await self._hub.ask(
+        await self._hub.execute(
             RegisterAgent(
                 principal=self.agent,
                 protocol=PROTOCOL,

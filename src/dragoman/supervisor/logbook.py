@@ -252,7 +252,7 @@ class Scribe:
             lines.append(LogEntry(at=at, level="warn", message=said, context={"stream": "hub"}))
             self._left_out = 0
         self._busy = True
-        self._hub.hand_in(
+        self._hub.enqueue_then(
             WriteLog(principal=self._agent, protocol="forge", task_id=self._task, lines=tuple(lines)), self._kept
         )
 

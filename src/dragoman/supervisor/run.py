@@ -157,7 +157,7 @@ class Run:
         if self._stdin is not None:
             self._stdin.close()
             self._pump.part()
-            closed = self._hub.post(CloseLink(principal=self._child.agent, session=self._session))
+            closed = self._hub.enqueue(CloseLink(principal=self._child.agent, session=self._session))
             closed.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._hub.detach(self._session)
 
@@ -171,7 +171,7 @@ class Run:
         self._stdout.ended.add_done_callback(self._mute)
         self._stderr = Outlet(err, self._grumbled, crowd=crowd)
         self._hub.attach(self._session, self._pump)
-        opened = self._hub.post(
+        opened = self._hub.enqueue(
             OpenLink(
                 principal=self._child.agent,
                 protocol=PROTOCOL,
@@ -199,7 +199,7 @@ class Run:
             return
         self.ending = True
         ended = self._handle.ended
-        parting = self._hub.post(PartLink(principal=self._child.agent, session=self._session))
+        parting = self._hub.enqueue(PartLink(principal=self._child.agent, session=self._session))
         parting.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
         either: set[asyncio.Future[Any]] = {asyncio.ensure_future(parting), ended}
@@ -248,7 +248,7 @@ class Run:
             )
         self._pump.part()
         with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
-            await self._hub.ask(CloseLink(principal=agent, session=self._session, fault=fault))
+            await self._hub.execute(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)
 
     async def _time(self, seconds: float) -> None:
@@ -307,11 +307,11 @@ class Run:
         )
         closing = CloseLink(principal=agent, session=self._session, fault=fault if pipe == "stdout" else None)
         with contextlib.suppress(Refused):
-            await self._hub.ask(closing)
+            await self._hub.execute(closing)
             for id in self._hub.load_of(agent):
                 task = await self._around.task(id)
                 if task is not None and task.status is Status.ASSIGNED:
-                    await self._hub.ask(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
+                    await self._hub.execute(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
 
     # -- the wire, as the pump needs it
 

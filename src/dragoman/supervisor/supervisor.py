@@ -158,7 +158,7 @@ class Supervisor:
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
         agent = msgspec.structs.replace(agent, details={DETAIL: recipe.details()}, offers=wanted.offers)
         try:
-            await self._hub.ask(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
+            await self._hub.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
             if recipe.vault:
                 await asyncio.to_thread(self._vault.drop, recipe.vault)
@@ -252,7 +252,7 @@ class Supervisor:
                 or not await asyncio.to_thread(self._same_values, recipe, now)
             ):
                 log.info("an agent of the configuration changed or is gone", agent=agent.id)
-                await self._hub.ask(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+                await self._hub.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
         for one in declared:
             there = self._hub.agent(AgentId(one.id))
             known = None if there is None else recipe_of(there)

@@ -61,7 +61,7 @@ class Flow:
             heard = self._listener.heard
             await asyncio.sleep(0.001)
             if quiet == wanted - 1:  # a commit may be under way; and what was only mentioned goes along with this
-                await stage.running.intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+                await stage.running.intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
             quiet = 0 if self._listener.heard != heard or stage.is_spoken() else quiet + 1
 
     async def come_to_rest(self) -> None:

@@ -248,7 +248,7 @@ class Stage:
         return "coven" if protocol == "coven" else f"{protocol}+{transport or known[0]}"
 
     async def allow(self, source: str, target: str) -> None:
-        await self.running.intake.ask(SetDomainPolicy(principal=ADMIN, source=source, target=target))
+        await self.running.intake.execute(SetDomainPolicy(principal=ADMIN, source=source, target=target))
 
     async def add(self, agent: Agent, protocol: str, transport: str | None, **fields: Any) -> None:
         if not isinstance(agent, Agent):
@@ -276,7 +276,7 @@ class Stage:
         except BaseException:
             await self._dismiss(part)
             if is_new:
-                await self.running.intake.ask(RemoveAgent(principal=ADMIN, agent=part.id))
+                await self.running.intake.execute(RemoveAgent(principal=ADMIN, agent=part.id))
             raise
         part.on_leaving = lambda task: self._left(part, task)
         part.serving.add_done_callback(part.on_leaving)

@@ -99,7 +99,7 @@ async def test_a_question_ends_the_turn_and_its_answer_is_the_next_message() -> 
         task = await hub.status(await call.task_id(), "waiting")
         (question,) = await hub.store.questions(task=task.id)
         assert (question.question, question.options) == ("Which colour?", ("red", "blue"))
-        await hub.intake.ask(Answer(principal=ADMIN, question=question.id, answer="blue"))
+        await hub.intake.execute(Answer(principal=ADMIN, question=question.id, answer="blue"))
         data = await outside.soon(agent.call.read())
         again = coven_pb2.ServerMessage.FromString(data).send_message
         assert (again.content, again.answer_json, again.thread_id) == ("blue", '"blue"', "th")
@@ -124,7 +124,7 @@ async def test_cancel_is_told_to_agents_that_hear_it_and_the_result_is_ignored(h
         work = await agent.work()
         await agent.respond(work.request_id, text="on it")
         await hub.status(first.id, "running")
-        await hub.intake.ask(Cancel(principal=ADMIN, task_id=first.id, reason="too expensive"))
+        await hub.intake.execute(Cancel(principal=ADMIN, task_id=first.id, reason="too expensive"))
         second = await hub.submit(input={"content": "2"})
         if hears:
             told = coven_pb2.ServerMessage.FromString(await outside.soon(agent.call.read()))

@@ -57,7 +57,7 @@ class ScriptedIntake:
         self._changed = asyncio.Event()
         self._minted = 0
 
-    async def ask(self, command: Command) -> Any:
+    async def execute(self, command: Command) -> Any:
         if isinstance(command, NoteRefusal):
             self.noted.append(command)
             return None

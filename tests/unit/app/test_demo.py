@@ -116,9 +116,9 @@ async def test_an_agent_of_the_same_id_that_is_not_ours_keeps_its_token() -> Non
     await demo.let_in(running)
     theirs = world.intake.agent(AgentId("planner"))
     assert theirs is not None
-    await world.intake.ask(RemoveAgent(principal=ADMIN, agent=theirs.id))
+    await world.intake.execute(RemoveAgent(principal=ADMIN, agent=theirs.id))
     real = type(theirs)(id=theirs.id, protocol="chiffon", created_at=world.time, token_hash="theirs")
-    await world.intake.ask(AddAgent(principal=ADMIN, agent=real))
+    await world.intake.execute(AddAgent(principal=ADMIN, agent=real))
     before = world.intake.agents()
     with pytest.raises(demo.DemoRefused, match="'planner' that is not the demo's"):
         await demo.let_in(running)

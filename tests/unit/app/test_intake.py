@@ -52,13 +52,13 @@ async def test_a_command_whose_rows_cannot_be_read_is_refused_as_retryable_and_a
     monkeypatch.setattr(MemoryStore, "_answer", unreadable)
     cancel = Cancel(principal=AgentId("boss"), task_id=first.id, reason="?")
     refused, submitted = await asyncio.gather(
-        world.intake.ask(cancel), world.intake.ask(world.request()), return_exceptions=True
+        world.intake.execute(cancel), world.intake.execute(world.request()), return_exceptions=True
     )
     assert isinstance(refused, Refused)
     assert (refused.fault.kind, refused.fault.retryable) == (Kind.OVERLOADED, True)
     assert isinstance(submitted, Task)
     monkeypatch.undo()
-    assert (await world.intake.ask(cancel)).status is Status.CANCELLED
+    assert (await world.intake.execute(cancel)).status is Status.CANCELLED
 
 
 async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: py
             raise StoreFailed("the disk is full")
 
     monkeypatch.setattr(MemoryUnit, "commit", full)
-    world.intake.tell(CloseLink(principal=agent.agent, session=agent.session))
+    world.intake._enqueue(CloseLink(principal=agent.agent, session=agent.session))
     await world.intake.stop()
     assert tried == 1
 
@@ -90,7 +90,7 @@ async def test_behind_a_disk_that_stands_still_only_so_many_wait(monkeypatch: py
 
     monkeypatch.setattr(MemoryUnit, "commit", slow)
     monkeypatch.setattr(intake, "DEEPEST", 5)
-    post = world.intake.post
+    post = world.intake.enqueue
     first = post(world.request())
     while world.intake.depth:
         await asyncio.sleep(0)
@@ -117,7 +117,7 @@ async def test_it_is_known_since_when_a_commit_is_under_way_and_the_oldest_comma
     assert world.intake.stalled == (0, 0)
     monkeypatch.setattr(MemoryUnit, "commit", slow)
     monkeypatch.setattr(intake, "LARGEST_UNIT", 1)
-    futures = [world.intake.post(world.request()) for _ in range(3)]
+    futures = [world.intake.enqueue(world.request()) for _ in range(3)]
     while world.intake.depth != 2:
         await asyncio.sleep(0)
     world.time = Instant(world.time + 5 * SECOND)

@@ -38,17 +38,17 @@ class Sender:
 
     def send(self, *ids: str, lane: str | None = None, comes_again: bool = True) -> None:
         for id in ids:
-            self.hand_in(id, self.report(id), lane=lane, comes_again=comes_again)
+            self.send_one(id, self.report(id), lane=lane, comes_again=comes_again)
 
     def report(self, id: str, **fields: Any) -> ReportProgress:
         return ReportProgress(principal=AgentId("worker"), task_id=self.task, message_id=id, step=id, **fields)
 
-    def hand_in(self, id: str, command: ReportProgress, lane: str | None = None, **how: Any) -> None:
+    def send_one(self, id: str, command: ReportProgress, lane: str | None = None, **how: Any) -> None:
         def then(outcome: Any, refusal: Refused | None) -> None:
             self.heard.append((id, "accepted" if refusal is None else refusal.fault.kind.value))
 
         self.sent += 1
-        self.world.intake.hand_in(command, Pipelined(self.pipeline, lane or self.task, id, then, **how))
+        self.world.intake.enqueue_then(command, Pipelined(self.pipeline, lane or self.task, id, then, **how))
 
     async def outcomes(self) -> str:
         """`A B! C`: B was refused for now."""
@@ -122,7 +122,7 @@ async def test_a_sender_that_gave_up_is_kept_out_for_a_few_seconds_only(sender: 
 
 async def test_what_is_refused_for_good_is_not_waited_for(sender: Sender) -> None:
     wrong = ReportProgress(principal=AgentId("worker"), task_id=TaskId("no such task"), message_id="A")
-    sender.hand_in("A", wrong)
+    sender.send_one("A", wrong)
     sender.send("B")
     assert await sender.outcomes() == "A! B"
 
@@ -152,7 +152,7 @@ async def test_a_split_output_may_begin_anew_under_other_ids(sender: Sender) -> 
     def piece(id: str, start: int) -> None:
         span = Span(start, start + 1, 2)
         report = sender.report(id, output="x", stream="step-1", span=span)
-        sender.hand_in(id, report, stream="step-1", begins=start == 0)
+        sender.send_one(id, report, stream="step-1", begins=start == 0)
 
     piece("first", 0)
     assert await sender.outcomes() == "first"

@@ -42,7 +42,7 @@ async def test_no_clock_runs_out_while_the_hub_waits_for_somebody_to_finish(
             intake.wake_changed.set()
             for _ in range(20):
                 await asyncio.sleep(0)
-                await intake.ask(Acknowledge(principal=ADMIN, deliveries=()))
+                await intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
             for id in (at_work.id, queued.id):
                 task = await intake.store.task(id)
                 assert task is not None

@@ -180,7 +180,7 @@ async def test_a_task_that_something_needs_is_kept_until_it_does_not(world, need
 
 async def test_the_alarm_begins_a_round_that_goes_through_everything(world, monkeypatch):
     monkeypatch.setattr(intake, "FORGET_PAUSE", 0)
-    monkeypatch.setattr(intake, "MENTION_WITHIN", 0)
+    monkeypatch.setattr(intake, "FORGETTABLE_WITHIN", 0)
     tasks = [await world.submit() for _ in range(2 * PAGE + 3)]
     for task in tasks:
         await world.finish("i1", task.id)
@@ -230,7 +230,7 @@ async def test_what_is_asked_in_the_same_unit_sees_that_it_is_gone(world):
     world.time += MONTH + 1
     other_id = msgspec.structs.replace(request, task_id=TaskId(world.uuid()))
     forgot, same, other = await asyncio.gather(
-        *(world.intake.post(command) for command in (Forget(), request, other_id)), return_exceptions=True
+        *(world.intake.enqueue(command) for command in (Forget(), request, other_id)), return_exceptions=True
     )
     assert (forgot, same.fault.kind, same.fault.retryable) == (1, Kind.OVERLOADED, True)
     assert (other.id, other.status) == (other_id.task_id, Status.ASSIGNED)
@@ -243,7 +243,7 @@ async def test_who_asks_again_before_it_is_forgotten_in_the_same_unit_still_hear
     await world.finish("i1", first.id)
     await heard(world)
     world.time += MONTH + 1
-    again, forgot = await asyncio.gather(world.intake.post(request), world.intake.post(Forget()))
+    again, forgot = await asyncio.gather(world.intake.enqueue(request), world.intake.enqueue(Forget()))
     assert (again.id, forgot) == (first.id, 0)
     [outgoing] = await world.poll("boss")
     assert outgoing.delivery.kind == "result"

@@ -40,7 +40,7 @@ LAB, DATA = AgentId("lab"), AgentId("data")
 @pytest.fixture(params=["embedded", "over a wire", "on a disk"])
 async def world(request, tmp_path, monkeypatch):
     monkeypatch.setattr(intake, "FORGET_PAUSE", 0)
-    monkeypatch.setattr(intake, "MENTION_WITHIN", 0)
+    monkeypatch.setattr(intake, "FORGETTABLE_WITHIN", 0)
     on_disk = request.param == "on a disk"
     store = SqliteStore(tmp_path / "hub.db") if on_disk else MemoryStore(immediate=request.param == "embedded")
     world = await World(store).start()

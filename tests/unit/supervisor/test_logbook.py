@@ -122,7 +122,7 @@ class Hub:
     def load_of(self, id: AgentId) -> list[str]:
         return self.held
 
-    def hand_in(self, command: Command, then: Callable[[Any, Any], None]) -> None:
+    def enqueue_then(self, command: Command, then: Callable[[Any, Any], None]) -> None:
         assert isinstance(command, WriteLog)
         self.given.append((command, then))
 

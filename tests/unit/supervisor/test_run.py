@@ -47,7 +47,7 @@ class Hub:
     def detach(self, session: str) -> None:
         self.end = None
 
-    def post(self, command: Command) -> asyncio.Future[Any]:
+    def enqueue(self, command: Command) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.waiting.append((command, future))
         return future

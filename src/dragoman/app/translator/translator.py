@@ -150,7 +150,7 @@ class _Translator:
             if isinstance(command, Cancel):
                 await self._given(sender, receiver, command.task_id)
                 end.outgoing_messages.clear()
-            await self._intake.ask(command)
+            await self._intake.execute(command)
             adapter = adapter_of(self._target)
             return [
                 said
@@ -173,7 +173,7 @@ class _Translator:
             await self._open(worker)
             given = await self._given(caller, worker, task, follows=adapter.READS_EVENTS)
             end.outgoing_messages.clear()
-            await self._intake.ask(command)
+            await self._intake.execute(command)
             if not adapter.READS_EVENTS:
                 return [
                     said
@@ -206,7 +206,7 @@ class _Translator:
     async def _open(self, to: Agent) -> _Session:
         end, session = _Session(), SessionId(self._mint())
         self._intake.attach(session, end)
-        await self._intake.ask(OpenLink(principal=to.id, session=session, ordered=True))
+        await self._intake.execute(OpenLink(principal=to.id, session=session, ordered=True))
         return end
 
     async def _given(self, caller: Agent, worker: Agent, task: TaskId, *, follows: bool = False) -> Task:
@@ -217,7 +217,7 @@ class _Translator:
             principal=caller.id, protocol=caller.protocol, request_id=self._mint(), digest="", type="work",
             body=b'{"input":{}}', task_id=task, pinned=worker.id, follows=follows,
         )  # fmt: skip
-        given: Task = await self._intake.ask(work)
+        given: Task = await self._intake.execute(work)
         return given
 
     def _other(self, id: TaskId, owner: Agent, status: Status = Status.COMPLETED) -> Task:

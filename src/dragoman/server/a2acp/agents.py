@@ -81,7 +81,7 @@ class A2acpAgents:
             named.add(capability.intent)
             compiled(capability.input_schema, f"{at}.input_schema")
             compiled(capability.output_schema, f"{at}.output_schema")
-        registered: Agent = await self._door.ask(
+        registered: Agent = await self._door.execute(
             RegisterAgent(
                 principal=agent.id,
                 protocol=PROTOCOL,

@@ -71,7 +71,9 @@ class A2acpAuth:
                 agent, wish.target_agent_id, wish.requested_capabilities, wish.ttl or self._ttl
             )
             about = wish.target_agent_id
-            await self._desk.hub.ask(NoteRead(principal=agent.id, protocol=PROTOCOL, what="auth.token", about=about))
+            await self._desk.hub.execute(
+                NoteRead(principal=agent.id, protocol=PROTOCOL, what="auth.token", about=about)
+            )
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:

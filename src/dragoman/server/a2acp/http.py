@@ -143,7 +143,7 @@ class A2acpHttp(HttpDoor):
 
     async def _decided(self, command: Command, about: About) -> _Answer | None:
         """What a committed command is answered with, if it is at once; raises `Refused`."""
-        told = self._desk.told(about, await self._hub.ask(command))
+        told = self._desk.told(about, await self._hub.execute(command))
         return None if told is None else _Answer(told)
 
     async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
@@ -169,14 +169,14 @@ class A2acpHttp(HttpDoor):
         await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
         if said.delivery is not None and about.agent is not None and not gone:
             command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
-            self._hub.mention(command)
+            self._hub.enqueue_and_forget(command)
 
     # -- GET /a2acp/messages
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         missed = parse_qs(scope["query_string"].decode("latin-1")).get("answer_to")
         if missed is not None:
-            await self._hub.ask(TellAgain(principal=agent.id, protocol=PROTOCOL, request_id=missed[-1].lower()))
+            await self._hub.execute(TellAgain(principal=agent.id, protocol=PROTOCOL, request_id=missed[-1].lower()))
         await super().poll(agent, scope, receive, send)
 
 

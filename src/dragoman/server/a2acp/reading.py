@@ -96,7 +96,7 @@ class Reading:
     async def _discover(self, said: a2acp.Said) -> dict[str, Any]:
         asked = msgspec.convert(said.message.payload, intents.Discover)
         note = NoteRead(principal=said.agent.id, protocol=PROTOCOL, what=intents.DISCOVER, seen=said.message.message_id)
-        await self.hub.ask(note)
+        await self.hub.execute(note)
         agents = ((agent, self.hub.reachable(agent.id)) for agent in self.hub.agents())
         found = a2acp.discovered(asked, said.agent, agents, self.hub.policy.borders)
         told = {name: value for name, value in intents.payload(found).items() if value is not None}

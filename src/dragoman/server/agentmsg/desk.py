@@ -124,7 +124,7 @@ class AgentmsgDesk:
     def alive(self, agent: AgentId) -> None:
         """It said something that asks nothing of the hub (D12)."""
         if agent != ADMIN:
-            self.hub.mention(Beat(principal=agent, protocol=PROTOCOL))
+            self.hub.enqueue_and_forget(Beat(principal=agent, protocol=PROTOCOL))
 
     def line(self, agent: AgentId) -> Line:
         line = self._lines.get(agent)

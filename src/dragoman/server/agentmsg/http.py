@@ -160,7 +160,7 @@ class AgentmsgHttp(HttpDoor):
 
     async def _decided(self, heard: Heard, command: Command) -> Any:
         """The first command's outcome, when all of them are committed; raises `Refused`."""
-        posted = [self._hub.post(one) for one in (command, *heard.also)]
+        posted = [self._hub.enqueue(one) for one in (command, *heard.also)]
         outcomes = await asyncio.gather(*posted, return_exceptions=True)
         refusal = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
         if refusal is None:
@@ -168,7 +168,7 @@ class AgentmsgHttp(HttpDoor):
         meant = heard.otherwise(refusal.fault) if heard.otherwise and isinstance(refusal, Refused) else None
         if meant is None:
             raise refusal
-        return await self._hub.ask(meant)
+        return await self._hub.execute(meant)
 
     def _forget(self, agent: Agent, heard: Heard) -> None:
         if isinstance(heard.about, About):

@@ -207,7 +207,7 @@ class AgentmsgState:
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes, reader))
         update = self._read(reader, body)
-        entity: Shared = await self._http.ask(agentmsg.change_of(reader, update))
+        entity: Shared = await self._http.execute(agentmsg.change_of(reader, update))
         if entity.registry is Registry.TASK:
             entity = msgspec.structs.replace(entity, name=update.entity_id)
         await answer(send, 200, _encode(agentmsg.entity_view(in_full(entity))))

@@ -127,7 +127,7 @@ class ChiffonHttp(HttpDoor):
             await self.no(send, "agent.message", fault, agent=agent, about=heard.about, subject=heard.message_id)
             return
         try:
-            await self._hub.ask(command)
+            await self._hub.execute(command)
         except Refused as refused:
             await self.no(send, None, refused.fault, agent=agent, about=heard.about)
             return
@@ -145,7 +145,7 @@ class ChiffonHttp(HttpDoor):
                 await self._callbacks.check(said.callback_url)
             except UrlRefused as refused:
                 raise refuse(Kind.INVALID, str(refused), field="callback_url") from None
-        known: Agent = await self.ask(command)
+        known: Agent = await self.execute(command)
         self._callbacks.follow(agent.id)
         await answer(send, 200, chiffon.registered(known))
 
@@ -165,7 +165,7 @@ class ChiffonHttp(HttpDoor):
             principal = self._desk.principal(scope)
             data = await read_body(scope, receive, SMALL_BODY, principal)
             body = self._desk.json(data) if data.strip() else {}
-            task = await self.ask(_steer(verb, principal, TaskId(id.lower()), body))
+            task = await self.execute(_steer(verb, principal, TaskId(id.lower()), body))
             await answer(send, 200, _encode({"task_id": task.id, "status": task.status.value}))
         except Disconnected:
             return

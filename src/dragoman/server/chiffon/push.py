@@ -187,7 +187,7 @@ class _Courier:
         self._replaced = False
         self._hub.attach(self._session, self)
         try:
-            await self._hub.ask(
+            await self._hub.execute(
                 OpenLink(
                     principal=self._agent, protocol=PROTOCOL, session=self._session, ordered=True, acknowledges=True
                 )
@@ -198,7 +198,7 @@ class _Courier:
                 carrier.cancel()
             self._lanes.clear()
             session = self._session
-            closed = self._hub.post(CloseLink(principal=self._agent, session=session))
+            closed = self._hub.enqueue(CloseLink(principal=self._agent, session=session))
             closed.add_done_callback(lambda done: self._closed(session, done))
 
     def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
@@ -262,7 +262,7 @@ class _Courier:
     async def _report(self, outgoing: Outgoing, taken: bool) -> None:
         if taken:
             self._pause = self._first_pause
-            await self._hub.ask(
+            await self._hub.execute(
                 Acknowledge(principal=self._agent, deliveries=(outgoing.delivery.id,), session=self._session)
             )
             return
@@ -272,6 +272,6 @@ class _Courier:
             retryable=True,
             facts={"agent_id": self._agent, "last_heartbeat": None},
         )
-        await self._hub.ask(
+        await self._hub.execute(
             ReportFault(principal=self._agent, protocol=PROTOCOL, fault=fault, task_id=outgoing.delivery.task)
         )

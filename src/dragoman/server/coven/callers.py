@@ -155,7 +155,7 @@ class Callers:
         try:
             for file in message.attachments:
                 kept += [await self._keeping.keep(file, owner=principal)]
-            task = await self._hub.ask(
+            task = await self._hub.execute(
                 coven.submit_of(
                     principal,
                     message,
@@ -195,7 +195,7 @@ class Callers:
         if task.status is Status.CANCELLED:  # said again, perhaps because the first answer got lost
             return codec.encode_cancel_reply(CancelReply(task_id=task.id, status=task.status.value))
         reason = asked.reason or "cancelled on request"
-        cancelled: Task = await self._hub.ask(
+        cancelled: Task = await self._hub.execute(
             Cancel(principal=task.origin.principal, protocol=coven.PROTOCOL, task_id=task.id, reason=reason)
         )
         return codec.encode_cancel_reply(CancelReply(task_id=cancelled.id, status=cancelled.status.value))

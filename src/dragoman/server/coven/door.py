@@ -325,10 +325,10 @@ class CovenDoor:
         verdict: Verdict | None = None
         opened = False
         try:
-            await hub.ask(coven.registration_of(agent, said))
+            await hub.execute(coven.registration_of(agent, said))
             hub.attach(link.session, link)
             opened = True
-            await hub.ask(
+            await hub.execute(
                 OpenLink(
                     principal=agent,
                     protocol=coven.PROTOCOL,
@@ -365,7 +365,7 @@ class CovenDoor:
             # Work that had not been sent when the hub stopped is not lost: it leaves again with the next link.
             fault = _gone(link.agent, verdict)
         closing = CloseLink(principal=link.agent, session=link.session, lost=fault is not None, fault=fault)
-        closed = self._hub.post(closing)
+        closed = self._hub.enqueue(closing)
         closed.add_done_callback(lambda done: self._closed(link.session, done))
 
     def _closed(self, session: SessionId, closed: Any) -> None:

@@ -81,7 +81,7 @@ class Identity:
         if not _name(id):
             what = "expected 1 to 128 letters, digits or . _ : @ + -, beginning with a letter or a digit"
             raise refuse(Kind.INVALID, what, field="agent_id")
-        admitted: Agent = await self._hub.ask(AdmitGuest(principal=id, protocol=coven.PROTOCOL, name=name))
+        admitted: Agent = await self._hub.execute(AdmitGuest(principal=id, protocol=coven.PROTOCOL, name=name))
         return admitted
 
     def _holder(self, token: str) -> Agent:

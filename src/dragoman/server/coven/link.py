@@ -231,7 +231,9 @@ class AgentLink:
                 if kind is MessageKind.CANCEL:
                     self._cancel(outgoing)
         if heard:  # coven has no words for the rest, and nothing to lose by not hearing it
-            self._hub.mention(Acknowledge(principal=self.agent, deliveries=tuple(heard), session=self.session))
+            self._hub.enqueue_and_forget(
+                Acknowledge(principal=self.agent, deliveries=tuple(heard), session=self.session)
+            )
         if self._work:
             self._stir.set()
 
@@ -240,7 +242,7 @@ class AgentLink:
         if task.origin.principal == HUB:  # a health check: that the stream stands is the answer
             body = b'{"output":"the stream stands"}'
             alive = Finish(principal=self.agent, task_id=task.id, digest="stream", body=body)
-            self._hub.post(alive).add_done_callback(_forget)
+            self._hub.enqueue(alive).add_done_callback(_forget)
         elif self.connection.request == task.request_id and self.connection.resume():
             self._task = task.id  # it was given up and is asked for again, while the agent is still at it
         else:

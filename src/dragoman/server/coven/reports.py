@@ -103,10 +103,10 @@ class Reports:
         self._hub.memory.add(self._agent, size)
         then = partial(answered, command, size)
         if isinstance(command, ReportFault):  # how it ends is said whatever was refused before
-            self._hub.hand_in(command, then)
+            self._hub.enqueue_then(command, then)
             return
         self._said += 1
-        self._hub.hand_in(command, Pipelined(self._pipeline, STREAM, str(self._said), then))
+        self._hub.enqueue_then(command, Pipelined(self._pipeline, STREAM, str(self._said), then))
 
     def _text_answered(self, command: Command, size: int, outcome: Any, refusal: Refused | None) -> None:
         self._text_under_way -= 1

@@ -186,7 +186,7 @@ class TaskLog:
         told = tuple(line for about, line in self._lines if about == task)
         self._lines = [(about, line) for about, line in self._lines if about != task]
         note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=told)
-        self._hub.hand_in(note, partial(self._kept, told))
+        self._hub.enqueue_then(note, partial(self._kept, told))
 
     def _kept(self, told: tuple[LogEntry, ...], outcome: Any, refusal: Refused | None) -> None:
         if refusal is not None:  # the task is over, or not this agent's

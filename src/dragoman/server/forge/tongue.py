@@ -231,7 +231,7 @@ class ForgeTongue(TakingTurns):
         """Every request is in the audit record, also one that only reads."""
         async with self._noting(agent, message, about):
             found = await read()
-        await self._hub.ask(self._note(agent, message, about))
+        await self._hub.execute(self._note(agent, message, about))
         return [self._success(message.id, found)]
 
     def _note(self, agent: Agent, message: Message, about: str | None, **more: Any) -> NoteRead:
@@ -244,7 +244,7 @@ class ForgeTongue(TakingTurns):
             yield
         except Refused as refused:
             what = _audited(message)
-            await self._hub.ask(
+            await self._hub.execute(
                 NoteRefusal(principal=agent.id, protocol=self.protocol, what=what, fault=refused.fault, about=about)
             )
             raise
@@ -261,7 +261,7 @@ class ForgeTongue(TakingTurns):
         async with self._noting(agent, message, said.task_id):
             task = await reading.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
-            task = await self._hub.ask(forge.claim(agent, task.id))
+            task = await self._hub.execute(forge.claim(agent, task.id))
         async with self._noting(agent, message, said.task_id):
             return update(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
@@ -323,7 +323,7 @@ class ForgeTongue(TakingTurns):
             if ANY in topic:
                 raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
         once = {"message_id": message.id, "digest": forge.digest(("publish", tree["payload"]))}
-        delivered = await self._hub.ask(self._note(agent, message, topic, count=bus.audience(topic), **once))
+        delivered = await self._hub.execute(self._note(agent, message, topic, count=bus.audience(topic), **once))
         if delivered is None:
             delivered = bus.publish(topic, agent.id, said.data)
         return [self._success(message.id, {"topic": topic, "delivered": delivered})]

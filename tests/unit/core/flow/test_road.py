@@ -373,7 +373,7 @@ async def test_the_audit_chain_holds_and_names_a_changed_record(world):
 async def test_tasks_that_came_together_are_done_in_the_order_in_which_they_came(world):
     await world.add("i1", "infra", concurrent=1)
     requests = [world.request() for _ in range(20)]
-    tasks = [await future for future in [world.intake.post(request) for request in requests]]
+    tasks = [await future for future in [world.intake.enqueue(request) for request in requests]]
     i1 = await world.connect("i1")
     for task in tasks:
         assert i1.work == [task.id]

@@ -333,9 +333,9 @@ async def test_a_version_means_one_state_also_within_one_unit_of_work(busy):
     world = busy
     task = await world.submit(None, pinned=AgentId("i1"))
     write = world.change("boss", TASK, task.id, {"context": {"metadata": {"n": 1}}}, 1)
-    first = world.intake.post(write)
-    gone = world.intake.post(Cancel(principal=AgentId("boss"), task_id=task.id))
-    late = world.intake.post(msgspec.structs.replace(write, version=2))
+    first = world.intake.enqueue(write)
+    gone = world.intake.enqueue(Cancel(principal=AgentId("boss"), task_id=task.id))
+    late = world.intake.enqueue(msgspec.structs.replace(write, version=2))
     assert (await first).version == 2
     await gone
     with pytest.raises(Refused):
@@ -343,10 +343,10 @@ async def test_a_version_means_one_state_also_within_one_unit_of_work(busy):
     assert (await world.task(task.id)).version == 3
 
     other = await world.submit(None, pinned=AgentId("i1"))
-    told = world.intake.post(
+    told = world.intake.enqueue(
         world.change("boss", TASK, other.id, {"context": {"priority": "low"}}, 1),
     )
-    beaten = world.intake.post(world.change("boss", TASK, other.id, {"context": {"priority": "high"}}, 1))
+    beaten = world.intake.enqueue(world.change("boss", TASK, other.id, {"context": {"priority": "high"}}, 1))
     assert (await told).version == 2
     with pytest.raises(Refused) as refusal:
         await beaten

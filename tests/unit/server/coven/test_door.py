@@ -99,7 +99,7 @@ async def test_a_new_token_ends_the_stream_of_the_old_one() -> None:
     async with gateway(guests=False) as hub:
         token = await hub.add("worker")
         agent = await hub.agent("worker", token=token)
-        await hub.intake.ask(RotateToken(principal=ADMIN, agent=AgentId("worker"), token_hash="other"))
+        await hub.intake.execute(RotateToken(principal=ADMIN, agent=AgentId("worker"), token_hash="other"))
         assert await agent.code() is Code.UNAUTHENTICATED
 
 

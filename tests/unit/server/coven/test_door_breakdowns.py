@@ -76,8 +76,8 @@ async def test_a_slow_store_slows_the_agent_and_loses_nothing() -> None:
         await hub.status(task.id, "running")
         (link,) = hub.door._links
         gate = asyncio.Event()
-        handed = hub.intake.hand_in
-        hub.intake.hand_in = lambda command, then: asyncio.ensure_future(later(command, then))  # type: ignore[method-assign]
+        handed = hub.intake.enqueue_then
+        hub.intake.enqueue_then = lambda command, then: asyncio.ensure_future(later(command, then))  # type: ignore[method-assign]
 
         async def later(command: Any, then: Any) -> None:
             await gate.wait()
@@ -143,7 +143,7 @@ async def test_an_agent_that_works_on_what_is_over_is_heard_no_more() -> None:
         agent = await hub.agent("worker")
         task = await hub.submit()
         work = await agent.work()
-        await hub.intake.ask(Finish(principal=AgentId("worker"), task_id=task.id, digest="by another way"))
+        await hub.intake.execute(Finish(principal=AgentId("worker"), task_id=task.id, digest="by another way"))
         await agent.respond(work.request_id, text="still at it")
         (link,) = hub.door._links
         await hub.until(lambda: link.connection.abandoned)
@@ -159,8 +159,8 @@ async def test_what_an_agent_still_says_of_a_turn_that_a_person_ended_is_not_tak
         agent = await hub.agent("worker")
         task = await hub.submit(input={"content": "go"})
         first = await agent.work()
-        await hub.intake.ask(Pause(principal=ADMIN, task_id=task.id))
-        await hub.intake.ask(Resume(principal=ADMIN, task_id=task.id, answer="left", has_answer=True))
+        await hub.intake.execute(Pause(principal=ADMIN, task_id=task.id))
+        await hub.intake.execute(Resume(principal=ADMIN, task_id=task.id, answer="left", has_answer=True))
         await agent.respond(first.request_id, text="straight on")
         await agent.respond(first.request_id, done={})
         second = await agent.work()
@@ -176,7 +176,7 @@ async def test_an_agent_that_never_ends_a_cancelled_request_is_let_go_when_other
         agent = await hub.agent("worker")
         first = await hub.submit()
         await agent.work()
-        await hub.intake.ask(Cancel(principal=ADMIN, task_id=first.id))
+        await hub.intake.execute(Cancel(principal=ADMIN, task_id=first.id))
         second = await hub.submit(input={"content": "2"})
         assert await agent.code() is Code.UNAVAILABLE
         again = await hub.agent("worker")
@@ -191,9 +191,9 @@ async def test_work_cancelled_before_it_could_leave_is_never_sent() -> None:
         agent = await hub.agent("worker")
         tasks = [await hub.submit(input={"content": str(n)}) for n in range(3)]
         work = await agent.work()
-        await hub.intake.ask(Cancel(principal=ADMIN, task_id=tasks[0].id))
+        await hub.intake.execute(Cancel(principal=ADMIN, task_id=tasks[0].id))
         await hub.status(tasks[1].id, "assigned")
-        await hub.intake.ask(Cancel(principal=ADMIN, task_id=tasks[1].id))
+        await hub.intake.execute(Cancel(principal=ADMIN, task_id=tasks[1].id))
         await agent.respond(work.request_id, error="cancelled")
         assert (await agent.work()).content == "2"
 

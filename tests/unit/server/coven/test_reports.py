@@ -28,7 +28,7 @@ class SlowHub:
         self.held: list[tuple[Command, THEN]] = []
         self.seen: list[Command] = []
 
-    def hand_in(self, command: Command, then: THEN) -> None:
+    def enqueue_then(self, command: Command, then: THEN) -> None:
         self.seen.append(command)
         self.held.append((command, then))
 

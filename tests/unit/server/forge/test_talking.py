@@ -77,13 +77,13 @@ async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_coun
 async def test_what_comes_too_fast_is_refused_however_slowly_the_rest_is_answered(hub: ForgeHub) -> None:
     """A request that reads waits for the one before it; its place in the measure does not."""
     worker = await hub.connect("worker-1")
-    held, ask = asyncio.Event(), hub.desk.hub.ask
+    held, ask = asyncio.Event(), hub.desk.hub.execute
 
     async def slow(command: Any) -> Any:
         await held.wait()
         return await ask(command)
 
-    hub.desk.hub.ask = slow  # type: ignore[method-assign]
+    hub.desk.hub.execute = slow  # type: ignore[method-assign]
     messages = [worker.message("request:query-agents", {}) for _ in range(230)]
     for message in messages:
         await worker.say(message)
