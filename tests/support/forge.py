@@ -23,8 +23,8 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.types import Stamp
 from dragoman.security.tokens import token_hash
-from dragoman.server.forge.desk import ForgeDesk
-from dragoman.server.forge.ws import ForgeWs
+from dragoman.server.forge.handler import ForgeDesk
+from dragoman.server.forge.websocket import ForgeWs
 from dragoman.server.limits import Limits as TransportLimits
 from dragoman.server.server import serve
 from dragoman.stores.files import MemoryFiles

@@ -41,7 +41,7 @@ WARM = (
     "dragoman.cli.serving",
     "dragoman.app.wiring",
     "dragoman.stores.sqlite.store",
-    "dragoman.server.coven.door",
+    "dragoman.server.coven.endpoint",
     "dragoman.server.agentmsg",
     "dragoman.server.a2acp",
     "uvloop",

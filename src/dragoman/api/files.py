@@ -19,8 +19,8 @@ from dragoman.core.queries import is_hidden
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef, KeptFile
 from dragoman.server.agent_files import LARGEST, download_headers, remove_file
-from dragoman.server.hold import hold
 from dragoman.server.ranges import part_of
+from dragoman.server.request_memory import hold
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits

@@ -10,7 +10,7 @@ from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
-from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpDesk
 from dragoman.server.a2acp.http import A2acpDoor
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits

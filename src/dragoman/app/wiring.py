@@ -49,18 +49,18 @@ from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.dumps import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.handler import AgentmsgDesk
 from dragoman.server.agentmsg.http import AgentmsgDoor
-from dragoman.server.forge.desk import ForgeDesk
-from dragoman.server.forge.tongue import ForgeTongue
-from dragoman.server.forge.ws import ForgeWs
+from dragoman.server.forge.handler import ForgeDesk
+from dragoman.server.forge.session import ForgeTongue
+from dragoman.server.forge.websocket import ForgeWs
 from dragoman.server.limits import Limits
 from dragoman.server.server import PortBusy, Serving, serve
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import Declared, Supervisor
 
 if TYPE_CHECKING:
-    from dragoman.server.coven.door import CovenDoor
+    from dragoman.server.coven.endpoint import CovenDoor
 
 log = structlog.get_logger("dragoman")
 
@@ -301,7 +301,7 @@ def open_coven(
     if not of.enabled:
         return None
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
-    from dragoman.server.coven.door import CovenDoor
+    from dragoman.server.coven.endpoint import CovenDoor
     from dragoman.server.coven.limits import CovenLimits
 
     return CovenDoor(

@@ -24,7 +24,7 @@ from dragoman.core.tasks.authorization import is_party
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
-from dragoman.server.chiffon.desk import ChiffonDesk
+from dragoman.server.chiffon.handler import ChiffonDesk
 from dragoman.server.ranges import part_of
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError

@@ -16,9 +16,9 @@ from typing import Any
 
 from dragoman.core.memory import STRANGERS, MemoryBudget
 from dragoman.messages.faults import Fault
-from dragoman.server.hold import HOLD, Hold, hold
 from dragoman.server.hosts import Hosts
 from dragoman.server.refusals import CALLER
+from dragoman.server.request_memory import HOLD, Hold, hold
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -134,7 +134,7 @@ class Router:
 
 
 def speaks_websocket(app: ASGIApp) -> bool:
-    """Whether it takes what comes by a WebSocket; most know only requests (`ws_door` is what does)."""
+    """Whether it takes what comes by a WebSocket; most know only requests (`websocket_endpoint` is what does)."""
     return bool(getattr(app, "speaks_websocket", False))
 
 

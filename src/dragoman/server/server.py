@@ -26,10 +26,10 @@ from dragoman.security.tls import Renewal
 from dragoman.security.urls import Network, Resolve
 from dragoman.server.agent_files import AgentFiles
 from dragoman.server.asgi import ASGIApp, Router
-from dragoman.server.chiffon.desk import ChiffonDesk
+from dragoman.server.chiffon.callbacks import Push
+from dragoman.server.chiffon.handler import ChiffonDesk
 from dragoman.server.chiffon.http import ChiffonHttp
-from dragoman.server.chiffon.push import Push
-from dragoman.server.chiffon.ws import ChiffonWs
+from dragoman.server.chiffon.websocket import ChiffonWs
 from dragoman.server.hosts import Hosts
 from dragoman.server.limits import GuardedHttp, Limits, guarded
 from dragoman.server.refusals import Refusals

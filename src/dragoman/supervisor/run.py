@@ -26,8 +26,8 @@ from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake
 from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.server.driver import Pump
-from dragoman.server.tongue import Tongue
+from dragoman.server.connection import Pump
+from dragoman.server.session import Tongue
 from dragoman.supervisor import pace
 from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
 from dragoman.supervisor.pipes import Crowd, Inlet, Outlet

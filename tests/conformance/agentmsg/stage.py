@@ -26,7 +26,7 @@ from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.model import Task
 from dragoman.security.tokens import token_hash
-from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.handler import AgentmsgDesk
 from dragoman.server.agentmsg.http import AgentmsgDoor
 from dragoman.server.limits import Limits
 from dragoman.server.server import serve

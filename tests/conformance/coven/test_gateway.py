@@ -13,7 +13,7 @@ from tests.support.coven_world import gateway
 from dragoman.core.ids import AgentId
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, FileData, SendMessage, Text, Thinking
-from dragoman.server.coven.door import CovenDoor
+from dragoman.server.coven.endpoint import CovenDoor
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode

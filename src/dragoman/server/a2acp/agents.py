@@ -27,10 +27,10 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server.a2acp.desk import A2acpDesk
-from dragoman.server.a2acp.reading import compiled
+from dragoman.server.a2acp.handler import A2acpDesk
+from dragoman.server.a2acp.interpreter import compiled
 from dragoman.server.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
-from dragoman.server.http_door import SMALL_BODY
+from dragoman.server.http_endpoint import SMALL_BODY
 
 if TYPE_CHECKING:
     from dragoman.server.a2acp.http import A2acpHttp

@@ -26,9 +26,9 @@ from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import LONGEST_TTL
 from dragoman.protocols.a2acp.types import Id, Name
 from dragoman.security import tokens
-from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpDesk
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.server.identity import UNKNOWN
+from dragoman.server.authentication import UNKNOWN
 from dragoman.wire.errors import RemoteProtocolError
 
 if TYPE_CHECKING:

@@ -38,11 +38,11 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.server.a2acp.agents import A2acpAgents
 from dragoman.server.a2acp.auth import A2acpAuth
-from dragoman.server.a2acp.desk import A2acpDesk, About
-from dragoman.server.a2acp.tongue import refused_as
-from dragoman.server.a2acp.ws import A2acpWs
+from dragoman.server.a2acp.handler import A2acpDesk, About
+from dragoman.server.a2acp.session import refused_as
+from dragoman.server.a2acp.websocket import A2acpWs
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
-from dragoman.server.http_door import HttpDoor
+from dragoman.server.http_endpoint import HttpDoor
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 

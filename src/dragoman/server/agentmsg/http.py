@@ -26,12 +26,12 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
-from dragoman.server.agentmsg.desk import About, AgentmsgDesk, in_pieces
+from dragoman.server.agentmsg.handler import About, AgentmsgDesk, in_pieces
 from dragoman.server.agentmsg.state import BARE, AgentmsgState, read
-from dragoman.server.agentmsg.ws import AgentmsgWs
+from dragoman.server.agentmsg.websocket import AgentmsgWs
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.server.http_door import SMALL_BODY, HttpDoor
-from dragoman.server.tongue import Heard
+from dragoman.server.http_endpoint import SMALL_BODY, HttpDoor
+from dragoman.server.session import Heard
 from dragoman.wire.errors import RemoteProtocolError
 
 

@@ -35,9 +35,9 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
-from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.handler import AgentmsgDesk
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
-from dragoman.server.http_door import Decided
+from dragoman.server.http_endpoint import Decided
 from dragoman.wire.errors import RemoteProtocolError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@
     POST /api/tasks/ID/VERB     200 {"task_id":…,"status":…}; cancel {"reason"?}, pause, resume {"answer"?}
 
 Everything else is an `error` envelope with the status of `bindings.errormap`. Polls and acknowledgments are every
-protocol's (`http_door`).
+protocol's (`http_endpoint`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.server.chiffon.desk import ChiffonDesk
-from dragoman.server.http_door import SMALL_BODY, Decided, HttpDoor
+from dragoman.server.chiffon.handler import ChiffonDesk
+from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpDoor
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Callbacks:
-    """Where agents that registered a callback URL are told to (`push.Push`). This one takes none."""
+    """Where agents that registered a callback URL are told to (`callbacks.Push`). This one takes none."""
 
     async def check(self, url: str) -> None:
         raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")

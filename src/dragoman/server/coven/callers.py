@@ -26,12 +26,12 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
-from dragoman.server.account import account
-from dragoman.server.coven.identity import Identity, address_of, metadata_of
-from dragoman.server.coven.keeping import Keeping
+from dragoman.server.coven.authentication import Identity, address_of, metadata_of
+from dragoman.server.coven.file_keeper import Keeping
 from dragoman.server.coven.limits import CovenLimits
-from dragoman.server.hold import room_for
+from dragoman.server.outgoing import account
 from dragoman.server.refusals import CALLER, UNREADABLE, Refusals
+from dragoman.server.request_memory import room_for
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.server")

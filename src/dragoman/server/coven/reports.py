@@ -21,7 +21,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Refused
-from dragoman.server.hold import room_for
+from dragoman.server.request_memory import room_for
 
 STREAM = "stream"
 """All that one stream reports is one sequence: it has one task at a time."""

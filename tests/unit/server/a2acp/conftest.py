@@ -30,7 +30,7 @@ from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.tokens import token_hash
-from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpDesk
 from dragoman.server.a2acp.http import A2acpDoor
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits

@@ -20,7 +20,7 @@ from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
-from dragoman.server.a2acp.desk import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpDesk
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
 from dragoman.stores.memory import MemoryStore

@@ -25,7 +25,7 @@ from dragoman.core.state.model import Change, Changed, Entity, Operation, Regist
 from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.security.tokens import token_hash
-from dragoman.server.agentmsg.desk import AgentmsgDesk
+from dragoman.server.agentmsg.handler import AgentmsgDesk
 from dragoman.server.agentmsg.http import AgentmsgDoor
 from dragoman.server.limits import Limits
 from dragoman.server.server import Serving, serve

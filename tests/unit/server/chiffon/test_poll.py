@@ -14,7 +14,7 @@ from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
-from dragoman.server.chiffon.desk import ChiffonDesk
+from dragoman.server.chiffon.handler import ChiffonDesk
 
 POLL = "/api/agent/messages"
 

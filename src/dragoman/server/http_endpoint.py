@@ -31,7 +31,7 @@ from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.server import identity
+from dragoman.server import authentication
 from dragoman.server.asgi import (
     ASGIApp,
     Disconnected,
@@ -45,7 +45,7 @@ from dragoman.server.asgi import (
 )
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import UNREADABLE, Refusals
-from dragoman.server.unspeakable import unspeakable
+from dragoman.server.unencodable import unspeakable
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.server")
@@ -110,7 +110,7 @@ class HttpDoor(ABC):
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         wait, count, arrived = self._wishes(scope["query_string"])
-        instance, acknowledged = identity.instance(scope), None
+        instance, acknowledged = authentication.instance(scope), None
         if arrived:  # decided before the poll is opened, for it was handed in before
             acknowledged = self._hub.enqueue(
                 Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=tuple(map(DeliveryId, arrived)))

@@ -1,4 +1,4 @@
-"""One protocol's words on an ordered link: what the pump (`driver`) asks of a protocol, and is told by it."""
+"""One protocol's words on an ordered link: what the pump (`connection`) asks of a protocol, and is told by it."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
-from dragoman.server import identity, named_files
-from dragoman.server.account import account
+from dragoman.server import authentication, named_files
 from dragoman.server.asgi import Scope
-from dragoman.server.identity import UNKNOWN
+from dragoman.server.authentication import UNKNOWN
 from dragoman.server.limits import Limits
+from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.outgoing import account
 from dragoman.server.refusals import Refusals
-from dragoman.server.tongue import Heard
-from dragoman.server.turns import TakingTurns
+from dragoman.server.session import Heard
 from dragoman.wire import guard
 
 MOST_ACKS = 10_000
@@ -68,11 +68,11 @@ class ChiffonDesk:
 
     def agent(self, scope: Scope) -> Agent:
         """The chiffon agent whose token this is; raises `Refused`."""
-        return identity.speaker(self.hub, scope, PROTOCOL)
+        return authentication.speaker(self.hub, scope, PROTOCOL)
 
     def principal(self, scope: Scope) -> AgentId:
         """Whoever may steer tasks: an agent of any protocol, or the admin."""
-        return ADMIN if identity.is_admin(scope, self._admin_hash) else identity.holder(self.hub, scope).id
+        return ADMIN if authentication.is_admin(scope, self._admin_hash) else authentication.holder(self.hub, scope).id
 
     # -- what
 

@@ -14,8 +14,8 @@ from dragoman.core.tasks import authorization
 from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
-from dragoman.server.account import account
-from dragoman.server.forge.desk import ForgeDesk
+from dragoman.server.forge.handler import ForgeDesk
+from dragoman.server.outgoing import account
 
 PAGE = 200
 MOST_PAGES = 25

@@ -5,9 +5,9 @@
     forge.v1.json       text, one message or an array of them
     forge.v1.msgpack    binary, likewise
 
-The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has a `response:error` as
-its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it stops; an agent at
-work then has the time that this names, others are closed at once.
+The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`); a refused handshake has a
+`response:error` as its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it
+stops; an agent at work then has the time that this names, others are closed at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dragoman.core.tasks.model import Status
 from dragoman.messages.faults import Fault
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
-from dragoman.server import identity
+from dragoman.server import authentication
 from dragoman.server.asgi import Scope
-from dragoman.server.forge.desk import ForgeDesk
-from dragoman.server.forge.tongue import ForgeTongue
+from dragoman.server.forge.handler import ForgeDesk
+from dragoman.server.forge.session import ForgeTongue
 from dragoman.server.refusals import Refusals
-from dragoman.server.tongue import Tongue
-from dragoman.server.ws_door import Link, WsDoor
+from dragoman.server.session import Tongue
+from dragoman.server.websocket_endpoint import Link, WsDoor
 from dragoman.wire.guard import Limits
 
 FRAMES_AT_ONCE = 1000
@@ -46,7 +46,7 @@ class ForgeWs(WsDoor):
         self._guard = Limits(bytes=desk.limits.message_bytes, depth=desk.limits.message_depth)
 
     def agent(self, scope: Scope) -> Agent:
-        return identity.speaker(self._hub, scope, self.protocol)
+        return authentication.speaker(self._hub, scope, self.protocol)
 
     def no(self, fault: Fault) -> bytes:
         stamp = forge.stamp(self._hub.mint(), self._hub.now())

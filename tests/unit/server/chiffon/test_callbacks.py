@@ -18,7 +18,7 @@ from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import Instant, TaskId
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
-from dragoman.server.chiffon.push import Push
+from dragoman.server.chiffon.callbacks import Push
 
 
 async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:

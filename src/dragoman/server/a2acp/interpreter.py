@@ -28,14 +28,14 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
 from dragoman.server import named_files
-from dragoman.server.a2acp.seals import checked
+from dragoman.server.a2acp.contract_keys import checked
 from dragoman.server.a2acp.tokens import lacking
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import SchemaError
 
 if TYPE_CHECKING:
-    from dragoman.server.a2acp.desk import A2acpDesk
+    from dragoman.server.a2acp.handler import A2acpDesk
 
 PAGE = 200
 MOST_PAGES = 5

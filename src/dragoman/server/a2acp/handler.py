@@ -36,16 +36,16 @@ from dragoman.protocols.a2acp.connection import NOBODY, misspoken
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server import identity
-from dragoman.server.a2acp.reading import Reading, reads_tasks
-from dragoman.server.a2acp.seals import Seals
-from dragoman.server.a2acp.threads import Threads
+from dragoman.server import authentication
+from dragoman.server.a2acp.contract_keys import Seals
+from dragoman.server.a2acp.correlation import Threads
+from dragoman.server.a2acp.interpreter import Reading, reads_tasks
 from dragoman.server.a2acp.tokens import AuthService
-from dragoman.server.account import account
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
+from dragoman.server.outgoing import account
 from dragoman.server.refusals import Refusals
-from dragoman.server.tongue import Heard
+from dragoman.server.session import Heard
 from dragoman.wire.role import Role
 
 _encode = msgspec.json.Encoder().encode
@@ -100,7 +100,7 @@ class A2acpDesk:
 
     def agent(self, scope: Scope) -> Agent:
         """The a2acp agent whose secret this is; raises `Refused`."""
-        return identity.speaker(self.hub, scope, PROTOCOL)
+        return authentication.speaker(self.hub, scope, PROTOCOL)
 
     def party(self, id: AgentId) -> Party:
         agent = self.hub.agent(id)

@@ -22,9 +22,9 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.server.a2acp.desk import A2acpDesk, About
-from dragoman.server.tongue import Heard
-from dragoman.server.turns import TakingTurns
+from dragoman.server.a2acp.handler import A2acpDesk, About
+from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.session import Heard
 
 MOST_ACKS = 10_000
 

@@ -31,10 +31,10 @@ from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Inv
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
 from dragoman.security.redaction import disclosed
-from dragoman.server.coven.keeping import Keeping
+from dragoman.server.coven.file_keeper import Keeping
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.coven.reports import Reports
-from dragoman.server.unspeakable import UNREAD, is_passing
+from dragoman.server.unencodable import UNREAD, is_passing
 
 log = structlog.get_logger("dragoman.server")
 

@@ -24,8 +24,8 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.server.agentmsg import state
-from dragoman.server.agentmsg.desk import About, AgentmsgDesk, in_pieces
-from dragoman.server.tongue import Heard
+from dragoman.server.agentmsg.handler import About, AgentmsgDesk, in_pieces
+from dragoman.server.session import Heard
 
 log = structlog.get_logger("dragoman.server")
 

@@ -3,8 +3,9 @@
 An ACK names one message, by `metadata.correlation_id`, as everybody understands it. Who connects with `?acks=many` is
 told of several in one, whose `message_ids` names them all.
 
-The handshake and the reasons to close are every WebSocket's (`ws_door`); a refused handshake has an ErrorReport as its
-body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says (D12).
+The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`); a refused handshake has an
+ErrorReport as its body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says
+(D12).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.agents.model import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL
-from dragoman.server.agentmsg.desk import AgentmsgDesk
-from dragoman.server.agentmsg.tongue import AgentmsgTongue
+from dragoman.server.agentmsg.handler import AgentmsgDesk
+from dragoman.server.agentmsg.session import AgentmsgTongue
 from dragoman.server.asgi import Scope
-from dragoman.server.tongue import Tongue
-from dragoman.server.ws_door import WsDoor
+from dragoman.server.session import Tongue
+from dragoman.server.websocket_endpoint import WsDoor
 
 
 class AgentmsgWs(WsDoor):

@@ -38,14 +38,14 @@ from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
-from dragoman.server import identity, named_files
-from dragoman.server.account import account
+from dragoman.server import authentication, named_files
 from dragoman.server.agentmsg.memory import Handed
 from dragoman.server.agentmsg.memory import Heard as Before
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
+from dragoman.server.outgoing import account
 from dragoman.server.refusals import Refusals
-from dragoman.server.tongue import Heard
+from dragoman.server.session import Heard
 from dragoman.wire import guard
 from dragoman.wire.role import Role
 
@@ -115,11 +115,11 @@ class AgentmsgDesk:
 
     def agent(self, scope: Scope) -> Agent:
         """The agentmsg agent whose token this is; raises `Refused`."""
-        return identity.speaker(self.hub, scope, PROTOCOL)
+        return authentication.speaker(self.hub, scope, PROTOCOL)
 
     def reader(self, scope: Scope) -> AgentId:
         """Whoever may use the shared state: an agent of this protocol, or the admin."""
-        return ADMIN if identity.is_admin(scope, self._admin_hash) else self.agent(scope).id
+        return ADMIN if authentication.is_admin(scope, self._admin_hash) else self.agent(scope).id
 
     def alive(self, agent: AgentId) -> None:
         """It said something that asks nothing of the hub (D12)."""

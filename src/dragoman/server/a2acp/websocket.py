@@ -15,12 +15,12 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault
 from dragoman.protocols.a2acp.types import SUBPROTOCOL
-from dragoman.server.a2acp.desk import A2acpDesk
-from dragoman.server.a2acp.tongue import A2acpTongue
+from dragoman.server.a2acp.handler import A2acpDesk
+from dragoman.server.a2acp.session import A2acpTongue
 from dragoman.server.asgi import Receive, Scope, Send
-from dragoman.server.driver import WORD_SECONDS
-from dragoman.server.tongue import Tongue
-from dragoman.server.ws_door import WsDoor
+from dragoman.server.connection import WORD_SECONDS
+from dragoman.server.session import Tongue
+from dragoman.server.websocket_endpoint import WsDoor
 
 WARM = 1000
 """Contracts of an agent that are at hand when it connects."""

@@ -17,14 +17,14 @@ from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId
 from dragoman.core.ports import Intake, StoreFailed
-from dragoman.server.tongue import LATER
-from dragoman.server.unspeakable import unspeakable
+from dragoman.server.session import LATER
+from dragoman.server.unencodable import unspeakable
 
 log = structlog.get_logger("dragoman.server")
 
 
 class TakingTurns(ABC):
-    """The out side of a tongue that has to read some of what it says (`tongue.Streaming`); one for each link."""
+    """The out side of a tongue that has to read some of what it says (`session.Streaming`); one for each link."""
 
     def __init__(self, hub: Intake, agent: AgentId) -> None:
         self._hub = hub

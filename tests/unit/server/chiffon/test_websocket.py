@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
 from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
-from dragoman.server.chiffon.ws import ChiffonWs
+from dragoman.server.chiffon.websocket import ChiffonWs
 
 Connect = Callable[..., Any]
 

@@ -1,7 +1,7 @@
 """The pump behind every ordered link: frames in, commands on; outgoing messages out, acknowledgments back.
 
-It speaks no protocol. A `tongue.Tongue` turns a frame into what was heard and an outgoing message into frames; the pump
-keeps the promises that are the same for all:
+It speaks no protocol. A `session.Tongue` turns a frame into what was heard and an outgoing message into frames; the
+pump keeps the promises that are the same for all:
 
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
@@ -40,8 +40,8 @@ from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.refusals import UNREADABLE
-from dragoman.server.tongue import LATER, Heard, Streaming, Talkative, Tongue
-from dragoman.server.unspeakable import unspeakable
+from dragoman.server.session import LATER, Heard, Streaming, Talkative, Tongue
+from dragoman.server.unencodable import unspeakable
 
 log = structlog.get_logger("dragoman.server")
 

@@ -4,7 +4,7 @@
                    {"accepted": [message_id, …]} after commits, with ?receipts=1
     agent → hub    an envelope; {"ack": [delivery_id, …]}
 
-The handshake and the reasons to close are every WebSocket's (`ws_door`).
+The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dragoman.core.agents.model import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope
-from dragoman.server.chiffon.desk import ChiffonDesk, ChiffonTongue
-from dragoman.server.driver import WORD_SECONDS
-from dragoman.server.tongue import Tongue
-from dragoman.server.ws_door import WsDoor
+from dragoman.server.chiffon.handler import ChiffonDesk, ChiffonTongue
+from dragoman.server.connection import WORD_SECONDS
+from dragoman.server.session import Tongue
+from dragoman.server.websocket_endpoint import WsDoor
 
 
 class ChiffonWs(WsDoor):

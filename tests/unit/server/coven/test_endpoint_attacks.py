@@ -15,7 +15,7 @@ from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.ids import AgentId
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven.types import FileData, SendMessage
-from dragoman.server.coven.roster import Roster
+from dragoman.server.coven.connected_agents import Roster
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode

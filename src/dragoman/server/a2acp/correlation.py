@@ -32,7 +32,7 @@ from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import Message, MessageType
 
 if TYPE_CHECKING:
-    from dragoman.server.a2acp.desk import A2acpDesk
+    from dragoman.server.a2acp.handler import A2acpDesk
 
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256

@@ -59,11 +59,11 @@ from dragoman.protocols.forge.types import (
     Unsubscribe,
     UpdateTask,
 )
-from dragoman.server.account import account
-from dragoman.server.forge import reading
-from dragoman.server.forge.desk import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
-from dragoman.server.tongue import Heard
-from dragoman.server.turns import TakingTurns
+from dragoman.server.forge import queries
+from dragoman.server.forge.handler import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
+from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.outgoing import account
+from dragoman.server.session import Heard
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
@@ -203,13 +203,13 @@ class ForgeTongue(TakingTurns):
         desk = self._desk
         match message.payload:
             case QueryAgents() as asked:
-                return partial(self._read, agent, message, None, partial(reading.agents, desk, agent, asked))
+                return partial(self._read, agent, message, None, partial(queries.agents, desk, agent, asked))
             case QueryTasks() as asked:
-                return partial(self._read, agent, message, None, partial(reading.tasks, desk, agent, asked))
+                return partial(self._read, agent, message, None, partial(queries.tasks, desk, agent, asked))
             case GetTask(task_id=id):
-                return partial(self._read, agent, message, id, partial(reading.task, desk, agent, id))
+                return partial(self._read, agent, message, id, partial(queries.task, desk, agent, id))
             case GetFile(task_id=id) as asked:
-                return partial(self._read, agent, message, id, partial(reading.file, desk, agent, asked))
+                return partial(self._read, agent, message, id, partial(queries.file, desk, agent, asked))
             case Subscribe(topic=topic) | Unsubscribe(topic=topic):
                 return partial(self._read, agent, message, topic, partial(self._subscribe, message.payload))
             case Publish() as said:
@@ -251,7 +251,7 @@ class ForgeTongue(TakingTurns):
 
     async def _cancel(self, agent: Agent, message: Message, task_id: str, tree: dict[str, Any]) -> Command:
         async with self._noting(agent, message, task_id):
-            await reading.steered(self._desk, agent, task_id)
+            await queries.steered(self._desk, agent, task_id)
         return cancellation(agent, message, tree)
 
     async def _take_up(
@@ -259,7 +259,7 @@ class ForgeTongue(TakingTurns):
     ) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""
         async with self._noting(agent, message, said.task_id):
-            task = await reading.seen(self._desk, agent, said.task_id)
+            task = await queries.seen(self._desk, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
             task = await self._hub.execute(forge.claim(agent, task.id))
         async with self._noting(agent, message, said.task_id):
@@ -269,7 +269,7 @@ class ForgeTongue(TakingTurns):
         self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any], kept: list[FileRef]
     ) -> Command:
         async with self._noting(agent, message, said.task_id):
-            task = await reading.seen(self._desk, agent, said.task_id)
+            task = await queries.seen(self._desk, agent, said.task_id)
             return progress(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
     async def _keep(self, agent: Agent, task: Task, file: Attachment | None, kept: list[FileRef]) -> FileRef | None:
@@ -295,7 +295,7 @@ class ForgeTongue(TakingTurns):
         for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
             for id in ids:
                 if id is not None:
-                    await reading.seen(self._desk, agent, id, f"payload.{name}")
+                    await queries.seen(self._desk, agent, id, f"payload.{name}")
         contents = [
             _content(f"payload.attachments[{index}].data", attachment.data)
             for index, attachment in enumerate(said.attachments)

@@ -32,13 +32,13 @@ from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
 from dragoman.security import tls as secure
+from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.callers import Callers, end_call, turn_away
-from dragoman.server.coven.identity import Identity, address_of, metadata_of
-from dragoman.server.coven.keeping import Keeping
+from dragoman.server.coven.connected_agents import Roster
+from dragoman.server.coven.file_keeper import Keeping
 from dragoman.server.coven.limits import CovenLimits
-from dragoman.server.coven.link import LEFT, AgentLink, Verdict
-from dragoman.server.coven.modesty import Modesty
-from dragoman.server.coven.roster import Roster
+from dragoman.server.coven.metadata_limit import Modesty
+from dragoman.server.coven.stream import LEFT, AgentLink, Verdict
 from dragoman.server.refusals import CALLER, UNREADABLE, Refusals
 from dragoman.wire.role import Role
 

@@ -31,12 +31,12 @@ from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.server import identity
+from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
-from dragoman.server.driver import Pump
+from dragoman.server.connection import Pump
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import Refusals
-from dragoman.server.tongue import Tongue
+from dragoman.server.session import Tongue
 from dragoman.server.websocket import EXTENSION, Socket
 
 log = structlog.get_logger("dragoman.server")
@@ -162,9 +162,9 @@ class WsDoor(ABC):
     """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
     frames_at_once: ClassVar[int | None] = None
     measured: ClassVar[bool] = False
-    """Whether the protocol has a measure for how fast its agents talk (`driver.Pump`)."""
+    """Whether the protocol has a measure for how fast its agents talk (`connection.Pump`)."""
     word_seconds: ClassVar[float] = 0.0
-    """How long a peer may take for its first acknowledgment, where it has words for that (`driver.WORD_SECONDS`)."""
+    """How long a peer may take for its first acknowledgment, where it has one (`connection.WORD_SECONDS`)."""
 
     def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
         self._hub = hub
@@ -230,7 +230,7 @@ class WsDoor(ABC):
         try:
             agent = self.agent(scope)
             subprotocol = self._chosen(scope["subprotocols"])
-            identity.instance(scope)
+            authentication.instance(scope)
         except Refused as refused:
             await self._turn_away(send, refused.fault)
             return
@@ -271,7 +271,7 @@ class WsDoor(ABC):
                     ordered=True,
                     acknowledges=True,
                     paced=True,
-                    instance=identity.instance(scope),
+                    instance=authentication.instance(scope),
                     vouches=self.vouches,
                 )
             )
