@@ -22,11 +22,11 @@ import msgspec
 from bench import procs
 from bench.figures import Figure, Settings, median_run
 from bench.hub import RESULT, hub, request, round_trips, uuid4
-from dragoman.core.audit.chain import AuditRecord, seal
 from dragoman.core.ids import DAY, AgentId, Instant, TaskId
+from dragoman.core.model.audit import AuditRecord, seal
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.stores.sqlite.store import SqliteStore
 
 SIZES = (1_000, 100_000, 1_000_000)

@@ -9,8 +9,8 @@ the machine does hits both.
                   polls has it, past everything that waits
     rss_mb_…      the hub's processes: once they serve, and after all this
 
-The backlog is put into the store through the hub's own adapter, in the rows that `core.delivery.letters` makes of
-kept messages about tasks that agents have among themselves; then a real hub starts on it.
+The backlog is put into the store through the hub's own adapter, in the rows that `core.delivery.direct_messages` makes
+of kept messages about tasks that agents have among themselves; then a real hub starts on it.
 
     python -m bench lanes --messages 20000 --lanes 200      in seconds
 """
@@ -38,8 +38,8 @@ from bench.cast import Office
 from bench.figures import Figure, Settings, percentile
 from bench.hub import hub, uuid4
 from bench.post import Letters
-from dragoman.core.delivery.model import Delivery, Letter, MessageKind
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
+from dragoman.core.model.deliveries import Delivery, Letter, MessageKind
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.stores.sqlite.store import SqliteStore

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Status
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, event, task

@@ -10,10 +10,6 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from dragoman.core.agents.model import Agent, Breaker, BreakerState, Offer
-from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
-from dragoman.core.contracts.model import Contract, Party, Standing
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, MessageKind
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     Agreed,
@@ -49,8 +45,12 @@ from dragoman.core.lookups import (
     Under,
     Underway,
 )
-from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
-from dragoman.core.tasks.model import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+from dragoman.core.model.agents import Agent, Breaker, BreakerState, Offer
+from dragoman.core.model.audit import GENESIS, AuditRecord, seal
+from dragoman.core.model.contracts import Contract, Party, Standing
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard, MessageKind
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.tasks import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef
 

@@ -13,7 +13,7 @@ import apsw
 import msgspec
 import pytest
 
-from dragoman.core.audit.chain import GENESIS, AuditRecord, seal
+from dragoman.core.model.audit import GENESIS, AuditRecord, seal
 from tests.support.cli import Said, dragoman
 from tests.support.hubproc import HubProcess, running
 from tests.support.machine import mount, unmount

@@ -39,10 +39,10 @@ from dragoman.core.commands import (
     Retry,
     Tell,
 )
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Priority, QuestionStatus, Task, Waiting
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Event, EventKind, Priority, QuestionStatus, Task, Waiting
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 

@@ -31,11 +31,11 @@ from dragoman.core.commands import (
     Resume,
     Submit,
 )
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, QuestionStatus, Status, Task, Waiting
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task, Waiting
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 

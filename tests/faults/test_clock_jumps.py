@@ -13,9 +13,9 @@ from tests.support.hubproc import running, until
 from tests.support.world import World
 
 from dragoman.app.clock import Mint, SystemClock
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.ids import HOUR, SECOND, Instant
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 DAY = 24 * HOUR

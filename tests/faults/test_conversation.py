@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.faults.conversation import WEIGHTS, converse
 from tests.faults.spoiling import spoil
 
-from dragoman.core.delivery import letters
+from dragoman.core.delivery import direct_messages as letters
 from dragoman.stores.memory import MemoryStore
 
 OUTBOX = "dragoman.core.delivery.outbox"

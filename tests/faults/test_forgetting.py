@@ -12,10 +12,10 @@ from tests.support.world import World
 
 from dragoman.app.tidying import drop_unused
 from dragoman.core.commands import Forget
-from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import MINUTE
+from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.stores.files import DirectoryFiles
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore

@@ -12,7 +12,7 @@ from tests.faults.spoiling import spoil
 
 from dragoman.app.intake import Intake
 from dragoman.core.commands import Submit
-from dragoman.core.tasks.model import Origin, Status, Task
+from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.core.work import Work
 
 OUTBOX = "dragoman.core.delivery.outbox"

@@ -7,8 +7,8 @@ import pytest
 
 from dragoman.core.commands import Beat, ChangeState, Command, ReportError, Severity
 from dragoman.core.ids import AgentId
+from dragoman.core.model.state import Operation, Registry
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Operation, Registry
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp import flow
 from dragoman.protocols.agentmsg.records import SharedState

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import AnswerHandshake, RegisterAgent, SetDomainPolicy, ShakeHands
-from dragoman.core.contracts.model import Contract, Secret
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.ports import Store
 from tests.support.world import World
 

@@ -14,10 +14,10 @@ from dragoman.core.commands import (
     HelpVerdict,
 )
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.tasks import Question, Task
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Operation, Registry
-from dragoman.core.tasks.model import Question, Task
 from tests.support.world import Peer, World
 
 

@@ -14,11 +14,11 @@ import msgspec
 from dragoman.app import alarm
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, Submit
 from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Event, Task
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Event, Task
 from dragoman.protocols.coven import codec, types
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.coven import CovenDoor, CovenLimits

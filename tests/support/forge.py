@@ -17,9 +17,9 @@ from websockets.asyncio.client import connect
 from websockets.sync.client import connect as sync_connect
 
 from dragoman.buses.inproc import Bus
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.agents import Agent
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.types import Stamp
 from dragoman.security.tokens import token_hash

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, Command, NoteRefusal, OpenLink
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import LinkEnd
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Fault, Refused

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from dragoman.app.intake import Intake
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     Acknowledge,
     AddAgent,
@@ -23,10 +22,11 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.delivery.model import Letter, Outgoing
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Letter, Outgoing
+from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 

@@ -26,16 +26,16 @@ from dragoman.api.problems import Problem
 from dragoman.api.reports import Reported, history, reported
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings import a2acp
-from dragoman.core.agents.model import Agent, Offer, Profile
-from dragoman.core.agents.protocol_capabilities import RESERVED
+from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
-from dragoman.core.contracts.terms import LIBRARY
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
-from dragoman.core.policy.holdings import NOTHING
+from dragoman.core.model.agent_status import AWAY
+from dragoman.core.model.agents import Agent, Offer, Profile
+from dragoman.core.model.holdings import NOTHING
+from dragoman.core.model.state import Registry
 from dragoman.core.ports import TaskFilter
+from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
-from dragoman.core.state.agent_status import AWAY
-from dragoman.core.state.model import Registry
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash

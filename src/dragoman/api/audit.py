@@ -11,8 +11,8 @@ from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.keys import service
 from dragoman.api.problems import Problem
-from dragoman.core.audit.chain import GENESIS, Broken, cut_short, verify
 from dragoman.core.ids import rfc3339
+from dragoman.core.model.audit import GENESIS, Broken, cut_short, verify
 from dragoman.core.queries import AuditOut, audit_out
 from dragoman.messages.faults import Kind
 

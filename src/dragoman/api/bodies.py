@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from dragoman.api.desk import Desk
 from dragoman.api.problems import Problem, misshapen
 from dragoman.core.ids import ADMIN
-from dragoman.core.tasks.model import Priority, QuestionStatus, Status
+from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.server.request_memory import hold

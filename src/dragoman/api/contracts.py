@@ -15,8 +15,8 @@ from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.contracts import patience
 from dragoman.core.commands import EndContract
-from dragoman.core.contracts.model import Contract, Party, Standing
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
+from dragoman.core.model.contracts import Contract, Party, Standing
 from dragoman.messages.faults import Kind
 
 

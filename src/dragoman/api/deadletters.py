@@ -12,8 +12,8 @@ from dragoman.api.endpoint import respond
 from dragoman.api.reading import find_letter, find_task, whole_task
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import Discard, Redrive
-from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import ADMIN
+from dragoman.core.model.deliveries import DeadLetter
 from dragoman.core.queries import DeadLetterOut, dead_letter_out, is_hidden
 
 SHUT = msgspec.Raw(b'{"personal":true}')

@@ -15,8 +15,8 @@ from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import SetDomainPolicy
 from dragoman.core.ids import ADMIN
-from dragoman.core.state.model import Entity, Registry
-from dragoman.core.state.policy import NAME, borders_in
+from dragoman.core.model.policy import NAME, borders_in
+from dragoman.core.model.state import Entity, Registry
 from dragoman.messages.faults import Kind
 
 

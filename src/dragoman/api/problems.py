@@ -14,7 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from dragoman.bindings import errormap
-from dragoman.core.agents.resources import CONSTRAINTS
+from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.asgi import retry_after
 from dragoman.wire import choices
@@ -79,7 +79,7 @@ def status_of(kind: Kind) -> int:
 
 
 def status_for(fault: Fault) -> int:
-    """As the table says; but a task that asks for more than it may have is no better later (`core.state.budget`), and
+    """As the table says; but a task that asks for more than it may have is no better later (`core.budgets.budget`), and
     one for somebody who is not known here waits for nobody."""
     if errormap.over_budget(fault):
         return status_of(Kind.INVALID)

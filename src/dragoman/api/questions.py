@@ -13,8 +13,8 @@ from dragoman.api.reading import find_question, find_task
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import Answer
 from dragoman.core.ids import ADMIN
+from dragoman.core.model.tasks import Question
 from dragoman.core.queries import QuestionOut, question_out
-from dragoman.core.tasks.model import Question
 
 
 class QuestionList(msgspec.Struct, frozen=True, kw_only=True):

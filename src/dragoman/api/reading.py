@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 from dragoman.api.desk import Desk
 from dragoman.api.problems import Problem
-from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.model.deliveries import DeadLetter
+from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.queries import Account, EventOut, TaskOut, Transcript, event_out, is_hidden, task_out
 from dragoman.core.queries.transcript import ENDINGS
-from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.messages.faults import Kind
 
 SHORTEST_PREFIX = 4

@@ -12,8 +12,8 @@ from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.reading import events, find_task
 from dragoman.core.ids import AgentId, rfc3339
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import EventKind
 
 ERRORS = frozenset({EventKind.ERROR_REPORTED, EventKind.ATTEMPT_FAILED, EventKind.FAILED})
 MOST_ERRORS = 200

@@ -29,9 +29,9 @@ from dragoman.api.desk import Desk
 from dragoman.api.problems import Problem
 from dragoman.api.reading import find_task, page_size
 from dragoman.core.ids import ADMIN
+from dragoman.core.model.tasks import Event, Status, Task
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries import event_out, is_hidden
-from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.messages.faults import Kind, Refused
 
 MEDIA_TYPE = "text/event-stream"

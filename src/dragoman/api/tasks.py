@@ -33,17 +33,17 @@ from dragoman.api.endpoint import respond
 from dragoman.api.files import attached
 from dragoman.api.problems import Problem
 from dragoman.api.reading import agent_protocol, find_task, whole_task
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import CONSTRAINTS
+from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
+from dragoman.core.budgets.capacity import accounts_of, needs_in
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
+from dragoman.core.model.agent_status import standing_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Question, Status, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
-from dragoman.core.state.agent_status import standing_of
-from dragoman.core.state.budget import USED_UP, Account, account_in, needs
-from dragoman.core.state.capacity import accounts_of, needs_in
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import Question, Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 
 PROTOCOL = "api"

@@ -14,9 +14,9 @@ from dragoman.api.desk import Desk
 from dragoman.api.endpoint import respond
 from dragoman.api.reading import agent_protocol, find_task, page_size
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
+from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries.trace import Causes, TraceOut, TraceTask, in_tree_order, trace_task
-from dragoman.core.tasks.model import Event, Task
 
 MOST_TASKS = 100
 MOST_EVENTS = 500

@@ -27,10 +27,10 @@ import structlog
 from dragoman import demo
 from dragoman.app import datadir
 from dragoman.app.program import program
-from dragoman.core.agents.model import Agent, Profile
 from dragoman.core.commands import AddAgent, RotateToken, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.tasks.model import QuestionStatus
+from dragoman.core.model.agents import Agent, Profile
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, Part
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.supervisor.recipe import Recipe

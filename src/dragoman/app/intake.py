@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.app.crashing import crash_point
 from dragoman.app.overview import Overview
-from dragoman.core.agents.directory import Directory
+from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
-from dragoman.core.contracts.model import Contract
 from dragoman.core.delivery import outbox
-from dragoman.core.delivery.model import Outgoing
+from dragoman.core.directory import Directory
 from dragoman.core.hub import decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.pipelining import Pipelined
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
-from dragoman.core.tasks import clock
 from dragoman.core.work import NotLoaded, Work
 from dragoman.messages.faults import Fault, Kind, Refused
 

@@ -10,19 +10,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from dragoman.core.agents.directory import Directory
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import Newest
-from dragoman.core.contracts.model import Contract
+from dragoman.core.directory import Directory
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.policy.holdings import NOTHING, Holding
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import Newest
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.holdings import NOTHING, Holding
+from dragoman.core.model.policy import Policy
+from dragoman.core.model.policy import default as default_policy
+from dragoman.core.model.silence import Watched
+from dragoman.core.model.state import Entity
+from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Entity
-from dragoman.core.state.policy import Policy
-from dragoman.core.state.policy import default as default_policy
-from dragoman.core.tasks.model import Task
-from dragoman.core.tasks.silence import Watched
 
 CONTRACTS = 20_000
 """Contracts that are remembered."""

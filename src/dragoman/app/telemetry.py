@@ -44,13 +44,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from dragoman.app.intake import Observer
-from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.deliveries import DeadLetter
+from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Event, EventKind, Task
 from dragoman.security.redaction import blot_personal
 
 # -- logs -------------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
 from dragoman.app.vault import FILES, DataVault
 from dragoman.buses.inproc import Bus
-from dragoman.core.agents.model import Profile
 from dragoman.core.ids import HOUR, AgentId, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
+from dragoman.core.model.agents import Profile
 from dragoman.core.ports import Files, Store
 from dragoman.core.queries.state import StateView
 from dragoman.core.streams import Streams

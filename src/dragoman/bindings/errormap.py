@@ -96,7 +96,7 @@ AGENTMSG_NAMES: Mapping[str, Kind] = {
 
 
 def over_budget(fault: Fault) -> bool:
-    """Whether a task asks for more than it may have (`core.state.budget`): as it stands, that is no better later. Most
+    """Whether a task asks for more than it may have (`core.budgets.budget`): as it stands, that is no better later. Most
     protocols have no field for it."""
     if fault.kind is not Kind.RESOURCES:
         return False

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.messages.brevity import in_short
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef, shown_name

@@ -41,7 +41,7 @@ WINDOW, WINDOWS = 500, 200
 """So many records are looked at in one go, and so often, for those that are wanted."""
 STRIDE = 1000
 BEFORE = "0" * 64
-"""The hash before the first record (`core.audit.chain.GENESIS`, which is not imported for every command)."""
+"""The hash before the first record (`core.model.audit.GENESIS`, which is not imported for every command)."""
 LONG_WALK = 600.0
 """Seconds for verifying: the hub reads every record there is."""
 
@@ -163,7 +163,7 @@ def verify(
         answer, hashes = _offline(reach.directory, {one.seq for one in kept}, stop)
         hash_of = partial(_among, hashes)
     if answer.get("ok") and kept:
-        from dragoman.core.audit.chain import holds
+        from dragoman.core.model.audit import holds
 
         length = int(answer.get("verified") or 0)
         for one in kept:
@@ -230,7 +230,7 @@ def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tup
     """The chain in a data directory, read by ourselves; and the hashes of the records that are wanted."""
     import apsw
 
-    from dragoman.core.audit import chain
+    from dragoman.core.model import audit as chain
     from dragoman.stores.sqlite import answers, reads, recovery, schema
     from dragoman.stores.sqlite.errors import StoreRefused
 

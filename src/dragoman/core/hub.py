@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dragoman.core import clock
 from dragoman.core.agents import links, registry, status
 from dragoman.core.commands import (
     Acknowledge,
@@ -66,18 +67,18 @@ from dragoman.core.commands import (
     Wake,
     WriteLog,
 )
-from dragoman.core.contracts import domains, handshake, removal
-from dragoman.core.delivery import deadletters, letters, outbox
+from dragoman.core.contracts import handshake, removal
+from dragoman.core.delivery import direct_messages as letters
+from dragoman.core.delivery import outbox
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.policy import replay
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
-from dragoman.core.state import approval, changes
+from dragoman.core.state import approval, changes, domains
 from dragoman.core.tasks import (
     assistance,
-    clock,
     control,
     forgetting,
     handover,
@@ -87,6 +88,7 @@ from dragoman.core.tasks import (
     redelivery,
     submit,
 )
+from dragoman.core.tasks import dead_letters as deadletters
 from dragoman.core.work import Work
 from dragoman.messages.faults import Refused
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest
 from dragoman.core.commands import Command
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
 from dragoman.core.memory import MemoryBudget
-from dragoman.core.policy.holdings import Holding
-from dragoman.core.state.model import Changed, Entity, Registry
-from dragoman.core.state.policy import Policy
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import GENESIS, AuditRecord, Newest
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Outgoing
+from dragoman.core.model.holdings import Holding
+from dragoman.core.model.policy import Policy
+from dragoman.core.model.state import Changed, Entity, Registry
+from dragoman.core.model.tasks import Event, Question, QuestionStatus, Status, Task
 from dragoman.core.streams import Streams
-from dragoman.core.tasks.model import Event, Question, QuestionStatus, Status, Task
 from dragoman.messages.faults import Refused
 from dragoman.messages.files import FileRef, KeptFile
 
 if TYPE_CHECKING:
-    from dragoman.core.tasks.silence import Watched  # which knows the directory, and that knows the store
+    from dragoman.core.model.silence import Watched  # which knows the directory, and that knows the store
 
 T = TypeVar("T", covariant=True)
 

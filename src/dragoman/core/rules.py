@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.protocol_capabilities import LIMITED
 from dragoman.core.ids import DAY, HOUR, MINUTE, SECOND
+from dragoman.core.protocol_capabilities import LIMITED
 from dragoman.messages.faults import Kind
 
 

@@ -19,8 +19,8 @@ import msgspec
 from dragoman.bindings import chiffon
 from dragoman.core.commands import NoteRead
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.authorization import is_party
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
-from dragoman.core.tasks.authorization import is_party
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after

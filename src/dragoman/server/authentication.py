@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.security import tokens

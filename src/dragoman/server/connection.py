@@ -34,8 +34,8 @@ import msgspec
 import structlog
 
 from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused

@@ -25,10 +25,10 @@ from urllib.parse import parse_qs
 
 import structlog
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.server.session import LATER
 from dragoman.server.unencodable import unspeakable

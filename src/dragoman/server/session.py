@@ -7,10 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import DeliveryId, Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.messages.faults import Fault
 
 LATER: Sequence[bytes] = []

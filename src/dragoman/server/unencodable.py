@@ -8,8 +8,8 @@ from __future__ import annotations
 import structlog
 
 from dragoman.core.commands import ReportFault
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import AgentId
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed

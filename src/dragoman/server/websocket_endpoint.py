@@ -26,9 +26,9 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication

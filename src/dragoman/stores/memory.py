@@ -19,10 +19,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import GENESIS, AuditRecord
-from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     ContractById,
@@ -36,10 +32,14 @@ from dragoman.core.lookups import (
     Row,
     TaskById,
 )
-from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import GENESIS, AuditRecord
+from dragoman.core.model.contracts import Contract, Standing
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.state import Changed, Entity, Registry
+from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.core.ports import PASSED, Changes, Due, Recovered, StoreFailed, TaskFilter
-from dragoman.core.state.model import Changed, Entity, Registry
-from dragoman.core.tasks.model import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 
 AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.core.ids import Instant, TaskId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 
 
 def cursor_of(task: Task) -> str:

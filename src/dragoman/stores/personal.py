@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.delivery.model import DeadLetter, Delivery, Letter
 from dragoman.core.lookups import Row
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Letter
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.ports import Changes, StoreFailed, Vault
-from dragoman.core.tasks.model import Event, Question, Task
 
 SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""

@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.agents import BreakerState
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload

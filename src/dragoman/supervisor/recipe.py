@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
 from dragoman.sandbox.model import Host, Level, Workload
 from dragoman.supervisor.restarts import Policy
 

@@ -23,8 +23,8 @@ import msgspec
 
 from dragoman.core.commands import CloseLink, OpenLink, PartLink, ReportFault
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Intake
-from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import Pump
 from dragoman.server.session import Tongue

@@ -21,11 +21,11 @@ import msgspec
 import structlog
 
 from dragoman import durable
-from dragoman.core.agents.model import Agent, Offer, Profile
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent, Offer, Profile
+from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Intake
-from dragoman.core.tasks.model import Task
 from dragoman.messages.faults import Refused
 from dragoman.supervisor.channel import Nursery
 from dragoman.supervisor.child import Child

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.core.commands import Acknowledge
 from dragoman.core.ids import ADMIN, SECOND, TaskId
-from dragoman.core.tasks.model import QuestionStatus, Waiting
+from dragoman.core.model.tasks import QuestionStatus, Waiting
 from dragoman.sdk.errors import NotFound
 from dragoman.testing.errors import Stuck
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragoman.core.ids import QuestionId
-from dragoman.core.tasks.model import Question as Row
-from dragoman.core.tasks.model import QuestionStatus
+from dragoman.core.model.tasks import Question as Row
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.sdk.errors import Conflict, DragomanError, NotFound
 from dragoman.sdk.events import Question
 from dragoman.testing.errors import Misused

@@ -26,8 +26,8 @@ from dragoman.app.wiring import Running
 from dragoman.app.wiring import hub as wired
 from dragoman.core.commands import RemoveAgent, SetDomainPolicy
 from dragoman.core.ids import ADMIN, SECOND, AgentId, TaskId
+from dragoman.core.model.tasks import Question, Status
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Question, Status
 from dragoman.sdk.address import parse
 from dragoman.sdk.agent import Agent
 from dragoman.sdk.calling.api import ApiClient

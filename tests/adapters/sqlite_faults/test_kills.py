@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.core.audit.chain import verify
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import TaskById
+from dragoman.core.model.audit import verify
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Status
 from dragoman.stores.sqlite import lock
 from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreRefused

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dragoman.app.vault import DataVault
-from dragoman.core.contracts.model import Secret
-from dragoman.core.delivery.model import Letter
 from dragoman.core.ids import AgentId, Instant
+from dragoman.core.model.contracts import Secret
+from dragoman.core.model.deliveries import Letter
 from dragoman.core.ports import Changes
 from dragoman.security.keys import encode64
 from dragoman.stores.files import DirectoryFiles

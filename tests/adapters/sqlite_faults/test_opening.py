@@ -14,8 +14,8 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.audit.chain import Newest, cut_short, verify
 from dragoman.core.ids import TaskId
+from dragoman.core.model.audit import Newest, cut_short, verify
 from dragoman.stores.sqlite import lock, schema
 from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from dragoman.core.lookups import Lookup, Row
+from dragoman.core.model.state import Registry
 from dragoman.core.ports import Changes, Store, TaskFilter
-from dragoman.core.state.model import Registry
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import every_lookup

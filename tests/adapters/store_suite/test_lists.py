@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.audit.chain import GENESIS, verify
-from dragoman.core.delivery.model import DeliveryState
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
+from dragoman.core.model.audit import GENESIS, verify
+from dragoman.core.model.deliveries import DeliveryState
+from dragoman.core.model.tasks import QuestionStatus, Status, Task
 from dragoman.core.ports import Store, TaskFilter
-from dragoman.core.tasks.model import QuestionStatus, Status, Task
 from tests.adapters import records
 from tests.adapters.records import chain, dead_letter, delivery, event, question, task
 from tests.adapters.store_suite.stores import PATIENCE, bounded, commit, every_store, opened, property_test

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Agreed, Claims, EventOf, Finished, Inbox, Loose, Ready, Row, Under
+from dragoman.core.model.tasks import Event, QuestionStatus, Status, Task
 from dragoman.core.ports import Changes, Store
-from dragoman.core.tasks.model import Event, QuestionStatus, Status, Task
 from dragoman.stores.memory import key
 from tests.adapters import records
 from tests.adapters.records import chain, delivery, event, every_lookup, file, origin, task

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.model.state import Registry
 from dragoman.core.ports import Store
-from dragoman.core.state.model import Registry
 from tests.adapters.records import changed_state, entity
 from tests.adapters.store_suite.stores import commit
 

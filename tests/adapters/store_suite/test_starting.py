@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from hypothesis import given
 
-from dragoman.core.contracts.model import Party, Standing
-from dragoman.core.delivery.model import DeliveryState, Letter, MessageKind
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
-from dragoman.core.policy.holdings import Holding
+from dragoman.core.model.contracts import Party, Standing
+from dragoman.core.model.deliveries import DeliveryState, Letter, MessageKind
+from dragoman.core.model.holdings import Holding
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes, Recovered, Store
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import Status
 from dragoman.stores.memory import MemoryStore
 from tests.adapters import records
 from tests.adapters.records import agent, chain, changed_state, contract, delivery, entity, every_lookup, question, task

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.lookups import Claims, EventOf, Inbox, Lane, QuestionById, TaskById
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import QuestionStatus, Status
 from dragoman.core.ports import Changes, Store, StoreFailed, TaskFilter
-from dragoman.core.tasks.model import QuestionStatus, Status
 from dragoman.stores.memory import MemoryStore
 from tests.adapters.records import (
     agent,

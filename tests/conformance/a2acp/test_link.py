@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, TOKEN, Link, tree
 
-from dragoman.core.agents.directory import MINUTES, Directory
+from dragoman.core.directory import MINUTES, Directory
 from dragoman.core.ids import Instant
-from dragoman.core.policy.ratelimit import EVERYBODY, SECOND, Exceeded, Limits, Minute, keys, take
+from dragoman.core.model.ratelimit import EVERYBODY, SECOND, Exceeded, Limits, Minute, keys, take
 from dragoman.core.ports import Recovered
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.connection import Connection

@@ -19,12 +19,12 @@ from tests.support.world import World
 from websockets.asyncio.client import ClientConnection
 from websockets.typing import Subprotocol
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, AddAgent, RegisterAgent
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, rfc3339
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Task
 from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Task
 from dragoman.security.tokens import token_hash
 from dragoman.server.agentmsg.handler import AgentmsgDesk
 from dragoman.server.agentmsg.http import AgentmsgDoor

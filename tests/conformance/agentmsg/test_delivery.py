@@ -11,9 +11,9 @@ from tests.conformance.agentmsg.stage import Speaker, Stage
 
 from dragoman.core import hub
 from dragoman.core.commands import RemoveAgent, WaitAnew
-from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 

@@ -11,7 +11,7 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import ADMIN_TOKEN, Speaker, Stage, reopened
 
 from dragoman.core.ids import AgentId
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.tasks import Status
 
 
 @pytest.fixture

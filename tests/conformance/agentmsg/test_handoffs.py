@@ -13,7 +13,7 @@ from tests.conformance.agentmsg.stage import Speaker, Stage
 
 from dragoman.core.commands import Answer, Retry
 from dragoman.core.ids import ADMIN
-from dragoman.core.tasks.model import QuestionStatus
+from dragoman.core.model.tasks import QuestionStatus
 
 EXTRA = {"seen": [1, {"deep": None}]}
 

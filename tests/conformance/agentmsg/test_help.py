@@ -10,7 +10,7 @@ from tests.conformance.agentmsg.stage import Speaker, Stage
 
 from dragoman.core.commands import Answer, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.tasks.model import Question, QuestionStatus, Status, Waiting
+from dragoman.core.model.tasks import Question, QuestionStatus, Status, Waiting
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.conformance.agentmsg.stage import Speaker, Stage
 
 from dragoman.core.commands import Answer
 from dragoman.core.ids import ADMIN
-from dragoman.core.tasks.model import QuestionStatus
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.protocols.agentmsg.records import PolicyState
 
 

@@ -9,9 +9,9 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.samples import USAGE
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.ids import AgentId
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.tasks import EventKind
 
 
 @pytest.fixture

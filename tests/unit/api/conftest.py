@@ -13,21 +13,21 @@ import pytest
 
 from dragoman.api import app
 from dragoman.app.telemetry import Metrics
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import AuditRecord, Newest
 from dragoman.core.commands import Command, NoteRefusal
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
-from dragoman.core.policy.holdings import NOTHING, Holding
+from dragoman.core.model import policy
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import AuditRecord, Newest
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.holdings import NOTHING, Holding
+from dragoman.core.model.policy import Policy
+from dragoman.core.model.silence import Watched
+from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
-from dragoman.core.state import policy
-from dragoman.core.state.model import Entity, Registry
-from dragoman.core.state.policy import Policy
 from dragoman.core.streams import Streams
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
-from dragoman.core.tasks.silence import Watched
 from dragoman.messages.faults import Fault, Refused
 from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore

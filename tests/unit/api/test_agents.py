@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dragoman.api.bodies import AgentIn
-from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.ids import ADMIN, SECOND, Instant
-from dragoman.core.policy.holdings import Holding
-from dragoman.core.tasks.model import EventKind, Status
+from dragoman.core.model.agents import Breaker, BreakerState
+from dragoman.core.model.holdings import Holding
+from dragoman.core.model.tasks import EventKind, Status
 from dragoman.messages.faults import Fault, Kind
 from dragoman.security.tokens import token_hash
 

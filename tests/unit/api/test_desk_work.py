@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.audit.chain import GENESIS, AuditRecord, Newest, seal
 from dragoman.core.commands import Answer, Discard, Redrive
-from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.ids import ADMIN, SECOND, Instant, uuid7
-from dragoman.core.tasks.model import EventKind, Question, QuestionStatus
+from dragoman.core.model.audit import GENESIS, AuditRecord, Newest, seal
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.tasks import EventKind, Question, QuestionStatus
 from dragoman.messages.faults import Fault, Kind
 
 replace = msgspec.structs.replace

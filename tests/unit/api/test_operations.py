@@ -19,12 +19,12 @@ from dragoman.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.api.table import ENDPOINTS, SERVED
 from dragoman.app.telemetry import Metrics
 from dragoman.app.translator.examples import EXAMPLES
-from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import AddAgent, Submit
-from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.agents import Breaker, BreakerState
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.tasks import EventKind, Question, Status, Waiting
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.core.tasks.model import EventKind, Question, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.coven import coven_pb2
 

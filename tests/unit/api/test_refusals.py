@@ -10,9 +10,9 @@ import pytest
 from dragoman.api import bodies
 from dragoman.api.problems import TITLES, detail
 from dragoman.api.table import MANAGEMENT, OPERATIONS
+from dragoman.core.budgets.budget import Account, exceeds
 from dragoman.core.commands import Submit
 from dragoman.core.ports import StoreFailed
-from dragoman.core.state.budget import Account, exceeds
 from dragoman.messages.faults import Fault, Kind
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.core.ids import AgentId
-from dragoman.core.state.model import Entity, Registry
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.tasks import EventKind
 
 
 async def test_an_agents_report_has_a_history_and_errors(world: Any, make: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.core.model.tasks import EventKind, Status
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.core.tasks.model import EventKind, Status
 
 replace = msgspec.structs.replace
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from dragoman.api.bodies import TaskIn
-from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
+from dragoman.core.model.agents import Breaker, BreakerState
+from dragoman.core.model.tasks import EventKind, Origin, Priority, Question, Status, Waiting
 from dragoman.core.routing.routes import Route
-from dragoman.core.tasks.model import EventKind, Origin, Priority, Question, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 
 API = "/api/v1/tasks"

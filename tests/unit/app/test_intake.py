@@ -12,8 +12,8 @@ from dragoman.app import intake
 from dragoman.core.commands import Cancel, CloseLink
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import StoreFailed
-from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Kind, Refused
 from dragoman.stores.memory import MemoryStore, MemoryUnit
 

@@ -14,9 +14,9 @@ from tests.support.scripted import elsewhere, soon
 from tests.support.world import World
 
 from dragoman.app import intake
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, RegisterAgent, ReportProgress, Span
 from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Refused

@@ -8,9 +8,9 @@ import pytest
 
 from dragoman.bindings.forge import views
 from dragoman.bindings.told import limits_told
-from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.tasks.model import Origin, Status, Task
+from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.tasks import Origin, Status, Task
 
 
 @pytest.mark.parametrize(

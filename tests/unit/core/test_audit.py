@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dragoman.core.audit.chain import GENESIS, AuditRecord, Broken, Newest, cut_short, seal, sealed, verify
 from dragoman.core.ids import Instant
+from dragoman.core.model.audit import GENESIS, AuditRecord, Broken, Newest, cut_short, seal, sealed, verify
 
 
 def chain(count: int) -> list[AuditRecord]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 from tests.support.world import Peer, World
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     AnswerHandshake,
     CloseLink,
@@ -20,7 +19,8 @@ from dragoman.core.commands import (
     TellAgain,
 )
 from dragoman.core.ids import ADMIN, AgentId, SessionId
-from dragoman.core.tasks.model import Status, Task
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.tasks import Status, Task
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -9,8 +9,8 @@ from tests.support.contracts import PROVISION, agreed, lab_and_clinic, shakes
 from tests.support.world import World
 
 from dragoman.core.commands import EndContract, Finish, NoteRead
-from dragoman.core.contracts.model import Standing
 from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.model.contracts import Standing
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.replay import AHEAD, OLDEST

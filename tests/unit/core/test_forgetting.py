@@ -10,14 +10,14 @@ from tests.adapters import records
 from tests.support.world import World
 
 from dragoman.app import intake
-from dragoman.core.audit.chain import verify
 from dragoman.core.commands import Ask, AskPerson, Cancel, Discard, Forget, Retry
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant, TaskId
 from dragoman.core.lookups import Finished
+from dragoman.core.model.audit import verify
+from dragoman.core.model.tasks import Event, Question, QuestionStatus, Reserved, Status, Task
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.forgetting import PAGE, QUESTIONS
-from dragoman.core.tasks.model import Event, Question, QuestionStatus, Reserved, Status, Task
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -10,7 +10,6 @@ from tests.adapters import records
 from tests.support.world import World
 
 from dragoman.app import intake
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     AnswerHandshake,
     AskHelp,
@@ -23,12 +22,13 @@ from dragoman.core.commands import (
     RegisterAgent,
     ShakeHands,
 )
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.forgetting import PAGE
-from dragoman.core.tasks.model import QuestionStatus
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore

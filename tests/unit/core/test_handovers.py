@@ -6,8 +6,6 @@ import msgspec
 import pytest
 from tests.support.conversations import allots, asks, hands, question, takes, three_who_converse, working
 
-from dragoman.core.agents.model import Offer
-from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.commands import (
     Answer,
     Ask,
@@ -19,10 +17,12 @@ from dragoman.core.commands import (
     SetDomainPolicy,
     ShakeHands,
 )
-from dragoman.core.delivery.model import MessageKind
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
-from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Waiting
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -8,11 +8,11 @@ from tests.support.conversations import hands, takes, three_who_converse, workin
 from tests.support.world import Peer, World
 
 from dragoman.core.commands import Cancel, RemoveAgent
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -6,9 +6,9 @@ import pytest
 from tests.support.conversations import asks, hands, helps, question, takes, three_who_converse, working
 
 from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
-from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from tests.support.conversations import asks, hands, helps, question, three_who_converse, working
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     Answer,
     Beat,
@@ -17,12 +16,13 @@ from dragoman.core.commands import (
     ReportStatus,
     SetDomainPolicy,
 )
-from dragoman.core.delivery.model import ESCALATED as ESCALATED_LETTER
-from dragoman.core.delivery.model import Escalation, MessageKind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.deliveries import ESCALATED as ESCALATED_LETTER
+from dragoman.core.model.deliveries import Escalation, MessageKind
+from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Task, Waiting
 from dragoman.core.queries import question_out
 from dragoman.core.tasks.escalations import LONGEST
-from dragoman.core.tasks.model import EventKind, QuestionStatus, Status, Task, Waiting
 from dragoman.messages.brevity import CUT
 from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore

@@ -9,11 +9,11 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Beat, Pause, Redrive, Resume, Sweep
-from dragoman.core.delivery.model import Delivery, Heard, MessageKind
 from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import PAGE
+from dragoman.core.model.deliveries import Delivery, Heard, MessageKind
+from dragoman.core.model.tasks import Priority, Status
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Priority, Status
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

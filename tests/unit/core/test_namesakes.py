@@ -21,9 +21,9 @@ from dragoman.core.commands import (
     RemoveAgent,
 )
 from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Operation, Registry
-from dragoman.core.tasks.model import QuestionStatus
 from dragoman.messages.faults import Kind
 
 ANN, BOB = AgentId("ann"), AgentId("bob")

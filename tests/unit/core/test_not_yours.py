@@ -35,7 +35,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import Lookup, TaskById
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent, Breaker, BreakerState
+from dragoman.core.model.silence import Watched
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task, Waiting
 from dragoman.core.queries import AgentFacts, AgentStatus, Transcript, agent_out, agent_status, log_line, task_out, why
 from dragoman.core.routing.routes import Route, serves
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task, Waiting
-from dragoman.core.tasks.silence import Watched
 from dragoman.messages.faults import Fault, Kind
 
 NOW = Instant(1_768_796_464_000_000)

@@ -10,9 +10,9 @@ from tests.support.world import World
 
 from dragoman.core.commands import Cancel, ChangeState, EndContract, Tell
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.policy.holdings import Holding
+from dragoman.core.model.holdings import Holding
+from dragoman.core.model.state import Operation, Registry
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Operation, Registry
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Kind, Refused
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from tests.support.world import World
 
-from dragoman.core.audit import tally
-from dragoman.core.audit.chain import AuditRecord, verify
 from dragoman.core.commands import Cancel, NoteRefusal
 from dragoman.core.ids import NOBODY, AgentId, TaskId
+from dragoman.core.model import tally
+from dragoman.core.model.audit import AuditRecord, verify
 from dragoman.messages.faults import Fault, Kind
 
 STRANGE = Fault(kind=Kind.UNAUTHENTICATED, message="no bearer token")

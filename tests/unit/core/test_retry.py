@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.state.conftest import SharedWorld
 
-from dragoman.core.delivery.model import DeadLetter, Delivery, MessageKind
 from dragoman.core.delivery.outbox import again
-from dragoman.core.delivery.retry import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
 from dragoman.core.ids import ADMIN, HOUR, MILLISECOND, SECOND, AgentId, Instant
+from dragoman.core.model.backoff import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
+from dragoman.core.model.deliveries import DeadLetter, Delivery, MessageKind
+from dragoman.core.model.policy import backoff_in
+from dragoman.core.model.state import Registry
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Registry
-from dragoman.core.state.policy import backoff_in
 from dragoman.messages.faults import Kind
 from dragoman.protocols.agentmsg import retry
 from dragoman.stores.memory import MemoryStore

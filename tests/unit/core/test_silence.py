@@ -10,10 +10,10 @@ import pytest
 from tests.support.world import World
 
 from dragoman.core.commands import Answer, Ask, AskPerson, Beat, Finish, Retry
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import QuestionStatus, Task
 from dragoman.core.queries import AgentFacts, why
-from dragoman.core.tasks.model import QuestionStatus, Task
 from dragoman.messages.faults import Kind
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.support.world import Peer, World
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Answer, Ask, AskPerson, OpenLink
 from dragoman.core.ids import ADMIN, AgentId, SessionId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind
 
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from tests.support.conversations import allots, hands, takes, three_who_converse, working
 
-from dragoman.core.agents.model import Offer
-from dragoman.core.agents.resources import RESOURCES
 from dragoman.core.commands import Handing, RegisterAgent, RemoveAgent, ReportStatus
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.resources import RESOURCES
 from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.trace import in_tree_order, trace_task
 from dragoman.core.routing.routes import Route
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 
 NOW = Instant(1_768_796_464_000_000)
 PROTOCOLS = {"mux-1": "coven", "bob": "agentmsg"}

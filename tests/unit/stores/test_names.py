@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.adapters.records import task
 
-from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, HeardById, TaskById
+from dragoman.core.model.deliveries import Heard
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.stores.sqlite import answers, recovery
 from dragoman.stores.sqlite.names import Names

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 from tests.adapters.records import delivery, task
 
-from dragoman.core.delivery.model import Delivery, Letter
 from dragoman.core.ids import AgentId, DeliveryId
 from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Ready
+from dragoman.core.model.deliveries import Delivery, Letter
 from dragoman.core.ports import Changes
 from dragoman.stores.sqlite.cache import LETTER_BYTES, HotCache
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from tests.adapters.records import every_lookup
 
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.delivery.model import Delivery
 from dragoman.core.ids import Instant
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.deliveries import Delivery
+from dragoman.core.model.tasks import FINAL, Origin, Status, Task
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import FINAL, Origin, Status, Task
 from dragoman.stores.sqlite import answers, columns, reads, recovery, schema
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.adapters.records import event, file, task
 
 from dragoman.core.ids import TaskId
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Status
 from dragoman.stores.sqlite import reads, recovery, schema, writer
 from dragoman.stores.sqlite.columns import TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.rows import encode, pack

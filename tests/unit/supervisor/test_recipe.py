@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import AgentId, Instant
+from dragoman.core.model.agents import Agent
 from dragoman.supervisor.recipe import DETAIL, ChildLimits, Recipe, environment, recipe_of
 from dragoman.supervisor.vault import Vault
 

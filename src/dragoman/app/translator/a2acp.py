@@ -9,12 +9,12 @@ import msgspec
 
 from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, TASKS, Decoded, Files, agent
 from dragoman.bindings import a2acp
-from dragoman.core.agents.model import Agent, Offer
-from dragoman.core.contracts.model import Contract
-from dragoman.core.contracts.model import Party as Side
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import HOUR, Instant, TaskId
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.contracts import Party as Side
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import BROKER_ID, RESERVED, MessageType

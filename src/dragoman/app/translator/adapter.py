@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID, uuid5
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, Instant, instant
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.wire import guard

@@ -8,10 +8,10 @@ import msgspec
 
 from dragoman.app.translator.adapter import Decoded, Files, agent
 from dragoman.bindings import agentmsg
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import Instant
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.protocols.agentmsg import codec
 
 READS_EVENTS = False

@@ -7,10 +7,10 @@ from uuid import uuid5
 
 from dragoman.app.translator.adapter import SENDER, TASKS, Decoded, Files, agent, file_ref, tree_of
 from dragoman.bindings import coven
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import Instant, TaskId
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import readable
 from dragoman.protocols.coven.events import Completed

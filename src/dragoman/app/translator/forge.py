@@ -11,11 +11,11 @@ import msgspec
 from dragoman.app.translator.adapter import SENDER, Decoded, Files, agent, file_ref
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import Instant
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec

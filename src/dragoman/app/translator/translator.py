@@ -24,8 +24,6 @@ from dragoman.app.intake import Intake
 from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, Decoded, adapter_of, agent, sent_at, tree_of
 from dragoman.bindings.losses import Carriage, Feature, said_and_heard
 from dragoman.bindings.told import surroundings
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import (
     AskHelp,
     AskPerson,
@@ -39,12 +37,14 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.tasks import Origin, Priority, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Origin, Priority, Status, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.stores.memory import MemoryStore
 

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 import msgspec
 
 from dragoman.bindings.a2acp.names import party_of, schema_version_of, version_of
-from dragoman.core.agents.model import Agent, Offer
-from dragoman.core.contracts import model
-from dragoman.core.contracts.domain_policy import are_open, domain_of
-from dragoman.core.contracts.served import listed
+from dragoman.core.agreements.domain_policy import are_open, domain_of
 from dragoman.core.ids import EPOCH, SECOND, Instant
-from dragoman.core.state.policy import ANY, Border
+from dragoman.core.model import contracts as model
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.offers import listed
+from dragoman.core.model.policy import ANY, Border
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
 from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, SANDBOX_SECONDS

@@ -49,8 +49,8 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.delivery.model import Letter
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.deliveries import Letter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import DeliveryId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Task
 from dragoman.protocols.a2acp.types import SCHEMA_PATTERN, SEMVER_PATTERN
 from dragoman.protocols.a2acp.types import Agent as Party
 

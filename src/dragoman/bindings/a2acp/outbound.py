@@ -31,10 +31,10 @@ from dragoman.bindings.a2acp.names import PROTOCOL, thread_of
 from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
-from dragoman.core.contracts.model import Contract, Standing
-from dragoman.core.delivery.model import Letter, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.tasks.model import Asking, Event, EventKind, Question, QuestionStatus, Task
+from dragoman.core.model.contracts import Contract, Standing
+from dragoman.core.model.deliveries import Letter, MessageKind, Outgoing
+from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.types import Agent

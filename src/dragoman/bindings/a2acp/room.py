@@ -10,8 +10,8 @@ import msgspec
 
 from dragoman.bindings.a2acp.said import Said
 from dragoman.bindings.a2acp.saying import REQUEST, Voice, oversize
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import rfc3339
+from dragoman.core.model.contracts import Contract
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, PROTOCOL_VERSION
 

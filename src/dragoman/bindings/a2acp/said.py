@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract, Secret
 from dragoman.core.ids import Instant, QuestionId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract, Secret
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.types import Message
 

@@ -13,10 +13,10 @@ import msgspec
 
 from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
 from dragoman.bindings.a2acp.said import ENVELOPE
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, Instant, rfc3339
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, Task
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PAYLOAD_BYTES, PROTOCOL_VERSION, RESERVED, Agent

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings.agentmsg.names import PERSON, derived_v4, doer
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Escalation
 from dragoman.core.ids import Instant, rfc3339
-from dragoman.core.state.model import Change, Entity
-from dragoman.core.tasks.model import Question, QuestionStatus, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Escalation
+from dragoman.core.model.state import Change, Entity
+from dragoman.core.model.tasks import Question, QuestionStatus, Task
 from dragoman.protocols.agentmsg.records import ResourceReference, TaskConstraints
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import (

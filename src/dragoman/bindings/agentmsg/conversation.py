@@ -27,7 +27,7 @@ from dragoman.core.commands import (
     HelpVerdict,
 )
 from dragoman.core.ids import SECOND, AgentId, instant
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.tasks import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.types import (
     HandoffReason,

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.bindings.agentmsg.names import PROTOCOL, task_id
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Tell
-from dragoman.core.delivery.model import Letter
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import AgentId, Instant, instant
-from dragoman.core.state.policy import backoff_in
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.policy import backoff_in
+from dragoman.core.model.tasks import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import Message

@@ -23,10 +23,10 @@ from dragoman.bindings import errormap
 from dragoman.bindings.agentmsg.names import called, derived_v4, doer
 from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
-from dragoman.core.agents.resources import CONSTRAINTS
 from dragoman.core.commands import Severity
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError

@@ -31,7 +31,6 @@ from dragoman.bindings.agentmsg import conversation, reports
 from dragoman.bindings.agentmsg.exchange import Said, builtin
 from dragoman.bindings.agentmsg.failures import fault_in, moment, outlived, severity_of
 from dragoman.bindings.agentmsg.names import PROTOCOL, delivery_named, name_to_keep, somebody, task_id
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     Acknowledge,
     Beat,
@@ -43,7 +42,8 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.ids import DeliveryId, Instant, TaskId, instant
-from dragoman.core.state.model import Operation, Registry
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.state import Operation, Registry
 from dragoman.core.tasks.assistance import SOMEBODY_ELSES
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.protocols.agentmsg import codec, routing

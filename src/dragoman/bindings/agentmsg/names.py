@@ -19,7 +19,7 @@ from functools import lru_cache
 from uuid import UUID, uuid5
 
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, TaskId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 from dragoman.protocols.agentmsg.types import ANYONE, HUB
 
 PROTOCOL = "agentmsg"

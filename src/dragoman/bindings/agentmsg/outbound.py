@@ -38,11 +38,11 @@ from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import ESCALATED, Escalation, Letter, MessageKind, Outgoing
 from dragoman.core.ids import Instant, rfc3339
-from dragoman.core.state.tasks import SHOWN
-from dragoman.core.tasks.model import Asking, Event, EventKind, Priority, Question, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import ESCALATED, Escalation, Letter, MessageKind, Outgoing
+from dragoman.core.model.shared_tasks import SHOWN
+from dragoman.core.model.tasks import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY

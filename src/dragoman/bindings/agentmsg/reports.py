@@ -17,8 +17,8 @@ from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import SECOND, TaskId, instant
+from dragoman.core.model.backoff import Backoff
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate

@@ -1,6 +1,6 @@
 """A task of the hub in agentmsg's words: its status, its context, its constraints, its history (all-D8).
 
-    hub          TASK_UPDATE       TaskState (`core.state.tasks`)
+    hub          TASK_UPDATE       TaskState (`core.model.shared_tasks`)
     -----------  ----------------  --------------------------------
     queued       pending           pending
     assigned     in_progress       in_progress
@@ -23,10 +23,10 @@ import msgspec
 
 from dragoman.bindings.agentmsg.names import called
 from dragoman.bindings.told import ASIDES
+from dragoman.core.budgets import budget
 from dragoman.core.ids import Instant, rfc3339
-from dragoman.core.state import budget
-from dragoman.core.state.tasks import shown_status
-from dragoman.core.tasks.model import Event, Status, Task, Waiting
+from dragoman.core.model.shared_tasks import shown_status
+from dragoman.core.model.tasks import Event, Status, Task, Waiting
 from dragoman.protocols.agentmsg.records import TaskEvent
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
@@ -39,7 +39,8 @@ REQUIREMENTS = ("chain", "risk", "cpu", "memory")
 
 
 def update_status(task: Task) -> UpdateStatus:
-    """A task's status in the words of a TASK_UPDATE, which has one more than the shared state (`core.state.tasks`)."""
+    """A task's status in the words of a TASK_UPDATE, which has one more than the shared state
+    (`core.model.shared_tasks`)."""
     if task.status is Status.WAITING and task.waiting in PAUSED:
         return "paused"
     return cast(UpdateStatus, shown_status(task))

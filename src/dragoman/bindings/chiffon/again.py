@@ -12,8 +12,8 @@ import msgspec
 
 from dragoman.bindings.chiffon.exchange import PROTOCOL, derived, receipts
 from dragoman.bindings.chiffon.outbound import reissued
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import MessageKind, Outgoing
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.protocols.chiffon import chunks, codec
 
 _ENDINGS = frozenset({MessageKind.RESULT, MessageKind.FAILURE})

@@ -6,9 +6,9 @@ import re
 from typing import Any
 from uuid import UUID, uuid5
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import TaskId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.chiffon.types import UUID_PATTERN
 

@@ -15,7 +15,7 @@ from dragoman.bindings import errormap
 from dragoman.bindings.chiffon.exchange import HUB_NAME
 from dragoman.bindings.told import fault_beside
 from dragoman.core.ids import EPOCH, Instant, instant
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion

@@ -17,10 +17,10 @@ import msgspec
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.bindings.told import needs_told
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.ids import AgentId, TaskId
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.chiffon import chunks, codec

@@ -38,10 +38,10 @@ from dragoman.bindings.chiffon.exchange import (
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.bindings.told import context_told, fault_beside, fault_told, fitting, limits_told, progress_told
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
-from dragoman.core.tasks.model import Event, EventKind, Question, Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Question, Status, Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (

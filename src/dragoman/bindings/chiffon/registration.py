@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import GPU_MEMORY, MEMORY, Resource
 from dragoman.core.commands import RegisterAgent
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.resources import GPU_MEMORY, MEMORY, Resource
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.chiffon import versions
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 

@@ -25,10 +25,10 @@ import msgspec
 
 from dragoman.bindings.coven.exchange import CHAT, PROTOCOL, from_json, strict_json, trace_in
 from dragoman.bindings.coven.failures import fault_in
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Submit
 from dragoman.core.ids import AgentId, TaskId
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import once

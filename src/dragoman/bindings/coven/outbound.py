@@ -26,9 +26,9 @@ from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import PROTOCOL, answer_of, as_json, as_text, content_of, traceparent
 from dragoman.bindings.coven.failures import fault_out
 from dragoman.bindings.told import context_told, fault_told
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId
-from dragoman.core.tasks.model import Event, EventKind, Task
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.messages.files import FileRef, shown_name
 from dragoman.protocols.coven import once
 from dragoman.protocols.coven.types import (

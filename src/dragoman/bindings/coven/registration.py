@@ -6,8 +6,8 @@ from typing import Any
 
 from dragoman.bindings.coven.exchange import PROTOCOL
 from dragoman.core import commands
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.coven.types import RegisterAgent
 

@@ -30,7 +30,6 @@ import msgspec
 from dragoman.bindings.forge.failures import fault_in
 from dragoman.bindings.forge.registration import registration_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import (
     Ask,
     AskPerson,
@@ -43,6 +42,7 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge.types import (

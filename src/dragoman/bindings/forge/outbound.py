@@ -29,10 +29,10 @@ from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
 from dragoman.bindings.told import fault_told, fitting, progress_told
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import EPOCH, Instant, rfc3339
-from dragoman.core.tasks.model import Event, EventKind, Question, QuestionStatus, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.bindings.forge.vocabulary import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.forge.types import PLANNER, Register
 

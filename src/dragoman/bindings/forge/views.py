@@ -10,13 +10,13 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
 from dragoman.bindings.told import context_told, limits_told
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import TaskId, rfc3339
+from dragoman.core.model import authorization
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Event, Status, Task
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.core.queries.transcript import Account
 from dragoman.core.routing.routes import route_of, serves
-from dragoman.core.tasks import authorization
-from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.messages.files import FileRef, shown_name
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
 

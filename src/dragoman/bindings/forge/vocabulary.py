@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.tasks.model import Priority, Status, Task, Waiting
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.tasks import Priority, Status, Task, Waiting
 from dragoman.protocols.forge.types import ROLES, AgentStatus, TaskStatus
 
 PROTOCOL = "forge"

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.agents.model import Agent, BreakerState
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
+from dragoman.core.directory import Link
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import HELD, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.model import HELD, Status, Task, Waiting
 from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents import breaker, status
-from dragoman.core.agents.model import GUEST, Agent, BreakerState, Revoked
-from dragoman.core.agents.protocol_capabilities import RESERVED
+from dragoman.core import versions
+from dragoman.core.agents import status
+from dragoman.core.budgets.wake_times import RESOURCES, waking
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
@@ -20,13 +20,14 @@ from dragoman.core.commands import (
 from dragoman.core.contracts.removal import end_contracts_of, end_handshakes_with, is_bound_to, part
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
+from dragoman.core.model import breaker
+from dragoman.core.model.agents import GUEST, Agent, BreakerState, Revoked
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import EventKind, Origin, Priority, QuestionStatus, Status, Task
+from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
-from dragoman.core.state import versions
-from dragoman.core.state.model import Registry
-from dragoman.core.state.wake_times import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
-from dragoman.core.tasks.model import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.tasks.outcome import fail_attempt, still_held
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse

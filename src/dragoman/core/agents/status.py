@@ -19,21 +19,21 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.budgets import budget
+from dragoman.core.budgets.wake_times import RESOURCES, waking
 from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
+from dragoman.core.model.agent_status import AgentState, moment_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.patch import difference
+from dragoman.core.model.shapes import fitted
+from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, make_room
-from dragoman.core.state import budget
-from dragoman.core.state.agent_status import AgentState, moment_of
-from dragoman.core.state.model import Change, Entity, Operation, Registry
-from dragoman.core.state.patch import difference
-from dragoman.core.state.shapes import fitted
-from dragoman.core.state.versions import next_version
-from dragoman.core.state.wake_times import RESOURCES, waking
 from dragoman.core.tasks.assistance import pass_on
-from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
 from dragoman.core.tasks.spending import grew
+from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 

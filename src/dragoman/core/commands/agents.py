@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar
 
-from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands.base import Command
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import (
     Lookup,
     TaskById,
 )
+from dragoman.core.model.agents import Agent, Offer
 from dragoman.messages.faults import Fault
 
 

@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter
 from dragoman.core.ids import AgentId
 from dragoman.core.lookups import (
     Lookup,
 )
-from dragoman.core.state.model import Entity
-from dragoman.core.tasks.model import Question, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter
+from dragoman.core.model.state import Entity
+from dragoman.core.model.tasks import Question, Task
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dragoman.core.commands.base import Command
-from dragoman.core.contracts.model import Secret
 from dragoman.core.ids import AgentId, QuestionId, SessionId
 from dragoman.core.lookups import (
     Lookup,
     QuestionById,
 )
+from dragoman.core.model.contracts import Secret
 
 
 class ShakeHands(Command, frozen=True, gc=False, kw_only=True):

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from dragoman.core.commands.base import Command
 from dragoman.core.commands.tasks import AboutTask
-from dragoman.core.delivery.model import Letter
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import (
     Lookup,
     TaskById,
 )
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from dragoman.core.commands.base import Command
 from dragoman.core.ids import TaskId
-from dragoman.core.state.model import Operation, Registry
+from dragoman.core.model.state import Operation, Registry
 
 
 class ChangeState(Command, frozen=True, gc=False, kw_only=True):

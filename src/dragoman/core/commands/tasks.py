@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from dragoman.core.commands.base import Command
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import AgentId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.lookups import (
     Claims,
@@ -15,7 +14,8 @@ from dragoman.core.lookups import (
     QuestionById,
     TaskById,
 )
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 

@@ -17,20 +17,20 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent, Offer
-from dragoman.core.agents.protocol_capabilities import SHAKES_HANDS
+from dragoman.core.agreements import domain_policy
+from dragoman.core.agreements.domain_policy import domain_of
+from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import AnswerHandshake, EndContract, RotateKey, ShakeHands
-from dragoman.core.contracts import domain_policy
-from dragoman.core.contracts.domain_policy import domain_of
-from dragoman.core.contracts.model import Contract, Party, Secret, Standing
-from dragoman.core.contracts.served import intents_of, terms_for
-from dragoman.core.contracts.terms import between_the_same
-from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
 from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, QuestionById, Terms
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.contracts import Contract, Party, Secret, Standing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.offers import intents_of, terms_for
+from dragoman.core.model.tasks import Asking, Question, QuestionStatus
+from dragoman.core.protocol_capabilities import SHAKES_HANDS
 from dragoman.core.tasks.assistance import question_id
-from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.wire.schema import compatibility

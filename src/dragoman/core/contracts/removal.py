@@ -15,15 +15,15 @@ from itertools import islice
 
 import msgspec
 
+from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.commands import EndContractsOf
 from dragoman.core.contracts.handshake import failed, tell
-from dragoman.core.contracts.model import Standing
-from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Bound, Lane, PutTo, Ready
+from dragoman.core.model.contracts import Standing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import Asking, Status, Task
 from dragoman.core.routing.routes import route_of
-from dragoman.core.tasks.model import Asking, Status, Task
 from dragoman.core.tasks.outcome import end, end_children
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind

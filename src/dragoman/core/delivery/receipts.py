@@ -6,9 +6,9 @@ becomes a task, a question or a letter, that row knows it; this is for what leav
 
 from __future__ import annotations
 
-from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import AgentId
 from dragoman.core.lookups import HeardById
+from dragoman.core.model.deliveries import Heard
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
-from dragoman.core.state.model import Changed, Entity
-from dragoman.core.tasks.model import Event, Question, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.state import Changed, Entity
+from dragoman.core.model.tasks import Event, Question, Task
 
 Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard | Contract
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)

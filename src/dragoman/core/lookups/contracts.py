@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups.base import Lookup
+from dragoman.core.model.contracts import Contract, Standing
 
 
 class ContractById(Lookup[Contract], frozen=True, gc=False):

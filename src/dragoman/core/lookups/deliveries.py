@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups.base import EVERYTHING, Lookup
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard
 
 FIRST = -(1 << 62)
 """Before every rank."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups.base import Lookup
-from dragoman.core.tasks.model import Question, QuestionStatus
+from dragoman.core.model.tasks import Question, QuestionStatus
 
 
 class QuestionById(Lookup[Question], frozen=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dragoman.core.lookups.base import Lookup
-from dragoman.core.state.model import Entity
+from dragoman.core.model.state import Entity
 
 
 class EntityById(Lookup[Entity], frozen=True, gc=False):

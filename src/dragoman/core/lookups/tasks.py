@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups.base import Lookup
-from dragoman.core.tasks.model import Event, Task
+from dragoman.core.model.tasks import Event, Task
 
 
 class TaskById(Lookup[Task], frozen=True, gc=False):

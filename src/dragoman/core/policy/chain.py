@@ -26,7 +26,7 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.ids import ADMIN, HUB
-from dragoman.core.policy import ratelimit
+from dragoman.core.model import ratelimit
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 

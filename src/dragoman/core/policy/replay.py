@@ -9,9 +9,9 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from dragoman.core.commands import Command, Submit
-from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import Instant
 from dragoman.core.lookups import Claims, HeardById
+from dragoman.core.model.deliveries import Heard
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 

@@ -1,6 +1,6 @@
 """What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `has_resources`,
-`absent`) and of `core.state.budget`, each with the fact behind it and what to do. Routing stops at the first; here all
-are told.
+`absent`) and of `core.budgets.budget`, each with the fact behind it and what to do. Routing stops at the first; here
+all are told.
 
     code               meaning                                                     for good
     -----------------  ----------------------------------------------------------  --------
@@ -29,15 +29,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.contracts.domain_policy import domain_of, is_open
+from dragoman.core.agreements.domain_policy import domain_of, is_open
+from dragoman.core.budgets.budget import NOTHING, UNITS, Account, Amounts, is_short
+from dragoman.core.budgets.capacity import lacking
 from dragoman.core.ids import Instant, rfc3339
+from dragoman.core.model.agent_status import AgentState, Standing
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.resources import RESOURCES
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
-from dragoman.core.state.agent_status import AgentState, Standing
-from dragoman.core.state.budget import NOTHING, UNITS, Account, Amounts, is_short
-from dragoman.core.state.capacity import lacking
 
 SAID = {
     AgentState.ERROR: "says that something is wrong with it",

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.ids import Instant, TaskId, rfc3339
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.tasks import Asking, Question, QuestionStatus
 from dragoman.core.queries.tasks import ErrorOut, error_out, moment
-from dragoman.core.tasks.model import Asking, Question, QuestionStatus
 
 
 class AgentStatus(enum.StrEnum):

@@ -20,18 +20,17 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.protocol_capabilities import CONVERSES
 from dragoman.core.agents.status import derived
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
+from dragoman.core.model import authorization, policy
+from dragoman.core.model.agent_status import moment_of
+from dragoman.core.model.shared_tasks import given_metadata, in_full, shared_name, task_entity
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.core.ports import Intake, Store, TaskFilter
+from dragoman.core.protocol_capabilities import CONVERSES
 from dragoman.core.rules import Rules
-from dragoman.core.state import policy
-from dragoman.core.state.agent_status import moment_of
-from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
-from dragoman.core.state.tasks import given_metadata, in_full, shared_name, task_entity
-from dragoman.core.tasks import authorization
 from dragoman.core.tasks.history import STORY, in_short
-from dragoman.core.tasks.model import FINAL, Status, Task
 from dragoman.messages.faults import Fault, Kind, refuse
 
 SHOWN = 500

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.core.ids import ADMIN, Instant, rfc3339
+from dragoman.core.model.tasks import Event, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.queries.transcript import Account
-from dragoman.core.tasks.model import Event, EventKind, Priority, Status, Task, Waiting
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
+from dragoman.core.model.tasks import Event, EventKind, Status, Task, Waiting
 from dragoman.core.queries.tasks import PERSONAL, is_hidden, log_line, moment
-from dragoman.core.tasks.model import Event, EventKind, Status, Task, Waiting
 
 HUB, PERSON = "hub", "person"
 NOT_AGENTS = frozenset({HUB, PERSON, ADMIN})

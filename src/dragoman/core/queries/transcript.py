@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.tasks.model import Event, EventKind
+from dragoman.core.model.tasks import Event, EventKind
 
 RESULT_STREAM = "result"
 MOST_OUTPUT = 64 * 1024 * 1024

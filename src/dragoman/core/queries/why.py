@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.contracts.model import Contract, Standing
+from dragoman.core.budgets.budget import Account, Amounts, is_short, set_aside
+from dragoman.core.budgets.capacity import needs_in
 from dragoman.core.ids import SECOND, Instant, rfc3339
+from dragoman.core.model.contracts import Contract, Standing
+from dragoman.core.model.silence import Silence, Watched, rule_of
+from dragoman.core.model.tasks import Question, Status, Task, Waiting
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
-from dragoman.core.state.budget import Account, Amounts, is_short, set_aside
-from dragoman.core.state.capacity import needs_in
-from dragoman.core.tasks.model import Question, Status, Task, Waiting
-from dragoman.core.tasks.silence import Silence, Watched, rule_of
 from dragoman.messages.faults import Fault, Kind
 
 MOST_CANDIDATES = 50

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.agents.model import Agent
+from dragoman.core.agreements.terms import still_agreed
+from dragoman.core.budgets import admission
+from dragoman.core.budgets.admission import hold, must_be_approved
+from dragoman.core.budgets.budget import check_task, fits, may_take, needed, needs, reserve
 from dragoman.core.commands import Claim, RefillLink
-from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.delivery.outbox import lease, put_on_its_way
+from dragoman.core.directory import Link
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Lane, Ready
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.routing.routes import (
     addressed,
     choose,
@@ -28,11 +33,6 @@ from dragoman.core.routing.routes import (
     route_of,
     serves,
 )
-from dragoman.core.state import admission
-from dragoman.core.state.admission import hold, must_be_approved
-from dragoman.core.state.budget import check_task, fits, may_take, needed, needs, reserve
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.subtask_owner import inherit
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse

@@ -15,16 +15,16 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.agents.protocol_capabilities import KEEPS_QUEUED, SEALS
-from dragoman.core.agents.resources import RESOURCES
-from dragoman.core.contracts.domain_policy import View, domain_of, is_open
+from dragoman.core.agreements.domain_policy import View, domain_of, is_open
+from dragoman.core.budgets.budget import NOTHING, Amounts, may_take
+from dragoman.core.budgets.capacity import Needs, accounts_of, lacking
+from dragoman.core.directory import Link
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.state.agent_status import Standing
-from dragoman.core.state.budget import NOTHING, Amounts, may_take
-from dragoman.core.state.capacity import Needs, accounts_of, lacking
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.agent_status import Standing
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.tasks import Task
+from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS
 from dragoman.core.work import Work
 
 UNSAID = (0.0, -100.0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.budgets.admission import APPROVAL, APPROVE
 from dragoman.core.commands import Answer
 from dragoman.core.lookups import QuestionById
+from dragoman.core.model.tasks import EventKind, Question, Status
 from dragoman.core.routing.dispatch import place
-from dragoman.core.state.admission import APPROVAL, APPROVE
 from dragoman.core.tasks import questions
-from dragoman.core.tasks.model import EventKind, Question, Status
 from dragoman.core.tasks.outcome import end
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind

@@ -23,23 +23,25 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core import versions
 from dragoman.core.agents.registry import PLANNER
 from dragoman.core.agents.status import entry_of, look_again
+from dragoman.core.budgets import budget
 from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
+from dragoman.core.model import policy
+from dragoman.core.model.authorization import governs, is_party
+from dragoman.core.model.patch import difference, merged
+from dragoman.core.model.shapes import fitted
+from dragoman.core.model.shared_tasks import given_metadata, task_entity
+from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.routing.dispatch import fill, make_room
-from dragoman.core.state import budget, policy, versions
-from dragoman.core.state.model import Change, Entity, Operation, Registry
-from dragoman.core.state.patch import difference, merged
-from dragoman.core.state.shapes import fitted
-from dragoman.core.state.tasks import given_metadata, task_entity
-from dragoman.core.state.versions import next_version
-from dragoman.core.tasks.authorization import governs, is_party
-from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
 from dragoman.core.tasks.submit import head_starts
+from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 

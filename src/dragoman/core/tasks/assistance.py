@@ -29,19 +29,19 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
 from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
-from dragoman.core.contracts.domain_policy import check_open, domain_of, is_open, view
-from dragoman.core.delivery.letters import carry
-from dragoman.core.delivery.model import Letter, MessageKind
+from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, settle, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Letter, MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
 from dragoman.core.tasks.escalations import content_of, letter_about, noted, spelled, verdict_of
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.tasks.questions import close, go_on, held_or, told_of
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work

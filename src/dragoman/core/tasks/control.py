@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.budgets import budget
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, order_goes_on, withdraw
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import OpenQuestions
+from dragoman.core.model.authorization import governs
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill, make_room, place
-from dragoman.core.state import budget
 from dragoman.core.tasks.assistance import call_off
-from dragoman.core.tasks.authorization import governs
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.tasks.retry import begin_anew, drop_work_letters

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from dragoman.core.lookups import Dependents
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import place
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 

@@ -20,10 +20,10 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.commands import HelpVerdict
-from dragoman.core.delivery.model import ESCALATED, Escalation, Letter
 from dragoman.core.ids import HUB
+from dragoman.core.model.deliveries import ESCALATED, Escalation, Letter
+from dragoman.core.model.tasks import Question
 from dragoman.core.policy.replay import mark_of
-from dragoman.core.tasks.model import Question
 from dragoman.messages.brevity import in_short
 
 LETTERS = UUID("9b7f6c0e-3f7b-5c55-9c6a-64726167eeee")

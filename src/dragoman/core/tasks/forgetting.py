@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dragoman.core.commands import Forget, Past
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import HUB, Instant, TaskId, rfc3339
 from dragoman.core.lookups import (
     Agreed,
@@ -48,7 +47,8 @@ from dragoman.core.lookups import (
     Under,
     Underway,
 )
-from dragoman.core.tasks.model import Question, Task
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.tasks import Question, Task
 from dragoman.core.tasks.questions import ASKED
 from dragoman.core.work import Work
 

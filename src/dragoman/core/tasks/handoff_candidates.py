@@ -21,17 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import PLANNER
+from dragoman.core.agreements import domain_policy
+from dragoman.core.agreements.domain_policy import domain_of
+from dragoman.core.agreements.terms import may_pass_to
+from dragoman.core.budgets import budget
+from dragoman.core.budgets.capacity import lacking, needs_in
 from dragoman.core.commands import Handing
-from dragoman.core.contracts import domain_policy
-from dragoman.core.contracts.domain_policy import domain_of
-from dragoman.core.contracts.terms import may_pass_to
 from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Question, Task
 from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
-from dragoman.core.state import budget
-from dragoman.core.state.capacity import lacking, needs_in
-from dragoman.core.tasks.model import Question, Task
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 

@@ -26,24 +26,19 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import CONSTRAINTS
+from dragoman.core.budgets import budget
+from dragoman.core.budgets.capacity import needs_in
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
-from dragoman.core.delivery.letters import carry
-from dragoman.core.delivery.model import MessageKind
+from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
-from dragoman.core.routing.dispatch import assign, fill, make_room
-from dragoman.core.routing.routes import Route, can_start, reach, seat
-from dragoman.core.state import budget
-from dragoman.core.state.capacity import needs_in
-from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
-from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
-from dragoman.core.tasks.history import STORY, in_short
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import (
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.tasks import (
     HELD,
     Asking,
     EventKind,
@@ -54,6 +49,11 @@ from dragoman.core.tasks.model import (
     Task,
     Waiting,
 )
+from dragoman.core.routing.dispatch import assign, fill, make_room
+from dragoman.core.routing.routes import Route, can_start, reach, seat
+from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
+from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
+from dragoman.core.tasks.history import STORY, in_short
 from dragoman.core.tasks.outcome import end, failed
 from dragoman.core.tasks.questions import lasting
 from dragoman.core.tasks.submit import newborn

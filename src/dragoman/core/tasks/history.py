@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import rfc3339
-from dragoman.core.tasks.model import Event, EventKind
+from dragoman.core.model.tasks import Event, EventKind
 
 STORY = 200
 """So many of the last events of a task are told."""

@@ -7,23 +7,23 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents import breaker
+from dragoman.core.agreements.terms import kept, unwrapped
+from dragoman.core.budgets import budget
+from dragoman.core.budgets.wake_times import breaker_limits, waking
 from dragoman.core.commands import Finish, ReportFault
-from dragoman.core.contracts.terms import kept, unwrapped
-from dragoman.core.delivery.model import DeadLetter, MessageKind
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
+from dragoman.core.model import breaker
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import HELD, Asking, EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
-from dragoman.core.state import budget
-from dragoman.core.state.wake_times import breaker_limits, waking
 from dragoman.core.tasks import subtask_owner
 from dragoman.core.tasks.assistance import call_off, helped
 from dragoman.core.tasks.dependencies import settle_dependents
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import HELD, Asking, EventKind, Status, Task, Waiting
 from dragoman.core.tasks.output import (
     PIECE,
     RESULT,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Finish, ReportProgress, Span
-from dragoman.core.tasks.model import Ahead, Event, EventKind, OutputCursor, Task
+from dragoman.core.model.tasks import Ahead, Event, EventKind, OutputCursor, Task
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef

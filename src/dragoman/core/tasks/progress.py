@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.budgets.budget import used
 from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
 from dragoman.core.ids import HUB, Instant
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.state.budget import used
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Status, Task, Waiting
 from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import put_question, unasked

@@ -29,15 +29,15 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.agents.protocol_capabilities import ANSWERS_ALWAYS
 from dragoman.core.commands import Answer, Ask, AskPerson
-from dragoman.core.delivery.model import Escalation, MessageKind
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
 from dragoman.core.lookups import OpenQuestions, QuestionById
+from dragoman.core.model.deliveries import Escalation, MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
+from dragoman.core.protocol_capabilities import ANSWERS_ALWAYS
 from dragoman.core.routing.dispatch import place
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 

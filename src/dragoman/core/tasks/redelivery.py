@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.core.commands import TellAgain
-from dragoman.core.delivery.model import DeliveryState, MessageKind
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer, offer_answer, waiting_again
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Claims, Lane, QuestionById
+from dragoman.core.model.deliveries import DeliveryState, MessageKind
 from dragoman.core.tasks.assistance import question_id
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse

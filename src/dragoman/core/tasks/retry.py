@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.contracts.terms import check_again
-from dragoman.core.delivery.model import MessageKind
+from dragoman.core.agreements.terms import check_again
 from dragoman.core.ids import Instant
 from dragoman.core.lookups import DeadLettersOf
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.tasks.dependencies import begin_or_wait
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Status, Task
 from dragoman.core.tasks.questions import lasting
 from dragoman.core.work import Work
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from dragoman.core.budgets import budget
 from dragoman.core.ids import HUB, AgentId, Instant
+from dragoman.core.model.tasks import HELD, Spent, Status, Task
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.state import budget
-from dragoman.core.tasks.model import HELD, Spent, Status, Task
 from dragoman.core.tasks.outcome import end, end_children
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work

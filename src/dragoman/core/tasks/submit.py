@@ -6,24 +6,24 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
+from dragoman.core.agreements.domain_policy import check_open, view
+from dragoman.core.agreements.terms import agreed, check_input, offer_for, sifted
+from dragoman.core.budgets import admission, budget
+from dragoman.core.budgets.budget import NOTHING
+from dragoman.core.budgets.capacity import needs_in, nobody_has
 from dragoman.core.commands import Submit
-from dragoman.core.contracts.domain_policy import check_open, view
-from dragoman.core.contracts.terms import agreed, check_input, offer_for, sifted
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, await_answer, offer, repeat
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.authorization import is_namesake, is_party
+from dragoman.core.model.tasks import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, serves
 from dragoman.core.rules import Rules
-from dragoman.core.state import admission, budget
-from dragoman.core.state.budget import NOTHING
-from dragoman.core.state.capacity import needs_in, nobody_has
-from dragoman.core.tasks.authorization import is_namesake, is_party
 from dragoman.core.tasks.dependencies import be_waited_for, fail_for
-from dragoman.core.tasks.model import EventKind, Origin, Priority, Status, Task, Waiting
 from dragoman.core.tasks.output import take_files
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.tasks.retry import redo

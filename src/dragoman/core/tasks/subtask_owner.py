@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer
 from dragoman.core.ids import AgentId
 from dragoman.core.lookups import AllChildren, Lane
-from dragoman.core.state.tasks import shared_name, shown_agent
-from dragoman.core.tasks.model import SubtaskOwner, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.shared_tasks import shared_name, shown_agent
+from dragoman.core.model.tasks import SubtaskOwner, Task
 from dragoman.core.work import Work
 
 NAMED = 200

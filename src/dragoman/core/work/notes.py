@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.directory import Directory, Link
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.audit.tally import Allowance, Tally
-from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.commands import Command
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard, Outgoing
+from dragoman.core.directory import Directory, Link
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
-from dragoman.core.policy.ratelimit import Key, Minute
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Outgoing
+from dragoman.core.model.ratelimit import Key, Minute
+from dragoman.core.model.state import Change, Changed, Entity
+from dragoman.core.model.tally import Allowance, Tally
+from dragoman.core.model.tally import Key as TallyKey
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Change, Changed, Entity
-from dragoman.core.tasks.model import Event, Question, Task
 
 TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 

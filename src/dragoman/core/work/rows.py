@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import (
     Claims,
@@ -24,9 +22,11 @@ from dragoman.core.lookups import (
     TaskById,
     Underway,
 )
-from dragoman.core.state.model import Entity
-from dragoman.core.state.tasks import step
-from dragoman.core.tasks.model import Event, Question, Task
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.shared_tasks import step
+from dragoman.core.model.state import Entity
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.work.notes import Entry, Notes, NotLoaded, key_of
 from dragoman.messages.faults import Kind, refuse
 

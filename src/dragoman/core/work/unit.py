@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import Delivery
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import Lookup, Row
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery
+from dragoman.core.model.shared_tasks import beginning, step
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Changes
-from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
-from dragoman.core.state.tasks import beginning, step
-from dragoman.core.tasks.model import Task
 from dragoman.core.work.notes import Entry, key_of
 from dragoman.core.work.writing import Writing
 

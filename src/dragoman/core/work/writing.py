@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit import tally
-from dragoman.core.audit.chain import sealed
-from dragoman.core.audit.tally import Allowance, Rate, Tally
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Delivery, Outgoing
+from dragoman.core.directory import Link
 from dragoman.core.ids import HUB, NOBODY, AgentId, SessionId
 from dragoman.core.lookups import Row
-from dragoman.core.policy.ratelimit import Key, Minute
-from dragoman.core.state.model import Change, Entity
-from dragoman.core.tasks.model import Event, EventKind, Question, Task
+from dragoman.core.model import tally
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import sealed
+from dragoman.core.model.deliveries import Delivery, Outgoing
+from dragoman.core.model.ratelimit import Key, Minute
+from dragoman.core.model.state import Change, Entity
+from dragoman.core.model.tally import Allowance, Rate, Tally
+from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.work.notes import Entry
 from dragoman.core.work.scene import Scene
 from dragoman.messages.faults import Fault, Kind, refuse

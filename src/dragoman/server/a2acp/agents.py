@@ -19,8 +19,8 @@ from msgspec import Meta
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Capability

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import NoteRead
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import LONGEST_TTL

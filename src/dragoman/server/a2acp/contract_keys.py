@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from dragoman.bindings.a2acp.contracts import held_of
-from dragoman.core.contracts.model import Contract, Secret
 from dragoman.core.ids import AgentId, Instant
+from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.ports import Vault
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.contracts import Held

@@ -26,8 +26,8 @@ import msgspec
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.ids import AgentId, QuestionId, TaskId
+from dragoman.core.model.tasks import Asking, QuestionStatus, Task
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import Asking, QuestionStatus, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import Message, MessageType
 

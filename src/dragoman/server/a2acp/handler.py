@@ -25,10 +25,10 @@ import msgspec
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp import codec, intents, replay

@@ -26,11 +26,11 @@ import msgspec
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import DeliveryId, Instant, SessionId
 from dragoman.core.memory import STRANGERS
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec

@@ -15,13 +15,13 @@ from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.inbound import PROGRESS, QUESTION
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.bindings.a2acp.room import LARGE, check_room
-from dragoman.core.agents.model import Agent
+from dragoman.core.agreements import terms as schemas
 from dragoman.core.commands import Command, NoteRead, ReportProgress
-from dragoman.core.contracts import terms as schemas
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.tasks import Task
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.core.tasks.model import Task
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.a2acp import codec, contracts, intents, sealing, versions
 from dragoman.protocols.a2acp.errors import A2acpError

@@ -22,8 +22,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dragoman.bindings.a2acp.names import PROTOCOL, domain_of
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import SECOND, AgentId
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp.types import Agent as Party

@@ -11,7 +11,7 @@ import contextlib
 
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault
 from dragoman.protocols.a2acp.types import SUBPROTOCOL

@@ -24,13 +24,13 @@ import msgspec
 
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Beat, ReportProgress
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.state import Entity
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Entity
 from dragoman.messages.brevity import CUT, in_short
 from dragoman.messages.faults import Fault, Refused
 from dragoman.protocols.agentmsg import codec, routing

@@ -18,10 +18,10 @@ from typing import Any
 
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError

@@ -27,10 +27,10 @@ import structlog
 
 from dragoman.bindings import agentmsg
 from dragoman.core.ids import AgentId, Instant, rfc3339
+from dragoman.core.model.shared_tasks import in_full
+from dragoman.core.model.state import Change, Registry
+from dragoman.core.model.state import Entity as Shared
 from dragoman.core.ports import StoreFailed
-from dragoman.core.state.model import Change, Registry
-from dragoman.core.state.model import Entity as Shared
-from dragoman.core.state.tasks import in_full
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL
 from dragoman.server.agentmsg.handler import AgentmsgDesk

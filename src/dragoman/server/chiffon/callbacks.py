@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from dragoman.bindings.chiffon.exchange import PROTOCOL, receipts, traceparent
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed

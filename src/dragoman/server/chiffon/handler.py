@@ -13,10 +13,10 @@ import msgspec
 
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, Submit
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon import codec

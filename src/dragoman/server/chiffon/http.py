@@ -19,10 +19,10 @@ import msgspec
 
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Cancel, Command, Pause, Resume
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from dragoman.bindings import coven
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AdmitGuest
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.memory import STRANGERS
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven.types import RegisterAgent

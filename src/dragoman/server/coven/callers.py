@@ -20,8 +20,8 @@ from dragoman.bindings import coven
 from dragoman.core.commands import Cancel
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.memory import SMALL
+from dragoman.core.model.tasks import Event, Status, Task
 from dragoman.core.ports import Intake, Store, StoreFailed, Watch
-from dragoman.core.tasks.model import Event, Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec

@@ -23,9 +23,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dragoman.bindings import coven
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven import codec, types

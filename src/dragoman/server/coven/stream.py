@@ -20,10 +20,10 @@ import structlog
 
 from dragoman.bindings import coven
 from dragoman.core.commands import Acknowledge, Command, Finish, ReportFault, ReportProgress
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import HUB, AgentId, DeliveryId, SessionId, TaskId
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import EventKind
 from dragoman.core.ports import Intake, Store
-from dragoman.core.tasks.model import EventKind
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.errors import Oddity

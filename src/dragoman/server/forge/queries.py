@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.bindings import forge
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import TaskId
+from dragoman.core.model import authorization
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks import authorization
-from dragoman.core.tasks.model import Status, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
 from dragoman.server.forge.handler import ForgeDesk

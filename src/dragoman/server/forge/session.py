@@ -27,11 +27,11 @@ import msgspec
 
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import cancellation, progress, update
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
-from dragoman.core.delivery.model import Outgoing
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.tasks.model import Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.tasks import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec

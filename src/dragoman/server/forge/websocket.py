@@ -13,9 +13,9 @@ stops; an agent at work then has the time that this names, others are closed at 
 from __future__ import annotations
 
 from dragoman.bindings import errormap, forge
-from dragoman.core.agents.model import Agent
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed
-from dragoman.core.tasks.model import Status
 from dragoman.messages.faults import Fault
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import apsw
 from msgspec.structs import astuple
 
-from dragoman.core.delivery.model import Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import (
     Agreed,
@@ -53,7 +52,8 @@ from dragoman.core.lookups import (
     Under,
     Underway,
 )
-from dragoman.core.tasks.model import FINAL, Event, Status, Task
+from dragoman.core.model.deliveries import Delivery, Heard
+from dragoman.core.model.tasks import FINAL, Event, Status, Task
 from dragoman.stores.sqlite import ops
 from dragoman.stores.sqlite.rows import (
     EVENT_COLUMNS,

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Delivery, DeliveryState, Heard
 from dragoman.core.ids import AgentId, DeliveryId, TaskId
 from dragoman.core.lookups import (
     PAGE,
@@ -34,8 +32,10 @@ from dragoman.core.lookups import (
     Ready,
     TaskById,
 )
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Delivery, DeliveryState, Heard
+from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Event, Task
 from dragoman.stores.sqlite.names import Names
 
 SHELF = 256

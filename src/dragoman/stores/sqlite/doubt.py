@@ -12,12 +12,12 @@ from typing import Any
 
 import apsw
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.state import Changed, Entity
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.ports import Changes
-from dragoman.core.state.model import Changed, Entity
-from dragoman.core.tasks.model import Event, Question, Task
 from dragoman.stores.sqlite import answers, rows
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {

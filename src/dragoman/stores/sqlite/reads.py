@@ -9,9 +9,6 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
     ContractById,
@@ -19,9 +16,12 @@ from dragoman.core.lookups import (
     QuestionById,
     Terms,
 )
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.state import Changed, Entity, Registry
+from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import TaskFilter
-from dragoman.core.state.model import Changed, Entity, Registry
-from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores.paging import cursor_of, task_cursor
 from dragoman.stores.sqlite import ops
 from dragoman.stores.sqlite.answers import IN_UNFINISHED, UNFINISHED, answer, number

@@ -8,11 +8,11 @@ from typing import Any
 import apsw
 import msgspec
 
-from dragoman.core.audit.chain import Newest
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.audit import Newest
+from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.tasks import HELD
 from dragoman.core.ports import Due, Recovered
-from dragoman.core.tasks.model import HELD
 from dragoman.stores.sqlite import ops
 from dragoman.stores.sqlite.answers import STANDS, UNFINISHED, one_of
 from dragoman.stores.sqlite.rows import (
@@ -84,7 +84,7 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
 
 
 def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
-    """What each principal has lying here that is not done with (`core.policy.holdings`)."""
+    """What each principal has lying here that is not done with (`core.model.holdings`)."""
     held: dict[AgentId, Holding] = {}
 
     def add(whose: str, holding: Holding) -> None:

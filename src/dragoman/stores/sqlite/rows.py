@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery, Heard
 from dragoman.core.ids import TaskId
 from dragoman.core.lookups import Row
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.state import Changed, Entity
+from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.core.state.model import Changed, Entity
-from dragoman.core.tasks.model import Event, EventKind, Question, Task
 from dragoman.stores.sqlite import ops
 
 encode = msgspec.json.Encoder().encode

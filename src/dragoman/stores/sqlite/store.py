@@ -20,14 +20,14 @@ import apsw
 import msgspec
 
 from dragoman import durable
-from dragoman.core.audit.chain import AuditRecord
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import DeadLetter, Delivery
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, LaneEnd, Lookup, TaskById
+from dragoman.core.model.audit import AuditRecord
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.state import Changed, Entity, Registry
+from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
-from dragoman.core.state.model import Changed, Entity, Registry
-from dragoman.core.tasks.model import Event, Question, QuestionStatus, Task
 from dragoman.stores import personal
 from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema, sealed
 from dragoman.stores.sqlite.cache import SHORT, HotCache

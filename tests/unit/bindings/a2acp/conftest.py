@@ -10,12 +10,12 @@ import pytest
 from tests.conformance.a2acp import samples
 
 from dragoman.bindings.a2acp import Said, Voice, command_of, party_of, wire_of
-from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import Command
-from dragoman.core.contracts.model import Contract, Party, Secret
-from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
-from dragoman.core.tasks.model import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.contracts import Contract, Party, Secret
+from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.tasks import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.connection import Connection
 from dragoman.protocols.a2acp.events import Received

@@ -20,9 +20,9 @@ from dragoman.core.commands import (
     ShakeHands,
     Submit,
 )
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import SECOND
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import EventKind
 from dragoman.messages.faults import Kind, Refused
 
 BROKER = {"agent_id": "protocol-broker-agent", "domain": "hub", "version": "1.0.0"}

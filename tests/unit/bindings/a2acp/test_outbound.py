@@ -17,12 +17,12 @@ from dragoman.bindings.a2acp import (
     status_of,
     wanted,
 )
-from dragoman.core.agents.model import Offer
-from dragoman.core.contracts.model import Standing
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import SECOND
-from dragoman.core.state.policy import Border
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.contracts import Standing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.policy import Border
+from dragoman.core.model.tasks import EventKind
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover

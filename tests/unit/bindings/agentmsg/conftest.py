@@ -13,11 +13,11 @@ import pytest
 from tests.conformance.agentmsg import samples
 
 from dragoman.bindings.agentmsg import commands_of, wire_of
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Delivery, Letter, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery, Letter, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.events import Received

@@ -29,9 +29,9 @@ from dragoman.bindings.agentmsg import (
 from dragoman.bindings.agentmsg.names import derived_v4, name_to_keep, task_id
 from dragoman.bindings.agentmsg.views import UpdateStatus, update_status
 from dragoman.core.ids import AgentId
+from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.tasks import Status, Task, Waiting
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Change, Entity, Operation, Registry
-from dragoman.core.tasks.model import Status, Task, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import codec, errors
 from dragoman.protocols.agentmsg.connection import Connection

@@ -11,8 +11,8 @@ from tests.unit.bindings.agentmsg.conftest import BOB, NOW
 
 from dragoman.bindings import chiffon, forge
 from dragoman.bindings.coven.outbound import message_of
-from dragoman.core.delivery.model import MessageKind, Outgoing
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import EventKind
 
 HANDOVER = {"from": "ada", "to": "bob", "reason": "rate_limit", "metadata": {"repo": "x"}, "story": []}
 BODY = {"input": {"content": "go on"}, "handover": HANDOVER}

@@ -14,10 +14,10 @@ from tests.unit.bindings.agentmsg.conftest import ADA, NOW, TASK, TRACE, heard, 
 from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4, otherwise, task_id
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import MINUTE, Instant
-from dragoman.core.state.model import Operation, Registry
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 

@@ -15,9 +15,9 @@ from tests.unit.bindings.agentmsg.conftest import ADA, BOB, DELIVERY, NOW, TRACE
 
 from dragoman.bindings.agentmsg import delivery_named, derived_v4, wire_of
 from dragoman.bindings.agentmsg.outbound import ends_in_pieces
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
-from dragoman.core.tasks.model import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
 from dragoman.messages.faults import Fault, Kind
 
 Make = Callable[..., Any]

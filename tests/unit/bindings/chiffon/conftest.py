@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from dragoman.bindings.chiffon import command_of
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Command
-from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.chiffon import codec
 
 NOW = Instant(1_768_796_464_000_000)  # 2026-01-19T04:21:04Z

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Span, Submit
-from dragoman.core.tasks.model import Priority
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault, Kind, Refused
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dragoman.bindings.chiffon import wire_of, wire_request_id
-from dragoman.core.agents.model import Agent
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
-from dragoman.core.tasks.model import EventKind, Origin, Question, Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import EventKind, Origin, Question, Status, Task
 from dragoman.core.tasks.questions import lasting
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload

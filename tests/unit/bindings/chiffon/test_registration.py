@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from dragoman.bindings.chiffon import fault_of, registered, registration_of, status_of
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
+from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon.errors import InvalidMessage, UnsupportedVersion
 from dragoman.protocols.chiffon.types import Registration

@@ -11,9 +11,9 @@ from dragoman.bindings import coven
 from dragoman.bindings.coven.exchange import content_of, trace_in
 from dragoman.bindings.coven.failures import fault_in
 from dragoman.core.commands import Finish, ReportFault, ReportProgress
-from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.tasks.model import Event, EventKind, Origin, Priority, Status, Task
+from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Origin, Priority, Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec, types

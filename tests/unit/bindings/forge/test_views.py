@@ -10,11 +10,11 @@ import pytest
 from dragoman.bindings import errormap
 from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, shown_to, status_of, task_view
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
-from dragoman.core.agents.model import Agent, Breaker, BreakerState
 from dragoman.core.commands import Submit
 from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent, Breaker, BreakerState
+from dragoman.core.model.tasks import Origin, Priority, Status, Task, Waiting
 from dragoman.core.routing.routes import Route
-from dragoman.core.tasks.model import Origin, Priority, Status, Task, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code, is_retryable

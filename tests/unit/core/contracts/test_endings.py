@@ -14,10 +14,10 @@ from dragoman.core.commands import (
     RevokeToken,
     SetDomainPolicy,
 )
-from dragoman.core.contracts.model import Standing
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, HOUR, MINUTE, SECOND, AgentId, Instant
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.contracts import Standing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 

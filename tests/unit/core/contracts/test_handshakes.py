@@ -13,10 +13,10 @@ from dragoman.core.commands import (
     RemoveAgent,
     RotateKey,
 )
-from dragoman.core.contracts.model import Secret, Standing
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, MINUTE, AgentId, Instant
-from dragoman.core.tasks.model import QuestionStatus
+from dragoman.core.model.contracts import Secret, Standing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import QuestionStatus
 from dragoman.messages.faults import Fault, Kind
 
 

@@ -18,8 +18,8 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.lookups import TaskById
+from dragoman.core.model.state import Registry
 from dragoman.core.ports import TaskFilter
-from dragoman.core.state.model import Registry
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef
 from dragoman.security.masterkey import MasterKeys

@@ -8,11 +8,11 @@ import itertools
 from tests.support.contracts import PATIENT, PROVISION, shakes
 from tests.support.world import World
 
+from dragoman.core.agreements.domain_policy import are_open, domain_of
 from dragoman.core.commands import SetDomainPolicy
-from dragoman.core.contracts.domain_policy import are_open, domain_of
-from dragoman.core.contracts.model import Secret
-from dragoman.core.contracts.served import listed
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.contracts import Secret
+from dragoman.core.model.offers import listed
 from dragoman.messages.faults import Kind, Refused
 
 AGENTS = {

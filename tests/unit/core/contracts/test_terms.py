@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from tests.support.contracts import agreed
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.commands import (
     Cancel,
     RegisterAgent,
     Retry,
 )
-from dragoman.core.contracts.model import Secret
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.agents import Offer
+from dragoman.core.model.contracts import Secret
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 

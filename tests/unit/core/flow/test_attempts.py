@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.core.commands import Cancel, PartLink, RemoveAgent, ReportFault, ReportProgress, Retry
 from dragoman.core.ids import ADMIN, SECOND, AgentId, rfc3339
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.ids import SECOND, AgentId
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 

@@ -18,7 +18,7 @@ from dragoman.core.commands import (
     Retry,
 )
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
-from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 
 

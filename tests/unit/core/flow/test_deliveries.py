@@ -7,8 +7,8 @@ from tests.support.world import World
 
 from dragoman.core.commands import Cancel, Discard, PaceLink, Redrive, RemoveAgent, Retry
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.tasks import Priority
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Priority
 
 
 async def test_a_poll_takes_notices_and_work_and_leases_them(world):

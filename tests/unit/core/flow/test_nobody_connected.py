@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.commands import Beat
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
 

@@ -11,10 +11,10 @@ from tests.support.world import World
 
 from dragoman.core.commands import Cancel, Finish, ReportFault, ReportProgress, Span
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.tasks import Priority, Status
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.transcript import Transcript
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Priority, Status
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
@@ -352,7 +352,7 @@ async def test_a_failed_commit_refuses_everybody_and_changes_nothing(world):
 async def test_the_audit_chain_holds_and_names_a_changed_record(world):
     import msgspec
 
-    from dragoman.core.audit.chain import verify
+    from dragoman.core.model.audit import verify
 
     await world.add("i1", "infra")
     await world.connect("i1")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.ids import SECOND, AgentId
+from dragoman.core.model.tasks import Status
 from dragoman.core.ports import TaskFilter
-from dragoman.core.tasks.model import Status
 from dragoman.messages.faults import Fault, Kind
 
 

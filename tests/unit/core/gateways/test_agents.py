@@ -6,8 +6,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.agents.model import Agent, BreakerState
-from dragoman.core.agents.protocol_capabilities import RESERVED
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
@@ -20,8 +18,10 @@ from dragoman.core.commands import (
     WriteLog,
 )
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.tasks import Status, Waiting
+from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef, shown_name
 

@@ -10,9 +10,9 @@ from dragoman.core.commands import (
     Ask,
     AskPerson,
 )
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)

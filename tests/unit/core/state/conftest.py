@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.support.world import World
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import AddAgent, ChangeState
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.state import Entity, Operation, Registry
 from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Entity, Operation, Registry
 from dragoman.stores.memory import MemoryStore
 
 

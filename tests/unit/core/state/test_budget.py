@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.state.conftest import SharedWorld
 
+from dragoman.core.budgets import budget
 from dragoman.core.commands import Cancel, ReportStatus
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Status
 from dragoman.core.rules import Rules
-from dragoman.core.state import budget
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import Status
 from dragoman.messages.faults import Kind
 
 pytestmark = pytest.mark.requirement("agentmsg-D10")

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Cancel, Forget, RemoveAgent, Sweep
-from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
+from dragoman.core.model.deliveries import Heard
+from dragoman.core.model.patch import difference, merged
+from dragoman.core.model.shared_tasks import in_full
+from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.tasks import Priority, Status
 from dragoman.core.rules import Rules
 from dragoman.core.state.changes import MAY, What
-from dragoman.core.state.model import Operation, Registry
-from dragoman.core.state.patch import difference, merged
-from dragoman.core.state.tasks import in_full
-from dragoman.core.tasks.model import Priority, Status
 from dragoman.messages.faults import Kind, Refused
 
 TASK, AGENT, RESOURCE, POLICY = Registry.TASK, Registry.AGENT, Registry.RESOURCE, Registry.POLICY

@@ -10,13 +10,13 @@ import pytest
 from tests.support.world import World
 
 from dragoman.api.tasks import explain
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import RESOURCES, Resource
+from dragoman.core.budgets.capacity import account_of
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.resources import RESOURCES, Resource
+from dragoman.core.model.tasks import Status
 from dragoman.core.routing.routes import Route, route_of
-from dragoman.core.state.capacity import account_of
-from dragoman.core.tasks.model import Status
 from dragoman.messages.faults import Kind
 from dragoman.stores.memory import MemoryStore
 

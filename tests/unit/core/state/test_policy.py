@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Answer, Cancel, Retry
 from dragoman.core.ids import ADMIN, SECOND, AgentId
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import QuestionStatus, Status, Waiting
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Kind
 
 pytestmark = pytest.mark.requirement("agentmsg-D11")

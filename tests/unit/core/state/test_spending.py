@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import ReportFault, ReportStatus, Retry
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import ADMIN, AgentId
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.tasks import EventKind, Status
 from dragoman.core.queries.why import why
-from dragoman.core.tasks.model import EventKind, Status
 from dragoman.messages.faults import Fault, Kind
 
 pytestmark = pytest.mark.requirement("agentmsg-D10")
@@ -68,7 +68,7 @@ async def test_one_for_which_that_can_never_be_set_aside_is_refused_and_no_field
 
 
 async def test_why_a_task_without_a_budget_waits_is_said_with_the_numbers(paid):
-    from dragoman.core.state.budget import account_in
+    from dragoman.core.budgets.budget import account_in
 
     for _ in range(2):
         await paid.submit()

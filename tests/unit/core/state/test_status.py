@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.agents.model import BreakerState
 from dragoman.core.commands import Beat, OpenLink, RemoveAgent, ReportError, ReportStatus, Severity
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, rfc3339
-from dragoman.core.state.model import Registry
-from dragoman.core.tasks.model import Status
+from dragoman.core.model.agents import BreakerState
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Fault, Kind
 
 I1, I2 = AgentId("i1"), AgentId("i2")

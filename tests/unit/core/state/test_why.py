@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from dragoman.api.tasks import explain
-from dragoman.core.agents.model import Breaker, BreakerState, Offer
 from dragoman.core.commands import Beat, ReportStatus
-from dragoman.core.contracts.model import Contract, Party, Standing
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, QuestionId
+from dragoman.core.model.agents import Breaker, BreakerState, Offer
+from dragoman.core.model.contracts import Contract, Party, Standing
+from dragoman.core.model.tasks import Asking, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.queries import AgentFacts, WhyOut, why
-from dragoman.core.tasks.model import Asking, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.messages.faults import Fault, Kind
 
 I1 = AgentId("i1")

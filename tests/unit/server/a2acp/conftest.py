@@ -17,15 +17,15 @@ import websockets
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 from websockets.asyncio.client import ClientConnection
 
-from dragoman.core.agents.model import Agent, Offer
 from dragoman.core.commands import OpenLink
-from dragoman.core.contracts.model import Contract, Party
-from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import EPOCH, SECOND, AgentId, DeliveryId, Instant, TaskId, uuid7
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.contracts import Contract, Party
+from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.policy import default
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.ports import StoreFailed
 from dragoman.core.rules import Rules
-from dragoman.core.state.policy import default
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key

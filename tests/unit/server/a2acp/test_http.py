@@ -24,9 +24,9 @@ from dragoman.core.commands import (
     Submit,
     TellAgain,
 )
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import AgentId, QuestionId, TaskId
-from dragoman.core.tasks.model import Asking, Question, QuestionStatus, Status
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import Asking, Question, QuestionStatus, Status
 from dragoman.messages.faults import Fault, Kind
 
 REQUEST = {"rows": 1, "contract_id": "c-1", "correlation_id": "k"}

@@ -15,7 +15,7 @@ from tests.support.contracts import agreed, lab_and_clinic, shakes
 from tests.support.world import Peer, World
 
 from dragoman.core.ids import SECOND, AgentId, rfc3339
-from dragoman.core.tasks.model import QuestionStatus, Status
+from dragoman.core.model.tasks import QuestionStatus, Status
 from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.security.jwt import Authority

@@ -8,8 +8,8 @@ import jwt
 import msgspec
 import pytest
 
-from dragoman.core.agents.model import Revoked
 from dragoman.core.ids import SECOND, AgentId
+from dragoman.core.model.agents import Revoked
 from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.security.jwt import Authority

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
-from dragoman.core.delivery.model import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 

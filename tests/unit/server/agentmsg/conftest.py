@@ -16,13 +16,13 @@ import websockets
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 from websockets.asyncio.client import ClientConnection
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import OpenLink, RegisterAgent
-from dragoman.core.delivery.model import Delivery, Letter, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery, Letter, MessageKind, Outgoing
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView
-from dragoman.core.state.model import Change, Changed, Entity, Operation, Registry
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.security.tokens import token_hash
 from dragoman.server.agentmsg.handler import AgentmsgDesk

@@ -17,7 +17,7 @@ from dragoman.core.commands import (
     ReportStatus,
     Tell,
 )
-from dragoman.core.state.model import Registry
+from dragoman.core.model.state import Registry
 from dragoman.messages.faults import Fault, Kind
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.core.commands import ChangeState
 from dragoman.core.ids import ADMIN
-from dragoman.core.state.model import Operation, Registry
+from dragoman.core.model.state import Operation, Registry
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.agentmsg import state as watching
 

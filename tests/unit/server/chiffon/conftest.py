@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.delivery.model import Delivery, MessageKind, Outgoing
 from dragoman.core.ids import AgentId, DeliveryId, TaskId, uuid7
-from dragoman.core.tasks.model import Event, EventKind, Origin, Status, Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
 from dragoman.server.limits import Limits
 from dragoman.server.server import Serving, serve

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from dragoman.bindings import chiffon
-from dragoman.core.agents.model import Agent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import MessageKind, Outgoing
 from dragoman.core.ids import Instant, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
 from dragoman.server.chiffon.callbacks import Push

@@ -23,7 +23,7 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.ids import ADMIN, SECOND
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import ErrorPayload

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.delivery.model import MessageKind
 from dragoman.core.ids import TaskId
+from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.handler import ChiffonDesk

@@ -14,7 +14,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
-from dragoman.core.delivery.model import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.websocket import ChiffonWs
 

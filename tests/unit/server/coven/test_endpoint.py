@@ -17,8 +17,8 @@ from tests.support.coven_world import gateway
 
 from dragoman.core.commands import RotateToken
 from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Changes
-from dragoman.core.tasks.model import Status, Task
 from dragoman.protocols.coven.types import Done, Error, SendMessage, Text
 from dragoman.security.tls import Files, Renewal
 from dragoman.server.coven import CovenDoor

@@ -9,7 +9,7 @@ from tests.support.forge import PATIENCE, ForgeHub, ForgePeer, soon
 
 from dragoman.core.commands import Answer, Cancel
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, QuestionId
-from dragoman.core.tasks.model import QuestionStatus, Status
+from dragoman.core.model.tasks import QuestionStatus, Status
 
 OPTIONS = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "JWT", "value": "jwt"}]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.forge import ForgeHub, ForgePeer
 
-from dragoman.core.tasks.model import EventKind
+from dragoman.core.model.tasks import EventKind
 
 
 async def at_work(hub: ForgeHub, id: str = "worker-1") -> tuple[ForgePeer, str]:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.directory import Directory, Link
 from dragoman.core.commands import RefillLink, WaitAnew
-from dragoman.core.delivery.model import Delivery, DeliveryState, MessageKind
 from dragoman.core.delivery.outbox.ends import attempts_of, bury, expire, never_acknowledged, outlived
 from dragoman.core.delivery.outbox.lanes import LANE, advance, lane_of, order_again
 from dragoman.core.delivery.outbox.leases import (
@@ -22,13 +20,15 @@ from dragoman.core.delivery.outbox.leases import (
     waiting_again,
     way_out,
 )
-from dragoman.core.delivery.retry import LONGEST
+from dragoman.core.directory import Directory, Link
 from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import FIRST, PAGE, DeliveryById, Inbox, Lane, LeasedTo, Unacknowledged
+from dragoman.core.model.backoff import LONGEST
+from dragoman.core.model.deliveries import Delivery, DeliveryState, MessageKind
+from dragoman.core.model.policy import NAME
+from dragoman.core.model.state import Registry
+from dragoman.core.model.tasks import Task, Waiting
 from dragoman.core.rules import Rules
-from dragoman.core.state.model import Registry
-from dragoman.core.state.policy import NAME
-from dragoman.core.tasks.model import Task, Waiting
 from dragoman.core.work import Work
 
 MANY = 512

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import Unanswered
-from dragoman.core.delivery.model import DeadLetter, Delivery, Letter, MessageKind
 from dragoman.core.delivery.outbox.lanes import advance, lane_of, put_on_its_way, vacate
 from dragoman.core.delivery.outbox.leases import ORDERS, converses, is_alone
 from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import QuestionById
-from dragoman.core.tasks.model import EventKind, Status, Task
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Letter, MessageKind
+from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
 

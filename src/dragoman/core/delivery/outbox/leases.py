@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.contracts.model import Contract
-from dragoman.core.delivery.model import Delivery, DeliveryState, Letter, MessageKind, Outgoing
-from dragoman.core.delivery.retry import wait_of
+from dragoman.core.directory import Link
 from dragoman.core.ids import MILLISECOND, AgentId, Instant, TaskId, minted_at
 from dragoman.core.lookups import QuestionById
-from dragoman.core.tasks.model import Event, Question, Task
+from dragoman.core.model.backoff import wait_of
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Delivery, DeliveryState, Letter, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.work import Work
 
 ORDERS = frozenset({MessageKind.WORK, MessageKind.YOURS})

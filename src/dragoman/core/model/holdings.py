@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.delivery.model import Delivery, MessageKind
 from dragoman.core.ids import AgentId
-from dragoman.core.state.model import Entity, Registry
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.tasks import Task
 
 _encode = msgspec.json.Encoder().encode
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent, Offer
-from dragoman.core.agents.protocol_capabilities import SEALS
+from dragoman.core.agreements import domain_policy
+from dragoman.core.agreements.domain_policy import domain_of, is_open
 from dragoman.core.commands import Submit
-from dragoman.core.contracts import domain_policy
-from dragoman.core.contracts.domain_policy import domain_of, is_open
-from dragoman.core.contracts.model import Contract, Standing
 from dragoman.core.ids import ADMIN, HUB, AgentId
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.contracts import Contract, Standing
+from dragoman.core.model.tasks import Task
+from dragoman.core.protocol_capabilities import SEALS
 from dragoman.core.routing.routes import Route, addressed, is_able
-from dragoman.core.tasks.model import Task
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.wire import guard

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.protocol_capabilities import CONVERSES
 from dragoman.core.ids import rfc3339
-from dragoman.core.state.model import Entity, Registry
-from dragoman.core.tasks.model import Priority, Status, Task
+from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.tasks import Priority, Status, Task
+from dragoman.core.protocol_capabilities import CONVERSES
 
 SHOWN = {
     Status.QUEUED: "pending",

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.core.model.backoff import Backoff
 from dragoman.messages.faults import Fault
 
 AROUND = 512

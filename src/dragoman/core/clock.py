@@ -14,22 +14,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.agents.directory import Directory
-from dragoman.core.agents.model import Agent
 from dragoman.core.agents.registry import probe
+from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.commands import AwaitReturn
 from dragoman.core.contracts.removal import part
-from dragoman.core.contracts.terms import still_agreed
-from dragoman.core.delivery.model import DeliveryState, Letter
 from dragoman.core.delivery.outbox import tell_sender
+from dragoman.core.directory import Directory
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import DeliveryState, Letter
+from dragoman.core.model.silence import Silence, Watched, back_by, lost_by, rule_of
+from dragoman.core.model.tasks import HELD, EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, place
 from dragoman.core.routing.routes import addressed, fails_soon, is_here, last_heard, present, route_of, serves
-from dragoman.core.tasks.model import HELD, EventKind, Status, Task
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.tasks.questions import call_back, stood_still_for
-from dragoman.core.tasks.silence import Silence, Watched, back_by, lost_by, rule_of
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
 

@@ -22,7 +22,7 @@ nothing is.
     in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
 
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
-How many megabytes an agent has is no matter of budgets: see `core.state.capacity`.
+How many megabytes an agent has is no matter of budgets: see `core.budgets.capacity`.
 After `expires_at` what was set aside by hand is free. The limit holds on until somebody who may writes another one or
 deletes the account: an agent that has used up its allocation is not free to spend because the allocation ended.
 
@@ -37,15 +37,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.agents.resources import CONSTRAINTS, RESOURCES
 from dragoman.core.ids import HUB, AgentId, Instant
-from dragoman.core.state.agent_status import moment_of
-from dragoman.core.state.model import Change, Entity, Operation, Registry
-from dragoman.core.state.patch import difference
-from dragoman.core.state.policy import UNLIMITED, Policy, limit_in
-from dragoman.core.state.versions import next_version
-from dragoman.core.tasks.model import Reserved, Task
+from dragoman.core.model.agent_status import moment_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.patch import difference
+from dragoman.core.model.policy import UNLIMITED, Policy, limit_in
+from dragoman.core.model.resources import CONSTRAINTS, RESOURCES
+from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.tasks import Reserved, Task
+from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import HUB, AgentId, Instant
-from dragoman.core.state.agent_status import moment_of
+from dragoman.core.model.agent_status import moment_of
 
 
 class Registry(enum.StrEnum):

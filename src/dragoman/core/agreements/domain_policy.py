@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.contracts.model import Contract
 from dragoman.core.ids import ADMIN, HUB, AgentId
-from dragoman.core.state.policy import ANY, Border
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.policy import ANY, Border
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 

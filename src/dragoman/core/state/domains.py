@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.commands import ChangeState, SetDomainPolicy
+from dragoman.core.model.policy import DOMAINS, NAME, Border
+from dragoman.core.model.state import Entity, Operation, Registry
 from dragoman.core.state.changes import change_state, policy_entity
-from dragoman.core.state.model import Entity, Operation, Registry
-from dragoman.core.state.policy import DOMAINS, NAME, Border
 from dragoman.core.work import Work
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import Instant
-from dragoman.core.state.agent_status import moment_of
-from dragoman.core.state.model import Registry
+from dragoman.core.model.agent_status import moment_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.state import Registry
 from dragoman.core.work import Work
 
 RESOURCES = ("budget", "tokens", "cpu", "memory")

@@ -14,9 +14,9 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.delivery.model import Escalation, Letter
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Escalation, Letter
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import msgspec
 
+from dragoman.core.agreements import domain_policy
+from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
-from dragoman.core.contracts import domain_policy
-from dragoman.core.contracts.model import Standing
-from dragoman.core.contracts.terms import between_the_same
-from dragoman.core.delivery.model import DeadLetter, Delivery, DeliveryState, Heard, Letter, MessageKind
 from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
+from dragoman.core.model.authorization import is_party
+from dragoman.core.model.contracts import Standing
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard, Letter, MessageKind
+from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
-from dragoman.core.tasks.authorization import is_party
-from dragoman.core.tasks.model import Priority, Task
 from dragoman.core.tasks.submit import rank_of
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse

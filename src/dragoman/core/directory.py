@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.model import Agent
-from dragoman.core.audit.tally import MOST_SENDERS, Allowance, Tally, rates_of
-from dragoman.core.audit.tally import Key as TallyKey
 from dragoman.core.ids import HUB, AgentId, Instant, SessionId
-from dragoman.core.policy.holdings import NOTHING, Holding, holding_of
-from dragoman.core.policy.ratelimit import Key, Minute
+from dragoman.core.model import policy
+from dragoman.core.model.agent_status import Standing, standing_of
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.ratelimit import Key, Minute
+from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.tally import MOST_SENDERS, Allowance, Tally, rates_of
+from dragoman.core.model.tally import Key as TallyKey
 from dragoman.core.ports import PASSED, Recovered
-from dragoman.core.state import policy
-from dragoman.core.state.agent_status import Standing, standing_of
-from dragoman.core.state.model import Entity, Registry
 
 MINUTES = 20_000
 """Of so many the empty ones are looked for; then of twice as many as were left."""

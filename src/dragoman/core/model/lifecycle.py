@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import Instant
-from dragoman.core.tasks.model import FINAL, Status, Task
+from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.messages.faults import Kind, refuse
 
 Q, A, R, W = Status.QUEUED, Status.ASSIGNED, Status.RUNNING, Status.WAITING

@@ -15,10 +15,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from dragoman.core.delivery.model import Heard
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.lookups import HeardById
-from dragoman.core.state.model import Change, Entity, Operation, Registry
+from dragoman.core.model.deliveries import Heard
+from dragoman.core.model.state import Change, Entity, Operation, Registry
 from dragoman.core.work import Work
 
 FOR_EVER = Instant(1 << 62)

@@ -19,11 +19,11 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from dragoman.core.agents.directory import Link
-from dragoman.core.agents.model import Agent
+from dragoman.core.directory import Link
 from dragoman.core.ids import Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.model import Task
 
 
 class Silence(enum.StrEnum):

@@ -9,9 +9,9 @@ as whoever asked.
 
 from __future__ import annotations
 
-from dragoman.core.agents.model import Agent
 from dragoman.core.ids import AgentId
-from dragoman.core.tasks.model import Task
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Task
 
 
 def asked_for(agent: Agent, task: Task) -> bool:

@@ -13,8 +13,8 @@ import enum
 
 import msgspec
 
-from dragoman.core.agents.model import Offer
 from dragoman.core.ids import MINUTE, AgentId, Instant, QuestionId
+from dragoman.core.model.agents import Offer
 
 OVERLAP = MINUTE
 

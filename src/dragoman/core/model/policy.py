@@ -4,12 +4,12 @@
     -----------------------  --------------------------------------------------------------------------------------
     enabled_chains           a task whose constraints name another `chain` is refused
     risk_thresholds          `risk` from `low` on is marked; from `high` on a person must approve before anybody works
-    budget_limits            USD per task, per agent, in total (`core.state.budget`)
+    budget_limits            USD per task, per agent, in total (`core.budgets.budget`)
     circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
                              life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
-    domains                  which domains may ask which (`core.contracts.domain_policy`)
+    domains                  which domains may ask which (`core.agreements.domain_policy`)
     retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
-                             notice is put before them (`core.delivery.retry`); what it leaves out is as in the settings
+                             notice is put before them (`core.model.backoff`); what it leaves out is as in the settings
 
 It exists from the start, as version 1, with the defaults below (agentmsg-D11) and the budgets of the hub's settings.
 JSON knows no infinity, and the document wants numbers: what is not limited is shown as `UNLIMITED`.
@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.delivery.retry import Backoff
 from dragoman.core.ids import MILLISECOND
+from dragoman.core.model.backoff import Backoff
 from dragoman.core.rules import Rules
 
 NAME = "policy"

@@ -21,8 +21,8 @@ import msgspec
 
 from dragoman.core.commands import LogEntry
 from dragoman.core.ids import QuestionId
-from dragoman.core.tasks.lifecycle import move
-from dragoman.core.tasks.model import EventKind, Question, Status, Task, Waiting
+from dragoman.core.model.lifecycle import move
+from dragoman.core.model.tasks import EventKind, Question, Status, Task, Waiting
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 

@@ -2,7 +2,7 @@
 
 An agent may say at its registration how much it has, and a task how much it may need. One more resource is one more row
 here, and a field of that name in `Agent`, `RegisterAgent` and `Route`. What is done with the amounts is in
-`core.state.capacity`.
+`core.budgets.capacity`.
 """
 
 from __future__ import annotations

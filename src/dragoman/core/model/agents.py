@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.agents.protocol_capabilities import CONVERSES, READS_LETTERS
 from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.protocol_capabilities import CONVERSES, READS_LETTERS
 
 
 class BreakerState(enum.StrEnum):

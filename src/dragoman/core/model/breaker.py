@@ -11,8 +11,8 @@ links count: faults of the caller never do. For agents that converse the policy 
 
 from __future__ import annotations
 
-from dragoman.core.agents.model import Breaker, BreakerState
 from dragoman.core.ids import Instant
+from dragoman.core.model.agents import Breaker, BreakerState
 
 CLOSED = Breaker()
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.core.agents.model import Agent, Offer
-from dragoman.core.agents.protocol_capabilities import SHAKES_HANDS
-from dragoman.core.state.policy import ANY
+from dragoman.core.model.agents import Agent, Offer
+from dragoman.core.model.policy import ANY
+from dragoman.core.protocol_capabilities import SHAKES_HANDS
 
 
 def terms_for(agent: Agent, intent: str) -> Offer | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dragoman.core.commands import Discard, Redrive
-from dragoman.core.delivery.letters import carry_again
-from dragoman.core.delivery.model import DeadLetter, MessageKind
+from dragoman.core.delivery.direct_messages import carry_again
 from dragoman.core.delivery.outbox import offer
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId
 from dragoman.core.lookups import DeadLetterById
-from dragoman.core.tasks.model import Status, Task
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.tasks import Status, Task
 from dragoman.core.tasks.retry import begin_anew
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
