@@ -3,7 +3,7 @@
 They are outsiders like any other agent: they come in by the hub's doors with a token of their own, save for the scribe,
 which the hub runs itself. Tokens are made
 anew at every start and reach the children by their environment, which only their user can read; the hub keeps
-hashes. A child lives no longer than the hub, even if that is killed (`dragoman.demo.leash`).
+hashes. A child lives no longer than the hub, even if that is killed (`dragoman.demo.parent`).
 
 Everything goes on at the next start: work that was under way, and the question that waits for a person.
 """
@@ -31,7 +31,7 @@ from dragoman.core.commands import AddAgent, RotateToken, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent, Profile
 from dragoman.core.model.tasks import QuestionStatus
-from dragoman.demo.cast import CAST, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, Part
+from dragoman.demo.roster import AGENTS, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, DemoAgent
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.supervisor.recipe import Recipe
 from dragoman.supervisor.supervisor import Declared
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("dragoman.demo")
 
-PLAYERS = tuple(part for part in CAST if part is not PLANNER)
+PLAYERS = tuple(member for member in AGENTS if member is not PLANNER)
 ON_STAGE = 60.0
 """Seconds for all of them to connect, on a slow machine."""
 STOP = 3.0
@@ -63,11 +63,11 @@ async def demo_agents(running: Running) -> AsyncIterator[None]:
         try:
             tokens = await let_in(running)
             asked = await question_waits(running)
-            for part in PLAYERS:
-                if part is SCRIBE:
+            for member in PLAYERS:
+                if member is SCRIBE:
                     await under_the_hub(running)
                 else:
-                    await start(children, part, running, tokens[AgentId(part.id)], asked=asked)
+                    await start(children, member, running, tokens[AgentId(member.id)], asked=asked)
             planner = start(children, PLANNER, running, tokens[AgentId(PLANNER.id)], asked=asked)
             playing = asyncio.create_task(_play(running, planner), name="demo")
         except (DemoRefused, OSError) as error:
@@ -83,31 +83,31 @@ async def demo_agents(running: Running) -> AsyncIterator[None]:
 async def let_in(running: Running) -> dict[AgentId, str]:
     """A fresh token for every demo agent, added where it is not there yet."""
     intake = running.intake
-    for part in CAST:
-        there = intake.agent(AgentId(part.id))
-        if there is not None and there.domain != part.domain:
+    for member in AGENTS:
+        there = intake.agent(AgentId(member.id))
+        if there is not None and there.domain != member.domain:
             raise DemoRefused(
-                f"there is an agent {part.id!r} that is not the demo's. Start with --no-demo, or with another --data"
+                f"there is an agent {member.id!r} that is not the demo's. Start with --no-demo, or with another --data"
             )
-    comers = [part for part in CAST if part is not SCRIBE]  # a child of the hub needs no token
-    tokens = {AgentId(part.id): new_token() for part in comers}
-    for part in comers:
-        id, hashed = AgentId(part.id), token_hash(tokens[AgentId(part.id)])
+    comers = [member for member in AGENTS if member is not SCRIBE]  # a child of the hub needs no token
+    tokens = {AgentId(member.id): new_token() for member in comers}
+    for member in comers:
+        id, hashed = AgentId(member.id), token_hash(tokens[AgentId(member.id)])
         if intake.agent(id) is not None:
             await intake.execute(RotateToken(principal=ADMIN, agent=id, token_hash=hashed))
             continue
         agent = Agent(
             id=id,
-            protocol=part.protocol,
+            protocol=member.protocol,
             created_at=intake.now(),
             token_hash=hashed,
-            kind=part.kind,
-            name=part.does,
-            domain=part.domain,
-            capabilities=part.grants,
+            kind=member.kind,
+            name=member.does,
+            domain=member.domain,
+            capabilities=member.grants,
         )
         await intake.execute(AddAgent(principal=ADMIN, agent=agent))
-        if part is LAB:  # with it comes the policy that lets it ask the records' domain
+        if member is LAB:  # with it comes the policy that lets it ask the records' domain
             await intake.execute(SetDomainPolicy(principal=ADMIN, source=LAB.domain, target=RECORDS.domain))
     return tokens
 
@@ -118,18 +118,18 @@ async def question_waits(running: Running) -> bool:
     return any(question.agent == INFRA.id for question in open_ones)
 
 
-async def start(children: list[Process], part: Part, running: Running, token: str, *, asked: bool) -> None:
+async def start(children: list[Process], member: DemoAgent, running: Running, token: str, *, asked: bool) -> None:
     """One child more, in a session of its own: Ctrl-C in the terminal is for the hub, which says when to stop."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
     here = running.whereabouts
-    place = address(part.protocol, here.http, here.grpc, grpc_tls=here.grpc_tls)
+    place = address(member.protocol, here.http, here.grpc, grpc_tls=here.grpc_tls)
     environment |= {"DRAGOMAN_URL": place, "DRAGOMAN_TOKEN": token}
     if running.certificates.http is not None:
         environment["SSL_CERT_FILE"] = str(running.certificates.http.files.certificate.absolute())
-    if asked and part is PLANNER:
+    if asked and member is PLANNER:
         environment["DRAGOMAN_DEMO_ASKED"] = "1"
     # -P: a file in the working directory must not stand in for a module of the same name.
-    words = ("-P", "-m", "dragoman.demo", part.name, part.id, str(running.data.path.absolute() / "demo"))
+    words = ("-P", "-m", "dragoman.demo", member.name, member.id, str(running.data.path.absolute() / "demo"))
     child = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdin=PIPE, stdout=DEVNULL, env=environment, start_new_session=True
     )
@@ -199,11 +199,11 @@ async def _play(running: Running, planner: Coroutine[Any, Any, None]) -> None:
         sys.stderr.write(words(running.data.path) + "\n")
 
 
-async def _on_stage(running: Running, parts: Sequence[Part]) -> bool:
+async def _on_stage(running: Running, parts: Sequence[DemoAgent]) -> bool:
     """Whether these came in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + ON_STAGE
-    while missing := [part.id for part in parts if not running.intake.reachable(AgentId(part.id))]:
+    while missing := [member.id for member in parts if not running.intake.reachable(AgentId(member.id))]:
         if loop.time() > end:
             log.warning("demo agents did not come", missing=missing)
             return False
@@ -215,7 +215,7 @@ def words(data: Path) -> str:
     """What there is to see, as commands that work as they stand."""
     here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
     dragoman = program()
-    *most, last = [f"{part.id} ({part.protocol})" for part in CAST if part is not PLANNER]
+    *most, last = [f"{member.id} ({member.protocol})" for member in AGENTS if member is not PLANNER]
     others = f"{', '.join(most)} and {last}"
     lines = [
         f"  the demo plays      {PLANNER.id} gives work to {others}",

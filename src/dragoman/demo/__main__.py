@@ -11,21 +11,21 @@ import sys
 from pathlib import Path
 
 from dragoman import DragomanError
-from dragoman.demo import leash
-from dragoman.demo.cast import CAST, SCRIBE
+from dragoman.demo import parent
+from dragoman.demo.roster import AGENTS, SCRIBE
 
-PARTS = {part.name: part for part in CAST}
+BY_NAME = {part.name: part for part in AGENTS}
 
 
 def main(arguments: list[str]) -> int:
-    if not 2 <= len(arguments) <= 3 or arguments[0] not in PARTS:
-        sys.stderr.write(f"usage: python -m dragoman.demo {{{','.join(PARTS)}}} ID [STATE_DIR]\n")
+    if not 2 <= len(arguments) <= 3 or arguments[0] not in BY_NAME:
+        sys.stderr.write(f"usage: python -m dragoman.demo {{{','.join(BY_NAME)}}} ID [STATE_DIR]\n")
         return 2
     part, id, *state = arguments
     # Beside a hub that logs on the same terminal; a broken link is the hub's stop more often than news.
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s [demo {id}] %(levelname)s %(message)s")
     if part != SCRIBE.name:  # its standard input is its way to the hub, which sees to its end
-        leash.end_with_parent()
+        parent.end_with_parent()
     try:
         importlib.import_module(f"dragoman.demo.{part}").run(id, Path(state[0]) if state else None)
     except DragomanError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, SyncTask
-from dragoman.demo import cast
+from dragoman.demo import roster
 
 SUITES = {"unit": (412, 0.25), "integration": (58, 0.5)}
 """Suite → (tests in it, seconds for a fifth of them)."""
@@ -20,7 +20,7 @@ REMARKS = (
 
 
 def run(id: str, state_dir: Path | None) -> None:
-    agent = Agent(id, kind=cast.CODE.kind, version="0.9.2", concurrency=4, state_dir=state_dir, grace=0.5)
+    agent = Agent(id, kind=roster.CODE.kind, version="0.9.2", concurrency=4, state_dir=state_dir, grace=0.5)
 
     @agent.on("review_change", timeout=120)
     def review_change(task: SyncTask, change: int) -> dict[str, Any]:

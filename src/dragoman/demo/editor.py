@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 
 NOTES = {
     "2.4.1": ("Fixed: the total of an invoice was rounded before tax was added.",),
@@ -37,13 +37,13 @@ def run(id: str, state_dir: Path | None) -> None:
         advice = await task.help(
             f"Is this clear to somebody who was not there? {entries[0]}",
             help_type="TECHNICAL_GUIDANCE",
-            to=cast.REVIEWER.id,
+            to=roster.REVIEWER.id,
             deadline=60,
         )
         await task.progress(50, "heard the reviewer", output=f"({advice.content})\n")
         if len(entries) > MOST:
             handed = await task.handoff(
-                cast.REVIEWER.id, "CAPABILITY_LIMIT", context={"advice": advice.content, "written": 1}, deadline=60
+                roster.REVIEWER.id, "CAPABILITY_LIMIT", context={"advice": advice.content, "written": 1}, deadline=60
             )
             if handed.accepted:
                 return {}

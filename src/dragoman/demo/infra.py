@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman import Agent, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 
 
 class Step(NamedTuple):
@@ -69,7 +69,7 @@ ANSWER_WITHIN = 30 * 60.0
 
 
 def run(id: str, state_dir: Path | None) -> None:
-    agent = Agent(id, kind=cast.INFRA.kind, version="1.4.0", concurrency=4, state_dir=state_dir, grace=0.5)
+    agent = Agent(id, kind=roster.INFRA.kind, version="1.4.0", concurrency=4, state_dir=state_dir, grace=0.5)
 
     @agent.on("run_playbook", timeout=300)
     async def run_playbook(task: Task, playbook: str, extra_vars: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -17,58 +17,58 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman import Client, DragomanError
-from dragoman.demo import cast
+from dragoman.demo import roster
 
-INFRA = cast.INFRA.address
-CODE = cast.CODE.address
-RESEARCH = cast.RESEARCH.address
-SCRIBE = cast.SCRIBE.address
-EDITOR = cast.EDITOR.address
-LAB = cast.LAB.address
+INFRA = roster.INFRA.address
+CODE = roster.CODE.address
+RESEARCH = roster.RESEARCH.address
+SCRIBE = roster.SCRIBE.address
+EDITOR = roster.EDITOR.address
+LAB = roster.LAB.address
 
 
-class Errand(NamedTuple):
+class Job(NamedTuple):
     """`then`: what only makes sense after it, given to the hub at the same time."""
 
     target: str
     work: str
     input: dict[str, Any]
-    then: Errand | None = None
+    then: Job | None = None
 
 
-DEPLOY = Errand(INFRA, "run_playbook", {"playbook": "deploy_kuma.yml", "extra_vars": {"version": "1.23.16"}})
-CERTS = Errand(INFRA, "run_playbook", {"playbook": "renew_certs.yml"})
-UPGRADE = Errand(INFRA, "run_playbook", {"playbook": "upgrade_postgres.yml"})
+DEPLOY = Job(INFRA, "run_playbook", {"playbook": "deploy_kuma.yml", "extra_vars": {"version": "1.23.16"}})
+CERTS = Job(INFRA, "run_playbook", {"playbook": "renew_certs.yml"})
+UPGRADE = Job(INFRA, "run_playbook", {"playbook": "upgrade_postgres.yml"})
 
 OPENING = (
     CERTS,
-    Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
-    Errand(CODE, "review_change", {"change": 1841}),
-    Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
-    Errand(SCRIBE, "write_report", {"topic": "latency"}),
-    Errand(EDITOR, "write_notes", {"release": "3.0.0"}),
-    Errand(LAB, "plan_study", {"ward": "sleep"}),
+    Job(INFRA, "run_playbook", {"playbook": "site.yml"}),
+    Job(CODE, "review_change", {"change": 1841}),
+    Job(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
+    Job(SCRIBE, "write_report", {"topic": "latency"}),
+    Job(EDITOR, "write_notes", {"release": "3.0.0"}),
+    Job(LAB, "plan_study", {"ward": "sleep"}),
 )
 
 ROUND = (
-    Errand(RESEARCH, "research", {"content": "What do we know about our certificates?"}),
-    Errand(INFRA, "check_host", {"host": "web-01"}),
-    Errand(CODE, "run_tests", {"suite": "integration"}),
-    Errand(INFRA, "run_playbook", {"playbook": "rotate_logs.yml"}),
-    Errand(SCRIBE, "write_report", {"topic": "backups"}),
-    Errand(CODE, "review_change", {"change": 1842}),
-    Errand(EDITOR, "write_notes", {"release": "2.4.1"}),
-    Errand(INFRA, "check_host", {"host": "web-02"}),
-    Errand(LAB, "plan_study", {"ward": "heart"}),
-    Errand(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
-    Errand(INFRA, "run_playbook", {"playbook": "site.yml"}),
-    Errand(CODE, "review_change", {"change": 1843}),
-    Errand(EDITOR, "write_notes", {"release": "3.0.0"}),
+    Job(RESEARCH, "research", {"content": "What do we know about our certificates?"}),
+    Job(INFRA, "check_host", {"host": "web-01"}),
+    Job(CODE, "run_tests", {"suite": "integration"}),
+    Job(INFRA, "run_playbook", {"playbook": "rotate_logs.yml"}),
+    Job(SCRIBE, "write_report", {"topic": "backups"}),
+    Job(CODE, "review_change", {"change": 1842}),
+    Job(EDITOR, "write_notes", {"release": "2.4.1"}),
+    Job(INFRA, "check_host", {"host": "web-02"}),
+    Job(LAB, "plan_study", {"ward": "heart"}),
+    Job(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
+    Job(INFRA, "run_playbook", {"playbook": "site.yml"}),
+    Job(CODE, "review_change", {"change": 1843}),
+    Job(EDITOR, "write_notes", {"release": "3.0.0"}),
     CERTS,
 )
 
 PACE = ((12, 3.0), (60, 6.0), (360, 10.0))
-"""The pause before each errand, up to the so-manieth; then a minute: a demo left running fills no disk."""
+"""The pause before each job, up to the so-manieth; then a minute: a demo left running fills no disk."""
 SLOWEST = 60.0
 
 MOST_AT_ONCE = 6
@@ -93,25 +93,25 @@ async def _plan(id: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
     room = asyncio.Semaphore(MOST_AT_ONCE)
     # The client is closed first: then everybody who waits for a result is told, instead of being torn away.
-    async with asyncio.TaskGroup() as under_way, Client(id=id, kind=cast.PLANNER.kind) as hub:
+    async with asyncio.TaskGroup() as under_way, Client(id=id, kind=roster.PLANNER.kind) as hub:
         under_way.create_task(_ask_people(hub))
-        for errand in OPENING:
-            under_way.create_task(_run(hub, errand, room))
-        for errand, pause in zip(itertools.cycle(ROUND), pauses(), strict=False):
+        for job in OPENING:
+            under_way.create_task(_run(hub, job, room))
+        for job, pause in zip(itertools.cycle(ROUND), pauses(), strict=False):
             await asyncio.sleep(pause)
             async with room:  # nobody works: then nothing is added either
                 pass
-            under_way.create_task(_run(hub, errand, room))
+            under_way.create_task(_run(hub, job, room))
 
 
-async def _run(hub: Client, errand: Errand, room: asyncio.Semaphore) -> None:
+async def _run(hub: Client, job: Job, room: asyncio.Semaphore) -> None:
     """Errands may fail, that is part of the play; the hub has the story."""
     async with room:
         with contextlib.suppress(DragomanError):
-            task = await hub.submit(errand.target, errand.work, errand.input)
+            task = await hub.submit(job.target, job.work, job.input)
             tasks = [task]
-            if errand.then is not None:
-                after = errand.then
+            if job.then is not None:
+                after = job.then
                 tasks.append(await hub.submit(after.target, after.work, after.input, dependencies=[task]))
             await asyncio.gather(*map(hub.result, tasks), return_exceptions=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman import Agent, HandshakeRequest, Reject, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 
 WARDS = {"sleep": ("P-101", "P-204", "P-377"), "heart": ("P-018", "P-204")}
 """Ward → who was there. Nobody of them exists."""
@@ -21,11 +21,11 @@ class Record:
 
 
 def run(id: str, state_dir: Path | None) -> None:
-    agent = Agent(id, domain=cast.CLINIC, version="2.1.0", concurrency=4, state_dir=state_dir, grace=0.5)
+    agent = Agent(id, domain=roster.CLINIC, version="2.1.0", concurrency=4, state_dir=state_dir, grace=0.5)
 
     @agent.on_handshake
     async def decide(request: HandshakeRequest) -> bool | Reject:
-        return True if request.source == cast.LAB.id else Reject(f"{id} works with {cast.LAB.id} only")
+        return True if request.source == roster.LAB.id else Reject(f"{id} works with {roster.LAB.id} only")
 
     @agent.task("list_patients", requires=("read:records",))
     async def list_patients(ward: str) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 
 SHELF = {
     "backups": "Nightly, to another machine, encrypted. The last restore that was tried took 14 minutes and was whole.",
@@ -21,7 +21,7 @@ UNKNOWN = "Nothing is written about that here. It may be worth asking the people
 
 
 def run(id: str, state_dir: Path | None) -> None:
-    agent = Agent(id, kind=cast.RESEARCH.kind, version="0.3.0", concurrency=1, state_dir=state_dir, grace=0.5)
+    agent = Agent(id, kind=roster.RESEARCH.kind, version="0.3.0", concurrency=1, state_dir=state_dir, grace=0.5)
 
     @agent.on("research", timeout=120)
     async def research(task: Task, content: str) -> dict[str, Any]:

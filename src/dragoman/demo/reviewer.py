@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Accept, Agent, HandoffRequest, HelpRequest, Reject, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 from dragoman.demo.editor import NOTES
 
 
@@ -21,8 +21,8 @@ def run(id: str, state_dir: Path | None) -> None:
 
     @agent.on_handoff
     async def decide(request: HandoffRequest) -> Accept | Reject:
-        if request.from_agent != cast.EDITOR.id:
-            return Reject(f"{id} works for {cast.EDITOR.id} only")
+        if request.from_agent != roster.EDITOR.id:
+            return Reject(f"{id} works for {roster.EDITOR.id} only")
         return Accept(requirements=("the entries, in any order",))
 
     @agent.on("write_notes", timeout=120)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import Agent, Task
-from dragoman.demo import cast
+from dragoman.demo import roster
 from dragoman.demo.research import SHELF, UNKNOWN
 
 
 def run(id: str, state_dir: Path | None) -> None:
-    agent = Agent(id, kind=cast.SCRIBE.kind, version="0.1.0", concurrency=4, state_dir=state_dir, grace=0.5)
+    agent = Agent(id, kind=roster.SCRIBE.kind, version="0.1.0", concurrency=4, state_dir=state_dir, grace=0.5)
 
     @agent.on("write_report", timeout=120)
     async def write_report(task: Task, topic: str) -> dict[str, Any]:

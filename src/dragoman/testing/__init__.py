@@ -11,11 +11,11 @@ is the one of `app/wiring.py`.
 
     plugin    the pytest fixture; loaded in every run of pytest, so it imports nothing until it is used
     hub       what a test has in hand: plain, blocking methods
-    stage     what lives on the loop of the hub's thread: hub, agents, clients, their wires
-    flow      how time passes, and how one waits for a task
-    clock     time that is told to pass; human, faults: the other two hands of a test
-    loop      the thread, and whether anything happens on it
-    relay     one agent's wire, which can be cut
+    environment  what lives on the loop of the hub's thread: the hub, agents, clients, their connections
+    scheduler    moves the clock to the next thing that is due, and waits for a task
+    clock        a clock that only the test moves; human: a scripted person; faults: lost messages, broken connections
+    loop         the thread, and whether anything happens on it
+    relay        one agent's connection to the hub, which can be cut
 
 Names are loaded when they are first used, as those of `dragoman` itself.
 """
@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.testing.clock import Clock
+    from dragoman.testing.environment import Pass
     from dragoman.testing.errors import Misused, Stuck
     from dragoman.testing.faults import Faults
     from dragoman.testing.hub import Hub
     from dragoman.testing.human import Human
-    from dragoman.testing.stage import Pass
 
 __all__ = ["Clock", "Faults", "Hub", "Human", "Misused", "Pass", "Stuck"]
 
@@ -41,7 +41,7 @@ _HOMES = {
     "Hub": "hub",
     "Human": "human",
     "Misused": "errors",
-    "Pass": "stage",
+    "Pass": "environment",
     "Stuck": "errors",
 }
 

@@ -28,8 +28,8 @@ from dragoman.sdk.runtime import RealWorld
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:
+    from dragoman.testing.environment import Environment
     from dragoman.testing.loop import LoopThread
-    from dragoman.testing.stage import Stage
 
 
 class Timer:
@@ -121,22 +121,22 @@ class VirtualWorld(RealWorld):
 class Clock:
     """The hub's time, in a test's hands."""
 
-    def __init__(self, thread: LoopThread, stage: Stage) -> None:
+    def __init__(self, thread: LoopThread, environment: Environment) -> None:
         self._thread = thread
-        self._stage = stage
+        self._environment = environment
 
     @property
     def now(self) -> datetime:
-        return self._stage.world.now()
+        return self._environment.world.now()
 
     def advance(self, seconds: float | timedelta) -> None:
         """Let so much time pass, at once: everything that becomes due on the way happens, in its order."""
-        self._thread.do(self._stage.flow.advance(self.micros(seconds)))
-        self._stage.complain()
+        self._thread.do(self._environment.scheduler.advance(self.micros(seconds)))
+        self._environment.raise_noted()
 
     async def sleep(self, seconds: float) -> None:
         """For handlers: wait until so much of this time has passed. (`asyncio.sleep` waits for real.)"""
-        await self._stage.world.sleep(seconds)
+        await self._environment.world.sleep(seconds)
 
     @staticmethod
     def micros(seconds: float | timedelta) -> int:

@@ -16,8 +16,8 @@ from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:
     from dragoman.sdk.agent import Agent
+    from dragoman.testing.environment import Environment
     from dragoman.testing.loop import LoopThread
-    from dragoman.testing.stage import Stage
 
 What = Literal["request", "response"]
 
@@ -78,9 +78,9 @@ class LossyLink:
 
 
 class Faults:
-    def __init__(self, thread: LoopThread, stage: Stage) -> None:
+    def __init__(self, thread: LoopThread, environment: Environment) -> None:
         self._thread = thread
-        self._stage = stage
+        self._environment = environment
 
     def drop_response(self, agent: str | Agent, *, times: int = 1) -> None:
         """The next results of this agent do not reach the hub: the work was done, and nobody knows."""
@@ -92,19 +92,19 @@ class Faults:
 
     def disconnect(self, agent: str | Agent) -> None:
         """Break this agent's connections, without a goodbye. It comes back by itself."""
-        self._thread.do(self._stage.disconnect(self._stage.part(agent)))
+        self._thread.do(self._environment.disconnect(self._environment.runner(agent)))
 
     def restart_hub(self) -> None:
         """The hub stops, with no time for anybody to finish, and starts again from its store. Its agents come back."""
-        self._thread.do(self._stage.restart())
-        self._stage.complain()
+        self._thread.do(self._environment.restart())
+        self._environment.raise_noted()
 
     def dropped(self, agent: str | Agent) -> dict[str, int]:
         """How much of what was planned has happened: {"request": 0, "response": 2}."""
-        happened = self._stage.part(agent).losses.happened
+        happened = self._environment.runner(agent).losses.happened
         return {"request": happened["request"], "response": happened["response"]}
 
     def _plan(self, agent: str | Agent, what: What, times: int) -> None:
         if times < 1:
             raise Misused(f"say how many to lose, at least 1: drop_{what}(…, times=1), not times={times}")
-        self._stage.part(agent).losses.planned[what] += times
+        self._environment.runner(agent).losses.planned[what] += times

@@ -20,15 +20,15 @@ from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, TaskInfo
 from dragoman.sdk.sync import SyncClient
 from dragoman.testing.clock import Clock
+from dragoman.testing.environment import Environment, Pass, logs, settings_of
 from dragoman.testing.errors import Misused
 from dragoman.testing.faults import Faults
 from dragoman.testing.human import Human
 from dragoman.testing.loop import LoopThread
-from dragoman.testing.stage import Pass, Stage, logs, settings_of
 
 T = TypeVar("T")
 
-MADE_AT_START = ("clock", "human", "faults", "aio", "_stage")
+MADE_AT_START = ("clock", "human", "faults", "aio", "_environment")
 CALLER = "tester"
 """Who calls over a protocol, unless the test says who."""
 
@@ -53,7 +53,7 @@ class Hub:
         place = data or Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-test-")))
         self._settings = settings_of(place / "hub", store, settings or {})
         self._thread: LoopThread | None = None
-        self._stage: Stage
+        self._environment: Environment
         self.clock: Clock
         """Its time: `hub.clock.advance(60)`."""
         self.human: Human
@@ -73,14 +73,14 @@ class Hub:
             raise Misused("this hub has been started already: make another one, Hub(…)")
         self._closing.enter_context(logs())
         thread = self._thread = LoopThread()
-        self._stage = Stage(self._settings, thread.listener)
-        self.clock = Clock(thread, self._stage)
-        self.human = Human(thread, self._stage)
-        self.faults = Faults(thread, self._stage)
+        self._environment = Environment(self._settings, thread.listener)
+        self.clock = Clock(thread, self._environment)
+        self.human = Human(thread, self._environment)
+        self.faults = Faults(thread, self._environment)
         self.aio = Aio(self)
-        self._stage.is_spoken = lambda: self.human.is_speaking
+        self._environment.is_answering = lambda: self.human.is_answering
         try:
-            thread.do(self._stage.open())
+            thread.do(self._environment.open())
         except BaseException:
             self.__exit__()
             raise
@@ -91,11 +91,11 @@ class Hub:
             thread = self._thread
             assert thread is not None
             try:
-                thread.do(self._stage.close())
+                thread.do(self._environment.close())
             finally:
                 thread.end()
         if not any(exc):
-            self._stage.complain()
+            self._environment.raise_noted()
 
     # --- agents ---
 
@@ -113,13 +113,13 @@ class Hub:
         `transport` is "ws" or "http" where there is a choice. `capabilities` are what the hub lets it ask for (a2acp).
         Its own token and address are not used, and its `state_dir` is one of the test's.
         """
-        self._do(self._stage.add(agent, protocol, transport, capabilities=tuple(capabilities), role=role))
+        self._do(self._environment.add(agent, protocol, transport, capabilities=tuple(capabilities), role=role))
         return agent
 
     def remove(self, agent: str | Agent, *, kill: bool = True) -> None:
         """The agent is gone, as if its process was killed; with `kill=False` it is asked to end, as by SIGTERM in a
         deployment, and has its `grace` to finish. The hub still knows it; `add` brings it back."""
-        self._do(self._stage.remove(agent, kill=kill))
+        self._do(self._environment.remove(agent, kill=kill))
 
     def let_in(
         self,
@@ -135,11 +135,11 @@ class Hub:
     ) -> Pass:
         """An address and a token, for agents and clients that are not the SDK's, or run elsewhere."""
         fields = {"kind": kind, "role": role, "domain": domain, "version": version}
-        return self._do(self._stage.let_in(id, protocol, transport, capabilities=tuple(capabilities), **fields))
+        return self._do(self._environment.let_in(id, protocol, transport, capabilities=tuple(capabilities), **fields))
 
     def allow(self, source: str, target: str) -> None:
         """Agents of the one domain may ask those of the other (a2acp), as by `dragoman policy allow`."""
-        self._do(self._stage.allow(source, target))
+        self._do(self._environment.allow(source, target))
 
     # --- work ---
 
@@ -153,11 +153,11 @@ class Hub:
 
     def result(self, task_id: str) -> Any:
         """As `Client.result`; time passes as in `call`."""
-        return self._do(self._stage.flow.result(task_id, self.patience))
+        return self._do(self._environment.scheduler.result(task_id, self.patience))
 
     def task(self, task_id: str) -> TaskInfo:
         """The task as it is now."""
-        return self._do(self._stage.people.task(task_id))
+        return self._do(self._environment.people.task(task_id))
 
     def events(self, task_id: str) -> list[Event]:
         """What happened to a task so far; all of it, if it is over."""
@@ -165,7 +165,7 @@ class Hub:
 
     def settle(self) -> None:
         """Wait until nothing is on its way. Time stands still."""
-        self._do(self._stage.flow.settle())
+        self._do(self._environment.scheduler.settle())
 
     # --- callers ---
 
@@ -181,7 +181,7 @@ class Hub:
         return SyncClient(**self._caller(protocol, id, given))
 
     def _caller(self, protocol: str | None, id: str, given: dict[str, Any]) -> dict[str, Any]:
-        world = self._stage.world
+        world = self._environment.world
         if protocol is None:
             if given:
                 raise Misused(f"{', '.join(given)}: only for a client that speaks a protocol, hub.client('chiffon', …)")
@@ -194,34 +194,34 @@ class Hub:
     @property
     def url(self) -> str:
         """Of its HTTP port, the same over restarts; with `admin_token`, the management API."""
-        return self._stage.url
+        return self._environment.url
 
     @property
     def admin_token(self) -> str:
-        return self._stage.running.admin_token
+        return self._environment.running.admin_token
 
     # --- on the hub's thread ---
 
     async def _call(self, first: str, second: Any, rest: dict[str, Any]) -> Any:
         if isinstance(second, str):
-            task = await self._stage.submit(first, second, rest, {})
+            task = await self._environment.submit(first, second, rest, {})
         elif second is None or isinstance(second, Mapping):
-            task = await self._stage.submit(rest.pop("agent", None), first, second or {}, rest)
+            task = await self._environment.submit(rest.pop("agent", None), first, second or {}, rest)
         else:
             raise Misconfigured('call("deployer", "run_playbook", playbook="x.yml"), or call("run_playbook", {…})')
-        return await self._stage.flow.result(task, self.patience)
+        return await self._environment.scheduler.result(task, self.patience)
 
     async def _submit(
         self, target: str | None, work: str, input: Mapping[str, Any] | None, options: dict[str, Any]
     ) -> str:
-        task = await self._stage.submit(target, work, input or {}, options)
-        await self._stage.flow.come_to_rest()
+        task = await self._environment.submit(target, work, input or {}, options)
+        await self._environment.scheduler.come_to_rest()
         return task
 
     async def _events(self, task_id: str) -> list[Event]:
         told: list[Event] = []
-        last = await self._stage.last_event(task_id)
-        async for event in self._stage.people.events(task_id):
+        last = await self._environment.last_event(task_id)
+        async for event in self._environment.people.events(task_id):
             told.append(event)
             if event.seq >= last:
                 break
@@ -230,7 +230,7 @@ class Hub:
     def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._thread is not None
         done = self._thread.do(coroutine)
-        self._stage.complain()
+        self._environment.raise_noted()
         return done
 
 
@@ -249,16 +249,16 @@ class Aio:
         return await self._do(self._hub._submit(target, work, input, options))
 
     async def result(self, task_id: str) -> Any:
-        return await self._do(self._hub._stage.flow.result(task_id, self._hub.patience))
+        return await self._do(self._hub._environment.scheduler.result(task_id, self._hub.patience))
 
     async def advance(self, seconds: float | timedelta) -> None:
-        await self._do(self._hub._stage.flow.advance(Clock.micros(seconds)))
+        await self._do(self._hub._environment.scheduler.advance(Clock.micros(seconds)))
 
     async def settle(self) -> None:
-        await self._do(self._hub._stage.flow.settle())
+        await self._do(self._hub._environment.scheduler.settle())
 
     async def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._hub._thread is not None
         done = await asyncio.wrap_future(self._hub._thread.post(coroutine))
-        self._hub._stage.complain()
+        self._hub._environment.raise_noted()
         return done

@@ -19,8 +19,8 @@ from dragoman.sdk.events import Question
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:
+    from dragoman.testing.environment import Environment
     from dragoman.testing.loop import LoopThread
-    from dragoman.testing.stage import Stage
 
 
 class Script:
@@ -41,13 +41,13 @@ class Script:
 
 
 class Human:
-    def __init__(self, thread: LoopThread, stage: Stage) -> None:
+    def __init__(self, thread: LoopThread, environment: Environment) -> None:
         self._thread = thread
-        self._stage = stage
+        self._environment = environment
         self._scripts: list[Script] = []
         self._rows: dict[QuestionId, Row] = {}
         self._replying: dict[QuestionId, asyncio.Task[None]] = {}
-        stage.on_question = self._hear
+        environment.on_question = self._on_question
 
     def answers(self, *answers: Any | Callable[[Question], Any], to: str | re.Pattern[str] | None = None) -> None:
         """What the person says from now on, also to questions that wait already: `answers("no")`.
@@ -58,8 +58,8 @@ class Human:
         if not answers:
             raise Misused('say what the person answers: hub.human.answers("no")')
         self._scripts.append(Script(answers, to))
-        self._thread.do(self._catch_up())
-        self._stage.complain()
+        self._thread.do(self._reply_to_open())
+        self._environment.raise_noted()
 
     def silence(self) -> None:
         """Say nothing from now on."""
@@ -68,25 +68,25 @@ class Human:
     @property
     def asked(self) -> list[Question]:
         """What people were asked so far, in its order; `question` is the text, `answer` what was said."""
-        return [_told(row) for row in list(self._rows.values())]
+        return [_question_of(row) for row in list(self._rows.values())]
 
     # --- on the hub's loop ---
 
     @property
-    def is_speaking(self) -> bool:
+    def is_answering(self) -> bool:
         return bool(self._replying)
 
-    def _hear(self, row: Row) -> None:
+    def _on_question(self, row: Row) -> None:
         if row.status is QuestionStatus.OPEN or row.id in self._rows:
             self._rows[row.id] = row
-            self._consider(row)
+            self._reply_if_scripted(row)
 
-    async def _catch_up(self) -> None:
+    async def _reply_to_open(self) -> None:
         for row in list(self._rows.values()):
-            self._consider(row)
+            self._reply_if_scripted(row)
         await asyncio.gather(*self._replying.values())
 
-    def _consider(self, row: Row) -> None:
+    def _reply_if_scripted(self, row: Row) -> None:
         if row.status is not QuestionStatus.OPEN or row.id in self._replying:
             return
         fitting = [script for script in self._scripts if script.fits(row.question)]
@@ -98,17 +98,19 @@ class Human:
 
     async def _reply(self, row: Row, script: Script) -> None:
         try:
-            answer = script.next(_told(row))
-            await self._stage.people.answer(row.id, answer)
+            answer = script.next(_question_of(row))
+            await self._environment.people.answer(row.id, answer)
         except (Conflict, NotFound):
             pass  # its time was over, or somebody else was faster
         except DragomanError as error:
-            self._stage.note(Misused(f"the person's answer to {row.question!r} was not taken: {error}"))
+            self._environment.note_error(Misused(f"the person's answer to {row.question!r} was not taken: {error}"))
         except Exception as error:
-            self._stage.note(Misused(f"the person could not say what to answer to {row.question!r}: {error!r}"))
+            self._environment.note_error(
+                Misused(f"the person could not say what to answer to {row.question!r}: {error!r}")
+            )
 
 
-def _told(row: Row) -> Question:
+def _question_of(row: Row) -> Question:
     return Question(
         id=row.id,
         task_id=row.task or "",

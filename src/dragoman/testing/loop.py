@@ -31,14 +31,14 @@ BLOCKED = (
 class Listener(selectors.DefaultSelector):
     """Counts the turns of the loop, and how often something came."""
 
-    heard = 0
+    activity = 0
     turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(timeout)
         self.turns += 1
         if found:
-            self.heard += 1
+            self.activity += 1
         return found
 
 

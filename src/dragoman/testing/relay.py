@@ -14,41 +14,41 @@ class Relay:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
-        self._is_led = asyncio.Event()
-        self._is_led.set()
+        self._has_target = asyncio.Event()
+        self._has_target.set()
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._join, HOST, 0)
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
         self.address = f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        self._is_led.set()
+        self._has_target.set()
         self.cut()
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
-    def hold(self) -> None:
-        """Nobody is at the other end: whoever connects waits for `lead`."""
-        self._is_led.clear()
+    def disconnect_target(self) -> None:
+        """Nobody is at the other end: whoever connects waits for `connect_to`."""
+        self._has_target.clear()
 
-    def lead(self, target: str) -> None:
+    def connect_to(self, target: str) -> None:
         self.target = target
-        self._is_led.set()
+        self._has_target.set()
 
     def cut(self) -> None:
         """Every connection breaks, without a goodbye; what was on its way is lost. New ones may be made at once."""
         for writer in list(self._writers):
             writer.transport.abort()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._pumps.add(task)
         self._writers.add(writer)
         onward: asyncio.StreamWriter | None = None
         try:
-            await self._is_led.wait()
+            await self._has_target.wait()
             host, _, port = self.target.rpartition(":")
             there, onward = await asyncio.open_connection(host, int(port))
             self._writers.add(onward)

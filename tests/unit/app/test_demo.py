@@ -26,12 +26,12 @@ from dragoman.app import demo
 from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.demo import code, infra, planner
-from dragoman.demo.cast import CAST, SCRIBE
+from dragoman.demo.roster import AGENTS, SCRIBE
 from dragoman.security.tokens import token_hash
 
 PATIENCE = 60.0
-MAY_IMPORT = ("dragoman", "dragoman.demo", "dragoman.demo.cast", "dragoman.demo.editor", "dragoman.demo.research")
-COMERS = [part for part in CAST if part is not SCRIBE]
+MAY_IMPORT = ("dragoman", "dragoman.demo", "dragoman.demo.roster", "dragoman.demo.editor", "dragoman.demo.research")
+COMERS = [member for member in AGENTS if member is not SCRIBE]
 """Those who come in by a door; the scribe is the hub's own child."""
 
 
@@ -48,11 +48,11 @@ def test_the_demo_is_built_on_nothing_but_what_users_have() -> None:
 
 
 def test_every_errand_is_one_that_somebody_does() -> None:
-    parts = {part.address for part in CAST}
+    parts = {member.address for member in AGENTS}
     errands = [*planner.OPENING, *planner.ROUND, planner.UPGRADE, planner.DEPLOY]
-    assert {errand.target for errand in errands} < parts
-    assert {errand.input["playbook"] for errand in errands if errand.work == "run_playbook"} <= set(infra.PLAYBOOKS)
-    assert {errand.input["suite"] for errand in errands if errand.work == "run_tests"} <= set(code.SUITES)
+    assert {job.target for job in errands} < parts
+    assert {job.input["playbook"] for job in errands if job.work == "run_playbook"} <= set(infra.PLAYBOOKS)
+    assert {job.input["suite"] for job in errands if job.work == "run_tests"} <= set(code.SUITES)
     assert [name for name, book in infra.PLAYBOOKS.items() if book.asks] == [planner.UPGRADE.input["playbook"]]
     assert infra.PLAYBOOKS[planner.CERTS.input["playbook"]].breaks
 
@@ -98,8 +98,8 @@ async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
     await world.start()
     running: Any = SimpleNamespace(intake=world.intake)
     first, second = await demo.let_in(running), await demo.let_in(running)
-    assert set(first) == set(second) == {part.id for part in COMERS}
-    known = {part.id: (part.domain, part.protocol) for part in COMERS}
+    assert set(first) == set(second) == {member.id for member in COMERS}
+    known = {member.id: (member.domain, member.protocol) for member in COMERS}
     assert not set(first.values()) & set(second.values())
     for id, token in second.items():
         agent = world.intake.agent_of(token_hash(token))
@@ -220,7 +220,7 @@ async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command
         assert last.kind == "completed"
 
     children = hub.children()
-    assert sorted(words[-3] for words in children.values()) == sorted(part.id for part in COMERS)
+    assert sorted(words[-3] for words in children.values()) == sorted(member.id for member in COMERS)
     assert hub.end(signal.SIGTERM) == 0
     assert gone(list(children), 0.0), "children outlive the hub"
     assert "the demo plays" in hub.said()

@@ -1,7 +1,7 @@
-"""What lives on the loop of the hub's thread: the hub itself, the agents at work, whoever calls, and their wires.
+"""What lives on the loop of the hub's thread: the hub itself, the agents, the callers, and their connections.
 
-    agent ──▶ link that can lose ──▶ its relay ──▶ the hub's door        (one relay for each agent)
-    clients, people ───────────────▶ the front ──▶ the hub's door        (one relay for HTTP, one for gRPC)
+    agent ──▶ link that can lose ──▶ its relay ──▶ the hub's port        (one relay for each agent)
+    clients, people ───────────────▶ a relay ────▶ the hub's port        (one relay for HTTP, one for gRPC)
 
 The hub is what `app/wiring.py` makes of its settings. The relays' ports stay the same over a restart, the hub's own do
 not: so no port is fixed, and none has to be had twice.
@@ -37,9 +37,9 @@ from dragoman.sdk.work.signature import Handler
 from dragoman.testing.clock import VirtualWorld
 from dragoman.testing.errors import Misused, Stuck
 from dragoman.testing.faults import Losses, LossyLink
-from dragoman.testing.flow import Flow
 from dragoman.testing.loop import Listener
 from dragoman.testing.relay import Relay
+from dragoman.testing.scheduler import Scheduler
 
 TRANSPORTS: Mapping[str, tuple[str, ...]] = {
     "chiffon": ("ws", "http"),
@@ -54,7 +54,7 @@ STORES = ("memory", "sqlite")
 DOMAIN = "tests"
 """Of an agent that names none, where the protocol needs one."""
 
-COME = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds for an agent to connect."""
 
 
@@ -65,7 +65,7 @@ class Pass(NamedTuple):
     token: str
 
 
-class Part:
+class AgentRunner:
     """An agent at work."""
 
     def __init__(self, agent: Agent, protocol: str, relay: Relay) -> None:
@@ -81,7 +81,7 @@ class Part:
         return AgentId(self.agent.id)
 
 
-class Onlooker(Metrics):
+class QuestionWatch(Metrics):
     """Sees questions come and go, in the commit that makes them."""
 
     def __init__(self, tell: Callable[[Question], None]) -> None:
@@ -119,44 +119,44 @@ def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
         raise Misused(f"there is no setting {error}; `dragoman config show` lists them all") from None
 
 
-class Stage:
+class Environment:
     def __init__(self, settings: Settings, listener: Listener) -> None:
         self.settings = settings
         self.world = VirtualWorld()
         self.people: Client
         self.running: Running
-        self.is_up = asyncio.Event()
+        self.hub_is_up = asyncio.Event()
         self.on_question: Callable[[Question], None] = lambda row: None
-        self.is_spoken: Callable[[], bool] = lambda: False
+        self.is_answering: Callable[[], bool] = lambda: False
         """Whether the person is about to answer."""
         self.api: ApiClient
-        self.flow = Flow(self, listener)
-        self._life = AsyncExitStack()
-        self._front = Relay("")
-        self._grpc_front = Relay("")
-        self._cast: dict[AgentId, Part] = {}
-        self._troubles: list[Exception] = []
+        self.scheduler = Scheduler(self, listener)
+        self._hub_context = AsyncExitStack()
+        self._http_relay = Relay("")
+        self._grpc_relay = Relay("")
+        self._runners: dict[AgentId, AgentRunner] = {}
+        self._errors: list[Exception] = []
 
     # --- its life ---
 
     async def open(self) -> None:
         await self._start()
-        await self._front.open()
-        await self._grpc_front.open()
+        await self._http_relay.open()
+        await self._grpc_relay.open()
         self.api = ApiClient(parse(self.url, self.running.admin_token), self.world)
         self.people = Client(backend=self.api, world=self.world)
 
     async def _start(self) -> None:
-        onlooker = Onlooker(lambda row: self.on_question(row))
-        hub = wired(self.settings, clock=self.world.instant, metrics=onlooker)
-        self.running = await self._life.enter_async_context(hub)
+        watch = QuestionWatch(lambda row: self.on_question(row))
+        hub = wired(self.settings, clock=self.world.instant, metrics=watch)
+        self.running = await self._hub_context.enter_async_context(hub)
         for protocol, relay in self._relays():
-            relay.lead(self._target(protocol))
-        self.is_up.set()
+            relay.connect_to(self._target(protocol))
+        self.hub_is_up.set()
 
     def _relays(self) -> list[tuple[str, Relay]]:
-        fronts = [("chiffon", self._front), ("coven", self._grpc_front)]
-        return fronts + [(part.protocol, part.relay) for part in self._cast.values()]
+        relays = [("chiffon", self._http_relay), ("coven", self._grpc_relay)]
+        return relays + [(runner.protocol, runner.relay) for runner in self._runners.values()]
 
     def _target(self, protocol: str) -> str:
         return self.running.grpc if protocol == "coven" else self.running.serving.url.removeprefix("http://")
@@ -167,67 +167,69 @@ class Stage:
                 "this hub keeps everything in memory and would forget it all: give the test a hub with a store,"
                 ' @pytest.mark.dragoman(store="sqlite")'
             )
-        self.is_up.clear()
+        self.hub_is_up.clear()
         for _, relay in self._relays():
-            relay.hold()
-        await self._life.aclose()
+            relay.disconnect_target()
+        await self._hub_context.aclose()
         await self._start()
-        await asyncio.gather(*(self._come(part) for part in self._cast.values()))
+        await asyncio.gather(*(self._wait_until_reachable(runner) for runner in self._runners.values()))
 
     async def close(self) -> None:
-        for part in list(self._cast.values()):
-            await self._dismiss(part)
+        for runner in list(self._runners.values()):
+            await self._dismiss(runner)
         if hasattr(self, "people"):
             await self.people.__aexit__()
-        await self._life.aclose()
-        for relay in (self._front, self._grpc_front):
+        await self._hub_context.aclose()
+        for relay in (self._http_relay, self._grpc_relay):
             await relay.close()
 
     @property
     def url(self) -> str:
-        return f"http://{self._front.address}"
+        return f"http://{self._http_relay.address}"
 
     # --- what went wrong beside what was asked ---
 
-    def note(self, trouble: Exception) -> None:
-        self._troubles.append(trouble)
+    def note_error(self, error: Exception) -> None:
+        self._errors.append(error)
 
     @property
-    def is_troubled(self) -> bool:
-        return bool(self._troubles)
+    def has_errors(self) -> bool:
+        return bool(self._errors)
 
-    def complain(self) -> None:
+    def raise_noted(self) -> None:
         """On any thread."""
-        if self._troubles:
-            raise self._troubles.pop(0)
+        if self._errors:
+            raise self._errors.pop(0)
 
     # --- what happens ---
 
     @property
-    def is_elsewhere(self) -> bool:
+    def has_other_threads(self) -> bool:
         """Whether gRPC's threads, or the store's process, have a part in what happens."""
-        return self.settings.store.kind != "memory" or any(part.protocol == "coven" for part in self._cast.values())
+        return self.settings.store.kind != "memory" or any(
+            runner.protocol == "coven" for runner in self._runners.values()
+        )
 
     @property
     def at_work(self) -> list[Handler]:
         """The handlers that run now."""
-        return [handler for part in self._cast.values() for handler in part.agent.at_work]
+        return [handler for runner in self._runners.values() for handler in runner.agent.at_work]
 
     async def in_flight(self) -> int:
         """How many tasks run by the hub's books and with no agent, or the other way round: what is said of them is on
         its way, or lost."""
         intake, count = self.running.intake, 0
-        for part in self._cast.values():
-            active = [await intake.store.task(id) for id in intake.load_of(part.id)]
+        for runner in self._runners.values():
+            active = [await intake.store.task(id) for id in intake.load_of(runner.id)]
             running = sum(task is not None and task.status is not Status.WAITING for task in active)
-            count += abs(running - len(part.agent.at_work))
+            count += abs(running - len(runner.agent.at_work))
         return count
 
     # --- who is there ---
 
     async def let_in(self, id: str, protocol: str, transport: str | None = None, **fields: Any) -> Pass:
         """A fresh token for it; whoever had one before has none any more."""
-        way, there = self._way(protocol, transport), self.running.intake.agent(AgentId(id))
+        scheme, there = self._scheme(protocol, transport), self.running.intake.agent(AgentId(id))
         if there is not None and there.protocol != protocol:
             raise Misused(f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own")
         if protocol == "a2acp" and fields.get("domain") is None:
@@ -237,9 +239,11 @@ class Stage:
             token = await (self.api.add_agent(id, protocol, **known) if there is None else self.api.new_token(id))
         except DragomanError as error:
             raise Misused(f"the hub does not let {id!r} in: {error}") from None
-        return Pass(f"{way}://{self._grpc_front.address if protocol == 'coven' else self._front.address}", token)
+        return Pass(
+            f"{scheme}://{self._grpc_relay.address if protocol == 'coven' else self._http_relay.address}", token
+        )
 
-    def _way(self, protocol: str, transport: str | None) -> str:
+    def _scheme(self, protocol: str, transport: str | None) -> str:
         known = TRANSPORTS.get(protocol)
         if known is None:
             raise Misused(f"there is no protocol {protocol!r}: {', '.join(TRANSPORTS)}")
@@ -255,90 +259,92 @@ class Stage:
             raise Misused(
                 f"add takes a dragoman.Agent, not {type(agent).__name__}; hub.let_in is for agents of another make"
             )
-        if AgentId(agent.id) in self._cast:
+        if AgentId(agent.id) in self._runners:
             raise Misused(f"{agent.id!r} is at work here already: take it away first, with hub.remove({agent.id!r})")
-        way = self._way(protocol, transport)
+        scheme = self._scheme(protocol, transport)
         is_new = self.running.intake.agent(AgentId(agent.id)) is None
         mine = {"kind": agent.kind, "domain": agent.domain, "version": agent.version}
         _, token = await self.let_in(agent.id, protocol, transport, **mine, **fields)
         relay = Relay(self._target(protocol))
         await relay.open()
-        part = self._cast[AgentId(agent.id)] = Part(agent, protocol, relay)
+        runner = self._runners[AgentId(agent.id)] = AgentRunner(agent, protocol, relay)
         serving = agent.serve_in(
             self.world,
-            parse(f"{way}://{relay.address}", token),
+            parse(f"{scheme}://{relay.address}", token),
             state_dir=Path(self.settings.data) / "agents-of-tests",
-            through=lambda link: LossyLink(link, part.losses),
+            through=lambda link: LossyLink(link, runner.losses),
         )
-        part.serving = asyncio.create_task(serving, name=f"agent {agent.id}")
+        runner.serving = asyncio.create_task(serving, name=f"agent {agent.id}")
         try:
-            await self._come(part)
+            await self._wait_until_reachable(runner)
         except BaseException:
-            await self._dismiss(part)
+            await self._dismiss(runner)
             if is_new:
-                await self.running.intake.execute(RemoveAgent(principal=ADMIN, agent=part.id))
+                await self.running.intake.execute(RemoveAgent(principal=ADMIN, agent=runner.id))
             raise
-        part.on_leaving = lambda task: self._left(part, task)
-        part.serving.add_done_callback(part.on_leaving)
+        runner.on_leaving = lambda task: self._on_left(runner, task)
+        runner.serving.add_done_callback(runner.on_leaving)
 
-    async def _come(self, part: Part) -> None:
+    async def _wait_until_reachable(self, runner: AgentRunner) -> None:
         """Until the hub can give it work."""
-        assert part.serving is not None
+        assert runner.serving is not None
         loop = asyncio.get_running_loop()
-        end = loop.time() + COME
-        while not self.running.intake.reachable(part.id):
-            if part.serving.done():
-                part.serving.result()
-            if part.serving.done() or loop.time() > end:
-                raise Stuck(f"{part.id} did not connect over {part.protocol} within {COME:g} s: its log says why")
+        end = loop.time() + CONNECT_SECONDS
+        while not self.running.intake.reachable(runner.id):
+            if runner.serving.done():
+                runner.serving.result()
+            if runner.serving.done() or loop.time() > end:
+                raise Stuck(
+                    f"{runner.id} did not connect over {runner.protocol} within {CONNECT_SECONDS:g} s: its log says why"
+                )
             await asyncio.sleep(0.001)
-        await self.flow.settle()
+        await self.scheduler.settle()
 
-    def _left(self, part: Part, task: asyncio.Task[None]) -> None:
-        if part.id not in self._cast or task.cancelled():
+    def _on_left(self, runner: AgentRunner, task: asyncio.Task[None]) -> None:
+        if runner.id not in self._runners or task.cancelled():
             return
         why = task.exception()
-        self.note(Misused(f"{part.id} left by itself: {why if why is not None else 'it was stopped'}"))
+        self.note_error(Misused(f"{runner.id} left by itself: {why if why is not None else 'it was stopped'}"))
 
     async def remove(self, agent: str | Agent, *, kill: bool) -> None:
-        part = self.part(agent)
+        runner = self.runner(agent)
         if not kill:
-            await self._stop(part)
-        await self._dismiss(part)
-        await self.flow.settle()
+            await self._stop(runner)
+        await self._dismiss(runner)
+        await self.scheduler.settle()
 
-    async def _stop(self, part: Part) -> None:
+    async def _stop(self, runner: AgentRunner) -> None:
         """Ask it to end, as SIGTERM does, and let it come to its end; time passes meanwhile."""
-        assert part.serving is not None
-        part.serving.remove_done_callback(part.on_leaving)
-        part.agent.stop()
-        await self.flow.settle()
-        while not part.serving.done():
-            await self.flow.advance(SECOND)
+        assert runner.serving is not None
+        runner.serving.remove_done_callback(runner.on_leaving)
+        runner.agent.stop()
+        await self.scheduler.settle()
+        while not runner.serving.done():
+            await self.scheduler.advance(SECOND)
 
-    async def _dismiss(self, part: Part) -> None:
+    async def _dismiss(self, runner: AgentRunner) -> None:
         """As if its process was killed."""
-        del self._cast[part.id]
-        part.relay.cut()
-        if part.serving is not None:
-            part.serving.cancel()
-            await asyncio.gather(part.serving, return_exceptions=True)
-        await part.relay.close()
+        del self._runners[runner.id]
+        runner.relay.cut()
+        if runner.serving is not None:
+            runner.serving.cancel()
+            await asyncio.gather(runner.serving, return_exceptions=True)
+        await runner.relay.close()
 
-    async def disconnect(self, part: Part) -> None:
-        part.relay.cut()
-        await self.flow.settle()
+    async def disconnect(self, runner: AgentRunner) -> None:
+        runner.relay.cut()
+        await self.scheduler.settle()
 
-    def part(self, agent: str | Agent) -> Part:
+    def runner(self, agent: str | Agent) -> AgentRunner:
         """On any thread."""
         id = AgentId(agent if isinstance(agent, str) else agent.id)
-        part = self._cast.get(id)
-        if part is None:
-            there = ", ".join(self._cast) or "nobody"
+        runner = self._runners.get(id)
+        if runner is None:
+            there = ", ".join(self._runners) or "nobody"
             raise Misused(
                 f"there is no agent {id!r} at work here (there is: {there}): hub.add(agent, protocol=…) first"
             )
-        return part
+        return runner
 
     # --- work ---
 

@@ -1,4 +1,4 @@
-"""Who plays in the demo. The hub adds them under these ids; the planner calls them by them."""
+"""The agents of the demo. The hub adds them under these ids; the planner calls them by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RESEARCH_DOMAIN, CLINIC = "demo-research", "demo-clinic"
 """Two that may work together in the demo. They have names of their own: the policy must let nobody real in."""
 
 
-class Part(NamedTuple):
+class DemoAgent(NamedTuple):
     name: str
     id: str
     kind: str
@@ -25,22 +25,22 @@ class Part(NamedTuple):
         return f"{self.kind}/{self.id}"
 
 
-INFRA = Part("infra", "infra-1", "infra", "runs playbooks, and asks before it stops a database")
-CODE = Part("code", "code-1", "code", "reviews changes and runs tests")
-RESEARCH = Part("research", "researcher", "research", "looks things up, thinking aloud", "coven")
-SCRIBE = Part("scribe", "scribe", "scribe", "writes reports; has the researcher look things up", "forge")
-EDITOR = Part(
+INFRA = DemoAgent("infra", "infra-1", "infra", "runs playbooks, and asks before it stops a database")
+CODE = DemoAgent("code", "code-1", "code", "reviews changes and runs tests")
+RESEARCH = DemoAgent("research", "researcher", "research", "looks things up, thinking aloud", "coven")
+SCRIBE = DemoAgent("scribe", "scribe", "scribe", "writes reports; has the researcher look things up", "forge")
+EDITOR = DemoAgent(
     "editor", "editor", "editor", "drafts release notes; asks the reviewer, and hands long ones over", "agentmsg"
 )
-REVIEWER = Part(
+REVIEWER = DemoAgent(
     "reviewer", "reviewer", "reviewer", "helps the editor, and takes over what is too long for it", "agentmsg"
 )
-LAB = Part(
+LAB = DemoAgent(
     "lab", "lab", "lab", "plans studies; reads another domain's records under a contract", "a2acp", RESEARCH_DOMAIN,
     ("read:records",),
 )  # fmt: skip
-RECORDS = Part("records", "records", "records", "gives records out, encrypted", "a2acp", CLINIC)
-PLANNER = Part("planner", "planner", "orchestrator", "gives the others something to do")
+RECORDS = DemoAgent("records", "records", "records", "gives records out, encrypted", "a2acp", CLINIC)
+PLANNER = DemoAgent("planner", "planner", "orchestrator", "gives the others something to do")
 
-CAST = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, RECORDS, LAB, PLANNER)
-"""In the order in which they come on stage."""
+AGENTS = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, RECORDS, LAB, PLANNER)
+"""In the order in which they start."""

@@ -21,8 +21,8 @@ from dragoman.sdk.errors import NotFound
 from dragoman.testing.errors import Stuck
 
 if TYPE_CHECKING:
+    from dragoman.testing.environment import Environment
     from dragoman.testing.loop import Listener
-    from dragoman.testing.stage import Stage
 
 QUIET = 2
 """Milliseconds in which nothing came, and then nothing is on its way;"""
@@ -45,76 +45,76 @@ TURNS = 5
 WAKE_ROUNDS = 1000
 
 
-class Flow:
-    def __init__(self, stage: Stage, listener: Listener) -> None:
-        self._stage = stage
+class Scheduler:
+    def __init__(self, environment: Environment, listener: Listener) -> None:
+        self._environment = environment
         self._listener = listener
         self._moving = asyncio.Lock()
 
     # --- until nothing is on its way ---
 
     async def settle(self) -> None:
-        stage, loop = self._stage, asyncio.get_running_loop()
-        wanted, quiet = QUIET_ELSEWHERE if stage.is_elsewhere else QUIET, 0
+        environment, loop = self._environment, asyncio.get_running_loop()
+        wanted, quiet = QUIET_ELSEWHERE if environment.has_other_threads else QUIET, 0
         end = loop.time() + NEVER_QUIET
         while quiet < wanted and loop.time() < end:
-            heard = self._listener.heard
+            activity = self._listener.activity
             await asyncio.sleep(0.001)
             if quiet == wanted - 1:  # a commit may be under way; and what was only mentioned goes along with this
-                await stage.running.intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
-            quiet = 0 if self._listener.heard != heard or stage.is_spoken() else quiet + 1
+                await environment.running.intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
+            quiet = 0 if self._listener.activity != activity or environment.is_answering() else quiet + 1
 
     async def come_to_rest(self) -> None:
         """As `settle`, with patience for what other threads and processes do."""
-        stage, loop = self._stage, asyncio.get_running_loop()
+        environment, loop = self._environment, asyncio.get_running_loop()
         end = loop.time() + REST
         await self.settle()
         while loop.time() < end and (
-            not all(handler.is_async for handler in stage.at_work) or await self._in_flight_elsewhere()
+            not all(handler.is_async for handler in environment.at_work) or await self._in_flight_elsewhere()
         ):
             await self.settle()
 
     async def _in_flight_elsewhere(self) -> int:
         """What is on its way through other threads or processes, where silence means less."""
-        return await self._stage.in_flight() if self._stage.is_elsewhere else 0
+        return await self._environment.in_flight() if self._environment.has_other_threads else 0
 
     # --- time ---
 
     async def advance(self, micros: int) -> None:
-        world = self._stage.world
+        world = self._environment.world
         async with self._moving:
             await self.come_to_rest()
             end = world.instant() + micros
             while (wait := await self._next_wait()) is not None and world.instant() + wait <= end:
-                await self._pass(wait)
-            await self._pass(end - world.instant())
+                await self._move(wait)
+            await self._move(end - world.instant())
             await self.settle()
 
-    async def _pass(self, micros: int) -> None:
-        heard = self._listener.heard
-        self._stage.world.move(micros)
+    async def _move(self, micros: int) -> None:
+        activity = self._listener.activity
+        self._environment.world.move(micros)
         woken = False
         for _ in range(WAKE_ROUNDS):
-            if not await self._stage.running.intake.wake_due():
+            if not await self._environment.running.intake.wake_due():
                 break
             woken = True
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        if self._stage.is_elsewhere:
+        if self._environment.has_other_threads:
             await asyncio.sleep(0.001)
-        if woken or self._listener.heard != heard or self._stage.is_spoken():
+        if woken or self._listener.activity != activity or self._environment.is_answering():
             await self.settle()
 
     async def _next_wait(self) -> int | None:
         """Microseconds until the next thing is due, at the hub or with its agents; None if nothing is."""
         waits = [await self._hub_wait()]
-        if (seconds := self._stage.world.next_due) is not None:
+        if (seconds := self._environment.world.next_due) is not None:
             waits.append(int(seconds * SECOND) + 1)
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _hub_wait(self) -> int | None:
-        now = self._stage.world.instant()
-        due = await self._stage.running.intake.store.due(now, 1)
+        now = self._environment.world.instant()
+        due = await self._environment.running.intake.store.due(now, 1)
         if due.tasks or due.deliveries or due.agents or due.questions:
             return 0
         return None if due.next_at is None else max(0, due.next_at - now)
@@ -122,60 +122,60 @@ class Flow:
     # --- a task's end ---
 
     async def result(self, task_id: str, patience: float) -> Any:
-        stage, loop = self._stage, asyncio.get_running_loop()
+        environment, loop = self._environment, asyncio.get_running_loop()
         end, calm = loop.time() + patience, 0.0
         while not await self._is_over(task_id):
-            stage.complain()
+            environment.raise_noted()
             if loop.time() > end:
                 raise await self._stuck(task_id, f"after {patience:g} s (hub.patience)")
-            heard, before = self._listener.heard, loop.time()
+            activity, before = self._listener.activity, loop.time()
             await asyncio.sleep(LOOK)
             calm += min(loop.time() - before, LONGEST_LOOK)
-            if self._listener.heard != heard or stage.is_spoken():
+            if self._listener.activity != activity or environment.is_answering():
                 calm = 0.0
-            elif await self._everybody_waits(calm):
-                if await self._pass_until_something_happens(task_id, end):
+            elif await self._only_waiting(calm):
+                if await self._move_until_something_happens(task_id, end):
                     calm = 0.0
                 elif calm > NOTHING and not await self._is_over(task_id):
                     raise await self._stuck(task_id, "and nothing is due that could end it")
-        stage.complain()
-        return (await stage.api.task(task_id)).outcome()
+        environment.raise_noted()
+        return (await environment.api.task(task_id)).outcome()
 
     async def _is_over(self, task_id: str) -> bool:
-        await self._stage.is_up.wait()
-        task = await self._stage.running.intake.store.task(TaskId(task_id))
+        await self._environment.hub_is_up.wait()
+        task = await self._environment.running.intake.store.task(TaskId(task_id))
         if task is None:
             raise NotFound(f"there is no task {task_id}")
         return task.final
 
-    async def _everybody_waits(self, calm: float) -> bool:
-        at_work = self._stage.at_work
+    async def _only_waiting(self, calm: float) -> bool:
+        at_work = self._environment.at_work
         if at_work:
             return calm > WAITING and all(handler.is_async for handler in at_work)
         return calm > REST or not await self._in_flight_elsewhere()
 
-    async def _pass_until_something_happens(self, task_id: str, end: float) -> bool:
+    async def _move_until_something_happens(self, task_id: str, end: float) -> bool:
         """From one thing that is due to the next, until the task is over or handlers begin or end. Whether any was."""
-        stage, loop = self._stage, asyncio.get_running_loop()
+        environment, loop = self._environment, asyncio.get_running_loop()
         async with self._moving:
             await self.settle()
-            at_work, in_flight, passed = stage.at_work, await self._in_flight_elsewhere(), False
+            at_work, in_flight, passed = environment.at_work, await self._in_flight_elsewhere(), False
             while (
-                not stage.is_troubled
-                and stage.at_work == at_work
+                not environment.has_errors
+                and environment.at_work == at_work
                 and await self._in_flight_elsewhere() <= in_flight
                 and loop.time() < end
                 and not await self._is_over(task_id)
                 and not await self._waits_for_ever(task_id)
                 and (wait := await self._next_wait()) is not None
             ):
-                await self._pass(wait)
+                await self._move(wait)
                 passed = True
             return passed
 
     async def _waits_for_ever(self, task_id: str) -> bool:
         """Whether it waits for a person who has no end of time to answer."""
-        store, id = self._stage.running.intake.store, TaskId(task_id)
+        store, id = self._environment.running.intake.store, TaskId(task_id)
         task = await store.task(id)
         if task is None or task.waiting is not Waiting.PERSON:
             return False
@@ -183,11 +183,11 @@ class Flow:
         return all(question.wake_at is None for question in asked)
 
     async def _stuck(self, task_id: str, how: str) -> Stuck:
-        told = await self._stage.api.why(task_id)
+        told = await self._environment.api.why(task_id)
         sentences = [f"task {task_id} is not over {how}; it is {told['status']}.", told["summary"]]
         if told.get("waiting") == Waiting.PERSON.value:
             sentences.append('Have the person answer: hub.human.answers("…").')
-        elif self._stage.at_work:
+        elif self._environment.at_work:
             sentences.append(
                 "A handler is at work. If it waits for time to pass, let it: hub.submit(…), hub.clock.advance(seconds),"
                 " hub.result(…). (asyncio.sleep waits for real; hub.clock.sleep does not.)"

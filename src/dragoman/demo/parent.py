@@ -17,7 +17,7 @@ PATIENCE = 3.0
 
 
 def end_with_parent() -> None:
-    threading.Thread(target=_watch, name="leash", daemon=True).start()
+    threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
 
 
 def _watch() -> None:
