@@ -21,7 +21,7 @@ from dragoman.core.model.tasks import Event, Task
 from dragoman.core.rules import Rules
 from dragoman.protocols.coven import codec, types
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.server.coven import CovenDoor, CovenLimits
+from dragoman.server.coven import CovenEndpoint, CovenLimits
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from tests.support import coven as outside
@@ -34,7 +34,7 @@ RULES = Rules(retry_delays=(0, 0, 0, 0))
 class Gateway:
     """What a test holds: the hub, its door, and channels to it."""
 
-    def __init__(self, intake: Intake, store: Any, files: MemoryFiles, door: CovenDoor, address: str) -> None:
+    def __init__(self, intake: Intake, store: Any, files: MemoryFiles, door: CovenEndpoint, address: str) -> None:
         self.intake = intake
         self.store = store
         self.files = files
@@ -188,7 +188,7 @@ async def gateway(
     await intake.start()
     ringing = asyncio.create_task(alarm.ring(intake))
     bytes_kept = files or MemoryFiles(mint)
-    door = CovenDoor(
+    door = CovenEndpoint(
         intake, kept, bytes_kept, port=0, guests=guests, limits=CovenLimits(**(limits or {})), **door_settings
     )
     port = await door.start()

@@ -23,8 +23,8 @@ from dragoman.core.model.agents import Agent
 from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.types import Stamp
 from dragoman.security.tokens import token_hash
-from dragoman.server.forge.handler import ForgeDesk
-from dragoman.server.forge.websocket import ForgeWs
+from dragoman.server.forge.handler import ForgeHandler
+from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits as TransportLimits
 from dragoman.server.server import serve
 from dragoman.stores.files import MemoryFiles
@@ -64,10 +64,10 @@ class ForgeHub:
         self.bus = Bus()
         self.files = MemoryFiles(world.mint)
         self.ticks = 0.0
-        self.desk = ForgeDesk(
+        self.handler = ForgeHandler(
             world.intake, world.store, files=self.files, bus=self.bus, clock=lambda: self.ticks, limits=LIMITS
         )
-        self.door = ForgeWs(self.desk)
+        self.door = ForgeWebSocket(self.handler)
         self.serving = serve(world.intake, world.store, fallback=_elsewhere, doors=[self.door], port=0, limits=LIMITS)
 
     async def restart(self) -> None:

@@ -13,7 +13,7 @@ from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.operations import Exposition
-from dragoman.server.refusals import Refusals
+from dragoman.server.refusals import RefusalLog
 from dragoman.supervisor.supervisor import Supervisor
 from dragoman.wire import guard
 
@@ -41,7 +41,7 @@ class Desk:
         self.protocols = tuple(protocols)
         self.limits = limits
         self.waiters = Waiters(heartbeat)
-        self.refusals = Refusals(intake)
+        self.refusals = RefusalLog(intake)
         self.children: Supervisor | None = None
         """Set where the hub runs agents itself."""
         self.auth: AuthService | None = None

@@ -10,8 +10,8 @@ from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
-from dragoman.server.a2acp.handler import A2acpDesk
-from dragoman.server.a2acp.http import A2acpDoor
+from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpEndpoints
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
 
@@ -32,6 +32,6 @@ def open_broker(
     vault: Vault,
     limits: Limits,
     files: Files | None = None,
-) -> A2acpDoor:
-    desk = A2acpDesk(intake, store, auth, vault, limits=limits, files=files)
-    return A2acpDoor(desk, ttl=int(settings.a2acp.token_ttl_seconds))
+) -> A2acpEndpoints:
+    handler = A2acpHandler(intake, store, auth, vault, limits=limits, files=files)
+    return A2acpEndpoints(handler, ttl=int(settings.a2acp.token_ttl_seconds))

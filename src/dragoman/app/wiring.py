@@ -49,18 +49,18 @@ from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.dumps import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server.agentmsg.handler import AgentmsgDesk
-from dragoman.server.agentmsg.http import AgentmsgDoor
-from dragoman.server.forge.handler import ForgeDesk
-from dragoman.server.forge.session import ForgeTongue
-from dragoman.server.forge.websocket import ForgeWs
+from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.http import AgentmsgEndpoints
+from dragoman.server.forge.handler import ForgeHandler
+from dragoman.server.forge.session import ForgeSession
+from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits
 from dragoman.server.server import PortBusy, Serving, serve
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import Declared, Supervisor
 
 if TYPE_CHECKING:
-    from dragoman.server.coven.endpoint import CovenDoor
+    from dragoman.server.coven.endpoint import CovenEndpoint
 
 log = structlog.get_logger("dragoman")
 
@@ -165,7 +165,7 @@ async def hub(
         children = Supervisor(
             intake,
             data=Path(settings.data),
-            tongue=lambda agent, log, whole: ForgeTongue(forge, agent, log, whole_tasks=whole),
+            tongue=lambda agent, log, whole: ForgeSession(forge, agent, log, whole_tasks=whole),
             task=store.task,
             terms=settings.sandbox.terms(),
         )
@@ -178,7 +178,11 @@ async def hub(
             store,
             fallback=api,
             files=files,
-            doors=(ForgeWs(forge), AgentmsgDoor(open_agentmsg(settings, intake, store, files, admin_hash)), broker),
+            doors=(
+                ForgeWebSocket(forge),
+                AgentmsgEndpoints(open_agentmsg(settings, intake, store, files, admin_hash)),
+                broker,
+            ),
             host=settings.server.host,
             port=settings.server.port,
             admin_token_hash=admin_hash,
@@ -253,7 +257,7 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
 
 def open_forge(
     settings: Settings, intake: Intake, store: Store, files: Files, children: Callable[[], Supervisor]
-) -> ForgeDesk:
+) -> ForgeHandler:
     """The desk that forge's two doors share. It asks of `children`, who speak by it, how they are."""
     of = settings.forge
 
@@ -261,7 +265,7 @@ def open_forge(
         state = children().status(agent)
         return None if state is None else state.value
 
-    return ForgeDesk(
+    return ForgeHandler(
         intake,
         store,
         files=files,
@@ -274,8 +278,8 @@ def open_forge(
     )
 
 
-def open_agentmsg(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> AgentmsgDesk:
-    return AgentmsgDesk(
+def open_agentmsg(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> AgentmsgHandler:
+    return AgentmsgHandler(
         intake,
         store,
         StateView(store, intake, settings.core_rules()),
@@ -295,16 +299,16 @@ def declared(settings: Settings) -> tuple[Declared, ...]:
 
 def open_coven(
     settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str, certificates: Certificates
-) -> CovenDoor | None:
+) -> CovenEndpoint | None:
     """Coven's door, not yet open. gRPC is imported only where it is wanted."""
     of = settings.coven
     if not of.enabled:
         return None
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
-    from dragoman.server.coven.endpoint import CovenDoor
+    from dragoman.server.coven.endpoint import CovenEndpoint
     from dragoman.server.coven.limits import CovenLimits
 
-    return CovenDoor(
+    return CovenEndpoint(
         intake,
         store,
         files,
@@ -325,7 +329,7 @@ def open_coven(
     )
 
 
-async def start_coven(door: CovenDoor | None, settings: Settings) -> str:
+async def start_coven(door: CovenEndpoint | None, settings: Settings) -> str:
     """Where it is reached."""
     if door is None:
         return ""
@@ -341,7 +345,7 @@ async def start_coven(door: CovenDoor | None, settings: Settings) -> str:
     return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
 
 
-async def stop_coven(door: CovenDoor | None, settings: Settings) -> None:
+async def stop_coven(door: CovenEndpoint | None, settings: Settings) -> None:
     if door is not None:
         await door.drain(min(settings.coven.shutdown_seconds, settings.server.drain_seconds))
         await door.stop()

@@ -2,7 +2,7 @@
 
 server     uvicorn, started and drained by us          asgi         the few hot paths, before everything else
 limits     what slow and greedy clients may do         websocket    frames straight to whoever listens (ws_frames)
-driver     the pump behind every ordered link          tongue       what it asks of a protocol
+driver     the connection loop behind every ordered link          tongue       what it asks of a protocol
 ws_door    the life of every WebSocket link            http_door    long polls, acknowledgments, saying no
 identity   whose token it is                           refusals     what was refused before it was a command
 account    a task's output, put together again         agent_files  files beside the messages

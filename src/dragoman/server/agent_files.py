@@ -24,7 +24,7 @@ from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
-from dragoman.server.chiffon.handler import ChiffonDesk
+from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.ranges import part_of
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
@@ -38,8 +38,8 @@ _RANGES = (b"range", b"if-range")
 class AgentFiles:
     PATH = "/api/agent/files"
 
-    def __init__(self, desk: ChiffonDesk, store: Store, files: Files) -> None:
-        self._desk = desk
+    def __init__(self, handler: ChiffonHandler, store: Store, files: Files) -> None:
+        self._handler = handler
         self._store = store
         self._files = files
 
@@ -48,7 +48,7 @@ class AgentFiles:
             await self._wrong_method(send, "POST")
             return
         try:
-            principal = self._desk.principal(scope)
+            principal = self._handler.principal(scope)
             data = await read_body(scope, receive, LARGEST, principal)
             mime_type = (header(scope, b"content-type") or b"").decode("latin-1")
             ref = await self._files.keep(data, name=_asked(scope, "name"), mime_type=mime_type, owner=principal)
@@ -71,12 +71,12 @@ class AgentFiles:
 
     async def remove(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            principal = self._desk.principal(scope)
+            principal = self._handler.principal(scope)
             id = scope["path"].rpartition("/")[2]
             kept = await self._files.describe(id, claim=False)
             if kept is None or principal != kept.owner:
                 raise refuse(Kind.NOT_FOUND, "no such file of yours", field="file_id")
-            await remove_file(self._desk.hub, self._store, self._files, id, by=principal)
+            await remove_file(self._handler.hub, self._store, self._files, id, by=principal)
         except Refused as error:
             await self._no(send, error)
             return
@@ -84,7 +84,7 @@ class AgentFiles:
 
     async def download(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            principal = self._desk.principal(scope)
+            principal = self._handler.principal(scope)
             ref = await self._visible(scope["path"].rpartition("/")[2], principal, _asked(scope, "task_id"))
             data = await self._files.fetch(ref.id)
             if data is None:
@@ -103,7 +103,7 @@ class AgentFiles:
         if kept is not None and principal == kept.owner:
             return kept.ref
         task = await self._store.task(TaskId(task_id)) if task_id else None
-        agent = self._desk.hub.agent(principal)
+        agent = self._handler.hub.agent(principal)
         if kept is not None and task is not None and is_party(agent, principal, task):
             found = next((file for file in task.files if file.id == id), None)
             if found is not None:
@@ -114,11 +114,11 @@ class AgentFiles:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
         status = chiffon.status_of(fault)
         headers = ((b"retry-after", b"%d" % retry_after(fault)),) if status in (429, 503) else ()
-        await answer(send, status, self._desk.no(fault), headers=headers)
+        await answer(send, status, self._handler.no(fault), headers=headers)
 
     async def _wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
-        await answer(send, 405, self._desk.no(fault), headers=((b"allow", allowed.encode()),))
+        await answer(send, 405, self._handler.no(fault), headers=((b"allow", allowed.encode()),))
 
 
 async def remove_file(

@@ -18,7 +18,7 @@ from dragoman.core.memory import STRANGERS, MemoryBudget
 from dragoman.messages.faults import Fault
 from dragoman.server.hosts import Hosts
 from dragoman.server.refusals import CALLER
-from dragoman.server.request_memory import HOLD, Hold, hold
+from dragoman.server.request_memory import HOLD, RequestMemory, hold
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -97,7 +97,7 @@ class Router:
         if scope["type"] == "websocket":
             await (app(scope, receive, send) if speaks_websocket(app) else self._no_socket(scope, receive, send))
             return
-        held = scope[HOLD] = Hold(self._memory, self._patience)
+        held = scope[HOLD] = RequestMemory(self._memory, self._patience)
         try:
             await app(scope, receive, send)
         finally:

@@ -1,7 +1,7 @@
-"""The pump behind every ordered link: frames in, commands on; outgoing messages out, acknowledgments back.
+"""The connection loop behind every ordered link: frames in, commands on; outgoing messages out, acknowledgments back.
 
-It speaks no protocol. A `session.Tongue` turns a frame into what was heard and an outgoing message into frames; the
-pump keeps the promises that are the same for all:
+It speaks no protocol. A `session.Session` turns a frame into what was heard and an outgoing message into frames; the
+connection loop keeps the promises that are the same for all:
 
 - *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
@@ -40,7 +40,7 @@ from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.refusals import UNREADABLE
-from dragoman.server.session import LATER, Heard, Streaming, Talkative, Tongue
+from dragoman.server.session import LATER, Heard, Session, Streaming, Talkative
 from dragoman.server.unencodable import unspeakable
 
 log = structlog.get_logger("dragoman.server")
@@ -59,7 +59,7 @@ may die over the first notices of a link, and then they must come again."""
 
 
 class Wire(Protocol):
-    """The socket as the pump needs it (`websocket.Socket`)."""
+    """The socket as the connection loop needs it (`websocket.Socket`)."""
 
     @property
     def has_room(self) -> bool: ...
@@ -73,7 +73,7 @@ class Wire(Protocol):
     def go_on_reading(self) -> None: ...
 
 
-class Pump:
+class ConnectionLoop:
     """One link: `core.ports.LinkEnd` towards the hub, `websocket.Listener` towards the socket."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Pump:
         hub: Intake,
         agent: AgentId,
         session: SessionId,
-        tongue: Tongue,
+        tongue: Session,
         wire: Wire,
         *,
         hang_up: Callable[[str], None],

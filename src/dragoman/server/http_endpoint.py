@@ -44,7 +44,7 @@ from dragoman.server.asgi import (
     retry_after,
 )
 from dragoman.server.limits import Limits
-from dragoman.server.refusals import UNREADABLE, Refusals
+from dragoman.server.refusals import UNREADABLE, RefusalLog
 from dragoman.server.unencodable import unspeakable
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -66,12 +66,12 @@ class Decided(Exception):
         self.fault = fault
 
 
-class HttpDoor(ABC):
+class HttpEndpoint(ABC):
     """The handlers of one protocol; `guarded` makes an endpoint of one."""
 
     protocol: ClassVar[str]
 
-    def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
+    def __init__(self, hub: Intake, *, limits: Limits, refusals: RefusalLog) -> None:
         self._hub = hub
         self._limits = limits
         self._refusals = refusals

@@ -23,8 +23,8 @@ from dragoman.server.unencodable import unspeakable
 log = structlog.get_logger("dragoman.server")
 
 
-class TakingTurns(ABC):
-    """The out side of a tongue that has to read some of what it says (`session.Streaming`); one for each link."""
+class OrderedWriter(ABC):
+    """The out side of a session that has to read some of what it says (`session.Streaming`); one for each link."""
 
     def __init__(self, hub: Intake, agent: AgentId) -> None:
         self._hub = hub

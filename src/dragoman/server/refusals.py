@@ -32,7 +32,7 @@ UNREADABLE = Fault(
 """What every door says when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
 
 
-class Refusals:
+class RefusalLog:
     """Told of every refusal at the door. Never raises: a refusal is answered even when it cannot be recorded."""
 
     def __init__(self, intake: Intake, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,8 @@
 """The bytes of one request that the hub holds, from before its body is read until it is answered (`core.memory`).
 
-The router gives every HTTP request a `Hold` in its scope and releases it when the request is over, however it ends. A
-request for which there is no room waits a moment, unread, and is refused then: retryable, in its protocol's words.
+The router gives every HTTP request a `RequestMemory` in its scope and releases it when the request is over, however it
+ends. A request for which there is no room waits a moment, unread, and is refused then: retryable, in its protocol's
+words.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HOLD = "dragoman.hold"
 """Where a handler finds it in its ASGI scope."""
 
 
-class Hold:
+class RequestMemory:
     __slots__ = ("_budget", "_patience", "_principal", "size")
 
     def __init__(self, budget: MemoryBudget, patience: float) -> None:
@@ -60,7 +61,7 @@ class Hold:
 
 async def hold(scope: MutableMapping[str, Any], principal: str, size: int) -> None:
     """Take bytes for the request of this scope; raises `Refused`. Without a router around it, nothing is counted."""
-    held: Hold | None = scope.get(HOLD)
+    held: RequestMemory | None = scope.get(HOLD)
     if held is not None and size:
         await held.take(principal, size)
 

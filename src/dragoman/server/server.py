@@ -26,13 +26,13 @@ from dragoman.security.tls import Renewal
 from dragoman.security.urls import Network, Resolve
 from dragoman.server.agent_files import AgentFiles
 from dragoman.server.asgi import ASGIApp, Router
-from dragoman.server.chiffon.callbacks import Push
-from dragoman.server.chiffon.handler import ChiffonDesk
+from dragoman.server.chiffon.callbacks import CallbackSender
+from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.chiffon.http import ChiffonHttp
-from dragoman.server.chiffon.websocket import ChiffonWs
+from dragoman.server.chiffon.websocket import ChiffonWebSocket
 from dragoman.server.hosts import Hosts
 from dragoman.server.limits import GuardedHttp, Limits, guarded
-from dragoman.server.refusals import Refusals
+from dragoman.server.refusals import RefusalLog
 from dragoman.server.websocket import watched
 
 log = structlog.get_logger("dragoman.server")
@@ -47,7 +47,7 @@ class PortBusy(OSError):
     """Somebody else listens there; the text says what to do."""
 
 
-class Door(Protocol):
+class Endpoints(Protocol):
     """A protocol's endpoints on the HTTP port."""
 
     def routes(self) -> Mapping[str, ASGIApp]: ...
@@ -67,7 +67,7 @@ def serve(
     *,
     fallback: ASGIApp,
     files: Files | None = None,
-    doors: Sequence[Door] = (),
+    doors: Sequence[Endpoints] = (),
     host: str = "127.0.0.1",
     port: int = 8420,
     admin_token_hash: str | None = None,
@@ -109,7 +109,7 @@ class Serving:
         *,
         fallback: ASGIApp,
         files: Files | None,
-        doors: Sequence[Door],
+        doors: Sequence[Endpoints],
         host: str,
         port: int,
         admin_token_hash: str | None,
@@ -127,15 +127,17 @@ class Serving:
         self._store = store
         self._now = hub.now
         self._tls = tls
-        self.refusals = Refusals(hub)
-        desk = ChiffonDesk(hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files)
-        self.push = Push(hub, desk.carry, allowed=callback_networks, resolve=resolve)
-        self.http = ChiffonHttp(desk, callbacks=self.push, negotiation=negotiation)
-        self.ws = ChiffonWs(desk)
+        self.refusals = RefusalLog(hub)
+        handler = ChiffonHandler(
+            hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files
+        )
+        self.push = CallbackSender(hub, handler.carry, allowed=callback_networks, resolve=resolve)
+        self.http = ChiffonHttp(handler, callbacks=self.push, negotiation=negotiation)
+        self.ws = ChiffonWebSocket(handler)
         routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}
         under: dict[str, ASGIApp] = {"/api/tasks/": self.http.task}
         if files is not None:
-            agent_files = AgentFiles(desk, store, files)
+            agent_files = AgentFiles(handler, store, files)
             routes[agent_files.PATH] = agent_files.upload
             under[f"{agent_files.PATH}/"] = agent_files.one
         self._doors = doors

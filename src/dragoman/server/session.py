@@ -1,4 +1,5 @@
-"""One protocol's words on an ordered link: what the pump (`connection`) asks of a protocol, and is told by it."""
+"""One protocol's words on an ordered link: what the connection loop (`connection`) asks of a protocol, and is told by
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.messages.faults import Fault
 
 LATER: Sequence[bytes] = []
-"""What a tongue says of an outgoing message whose frames follow. It counts as arrived only after they did."""
+"""What a session says of an outgoing message whose frames follow. It counts as arrived only after they did."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -24,7 +25,7 @@ class Heard(msgspec.Struct, frozen=True):
     It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it. `reads`: it reads
     what earlier messages of the link may change, so it begins only when those are committed (forge-D14).
     `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
-    what is answered without the hub. `about` is the tongue's own.
+    what is answered without the hub. `about` is the session's own.
 
     `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
     outcome is the first one's. `otherwise` says what it means after all if that was refused with this fault, if
@@ -50,7 +51,7 @@ class Heard(msgspec.Struct, frozen=True):
     comes_again: bool = True
 
 
-class Tongue(Protocol):
+class Session(Protocol):
     """One protocol's words on a link."""
 
     protocol: str

@@ -13,7 +13,7 @@ error in the protocol's own words as its body. After that the hub closes a link 
     4001   the token was replaced, or the agent removed       get the new token
     4009   a newer connection of the same agent took over     nothing: the newer one serves
 
-A door says who may come in, how to say no, and which tongue is spoken (`WsDoor`); the rest is here.
+A door says who may come in, how to say no, and which tongue is spoken (`WebSocketEndpoint`); the rest is here.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
-from dragoman.server.connection import Pump
+from dragoman.server.connection import ConnectionLoop
 from dragoman.server.limits import Limits
-from dragoman.server.refusals import Refusals
-from dragoman.server.session import Tongue
+from dragoman.server.refusals import RefusalLog
+from dragoman.server.session import Session
 from dragoman.server.websocket import EXTENSION, Socket
 
 log = structlog.get_logger("dragoman.server")
@@ -56,12 +56,12 @@ LINGER = 0.9
 LOOK_SECONDS = 0.05
 
 
-class Edge:
-    """A socket as the pump needs it, and the pump as the socket needs it.
+class WebSocketConnection:
+    """A socket as the connection loop needs it, and the connection loop as the socket needs it.
 
-    Three things may stop us reading: the pump, because the hub is behind; a peer that does not read our answers; one
-    that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading goes on when
-    none of them holds.
+    Three things may stop us reading: the connection loop, because the hub is behind; a peer that does not read our
+    answers; one that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading
+    goes on when none of them holds.
     """
 
     def __init__(self, socket: Socket, *, binary: bool = False, frames_at_once: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Edge:
         self._stopped: set[str] = set()
         self._frames = 0
         self._window: asyncio.TimerHandle | None = None
-        self.pump: Pump | None = None
+        self.pump: ConnectionLoop | None = None
 
     # -- towards the socket
 
@@ -105,7 +105,7 @@ class Edge:
         if self._socket.has_room:
             self._go_on("room")
 
-    # -- towards the pump
+    # -- towards the connection loop
 
     @property
     def has_room(self) -> bool:
@@ -144,14 +144,14 @@ class Link(msgspec.Struct, frozen=True):
     """One that is open."""
 
     agent: AgentId
-    pump: Pump
-    edge: Edge
-    tongue: Tongue
+    pump: ConnectionLoop
+    edge: WebSocketConnection
+    tongue: Session
     send: Send
 
 
-class WsDoor(ABC):
-    """The application behind one path; a `server.Door`."""
+class WebSocketEndpoint(ABC):
+    """The application behind one path; a `server.Endpoints`."""
 
     speaks_websocket: ClassVar = True
     path: ClassVar[str]
@@ -162,11 +162,11 @@ class WsDoor(ABC):
     """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
     frames_at_once: ClassVar[int | None] = None
     measured: ClassVar[bool] = False
-    """Whether the protocol has a measure for how fast its agents talk (`connection.Pump`)."""
+    """Whether the protocol has a measure for how fast its agents talk (`connection.ConnectionLoop`)."""
     word_seconds: ClassVar[float] = 0.0
     """How long a peer may take for its first acknowledgment, where it has one (`connection.WORD_SECONDS`)."""
 
-    def __init__(self, hub: Intake, *, limits: Limits, refusals: Refusals) -> None:
+    def __init__(self, hub: Intake, *, limits: Limits, refusals: RefusalLog) -> None:
         self._hub = hub
         self._limits = limits
         self._refusals = refusals
@@ -187,7 +187,7 @@ class WsDoor(ABC):
     def status_of(self, fault: Fault) -> int: ...
 
     @abstractmethod
-    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
+    def tongue(self, agent: Agent, subprotocol: str) -> Session:
         """The words on a new link."""
 
     def binary(self, subprotocol: str) -> bool:
@@ -295,9 +295,9 @@ class WsDoor(ABC):
 
     def _linked(self, agent: Agent, session: SessionId, scope: Scope, send: Send, spoken: str) -> Link:
         socket: Socket = scope["extensions"][EXTENSION]
-        edge = Edge(socket, binary=self.binary(spoken), frames_at_once=self.frames_at_once)
+        edge = WebSocketConnection(socket, binary=self.binary(spoken), frames_at_once=self.frames_at_once)
         tongue = self.tongue(agent, spoken)
-        edge.pump = Pump(
+        edge.pump = ConnectionLoop(
             self._hub,
             agent.id,
             session,

@@ -4,8 +4,9 @@
                                  │                └──────▶ stopped | crashed
                                  └─ stop ─▶ stopping ──▶ stopped
 
-While it runs it has a link to the hub like any other agent: a `Pump` with forge's words. The link *vouches* for the
-agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault (D6).
+While it runs it has a link to the hub like any other agent: a `ConnectionLoop` with forge's words. The link *vouches*
+for the agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault
+(D6).
 
 One that nobody vouches for runs behind `walls` or not at all; the level in force stands in its row before it is given
 any work, and it is ended when it works on one task for too long (a2acp-D17).

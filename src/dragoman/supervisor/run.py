@@ -1,7 +1,8 @@
 """One process of a child agent: its streams, its link to the hub, its end.
 
-Towards the hub it is a link like any other: a `Pump` with forge's words, for which it is the wire. Towards the process
-it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of its log.
+Towards the hub it is a link like any other: a `ConnectionLoop` with forge's words, for which it is the wire. Towards
+the process it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of
+its log.
 
 A process may close a pipe and live on. It is left alone, but has no link any more, so it gets no work:
 
@@ -26,8 +27,8 @@ from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.server.connection import Pump
-from dragoman.server.session import Tongue
+from dragoman.server.connection import ConnectionLoop
+from dragoman.server.session import Session
 from dragoman.supervisor import pace
 from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
 from dragoman.supervisor.pipes import Crowd, Inlet, Outlet
@@ -57,7 +58,7 @@ LOOK_SECONDS = (0.05, 1.0)
 """So often in the time of a task it is looked whether that is over, but within these bounds."""
 
 
-class Words(Tongue, Protocol):
+class Words(Session, Protocol):
     """Forge's words, as a child needs them."""
 
     def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes: ...
@@ -101,8 +102,8 @@ class Owner(Protocol):
 
 
 class Run:
-    """One process: its streams, and its link to the hub. The pump's `Wire`. `task_seconds`: how long it may work on one
-    task before it is killed; `is_module`: it can ask the hub for nothing."""
+    """One process: its streams, and its link to the hub. The connection loop's `Wire`. `task_seconds`: how long it may
+    work on one task before it is killed; `is_module`: it can ask the hub for nothing."""
 
     def __init__(
         self, child: Owner, around: Surroundings, *, task_seconds: float | None = None, is_module: bool = False
@@ -124,7 +125,7 @@ class Run:
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
         self._tongue = around.tongue(child.agent, self._logged, is_module)
-        self._pump = Pump(
+        self._pump = ConnectionLoop(
             self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, measured=True
         )
         self._ours: tuple[int, int, int] | None = None
@@ -313,7 +314,7 @@ class Run:
                 if task is not None and task.status is Status.ASSIGNED:
                     await self._hub.execute(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
 
-    # -- the wire, as the pump needs it
+    # -- the wire, as the connection loop needs it
 
     @property
     def has_room(self) -> bool:

@@ -13,7 +13,7 @@ from tests.support.coven_world import gateway
 from dragoman.core.ids import AgentId
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.types import Done, FileData, SendMessage, Text, Thinking
-from dragoman.server.coven.endpoint import CovenDoor
+from dragoman.server.coven.endpoint import CovenEndpoint
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode
@@ -151,11 +151,11 @@ async def test_shutdown_lets_work_finish_then_patience_ends_with_unavailable(mon
     waited: list[float] = []
     over = asyncio.Event()
 
-    async def patience(_: CovenDoor, seconds: float) -> None:
+    async def patience(_: CovenEndpoint, seconds: float) -> None:
         waited.append(seconds)
         await over.wait()
 
-    monkeypatch.setattr(CovenDoor, "_empty", patience)
+    monkeypatch.setattr(CovenEndpoint, "_empty", patience)
     async with gateway() as hub:
         busy, idle = await hub.agent("worker"), await hub.agent("idler")
         task = await hub.submit()

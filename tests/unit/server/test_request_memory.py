@@ -58,72 +58,72 @@ def asked(app: ASGIApp, client: Client) -> asyncio.Task[None]:
     return asyncio.ensure_future(app(scope, client, sent))  # type: ignore[arg-type]
 
 
-def served(desk: Desk, *, patience: float = 0.0) -> tuple[Router, MemoryBudget]:
+def served(handler: Desk, *, patience: float = 0.0) -> tuple[Router, MemoryBudget]:
     memory = MemoryBudget(MemoryLimits(total=LIMIT, per_principal=2 * MUCH))
-    return Router({"/": desk}, desk, memory=memory, patience=patience), memory
+    return Router({"/": handler}, handler, memory=memory, patience=patience), memory
 
 
 @pytest.mark.parametrize("length", [True, False])
 async def test_a_request_holds_its_body_until_it_is_answered(length: bool) -> None:
-    desk = Desk()
-    app, memory = served(desk)
+    handler = Desk()
+    app, memory = served(handler)
     request = asked(app, Client(b"x" * SMALL, b"x" * SMALL, length=length))
-    await desk.read.wait()
+    await handler.read.wait()
     assert memory.held_by("boss") == MUCH
-    desk.go_on.set()
+    handler.go_on.set()
     await request
     assert memory.held == 0
 
 
 async def test_beyond_the_allowance_a_request_is_refused_before_a_byte_is_read() -> None:
-    desk = Desk()
-    app, memory = served(desk)
+    handler = Desk()
+    app, memory = served(handler)
     first = [asked(app, Client(b"x" * MUCH)) for _ in range(2)]
     late = Client(b"x" * MUCH)
     await asyncio.wait_for(asked(app, late), 10)
-    assert (desk.refused, late.asked, memory.refused) == ([Kind.RATE_LIMITED], 0, 1)
-    desk.go_on.set()
+    assert (handler.refused, late.asked, memory.refused) == ([Kind.RATE_LIMITED], 0, 1)
+    handler.go_on.set()
     await asyncio.gather(*first)
     await asyncio.wait_for(asked(app, late), 10)
     assert (late.asked, memory.held) == (1, 0)
 
 
 async def test_a_body_without_a_length_is_refused_as_soon_as_there_is_no_room_for_more() -> None:
-    desk = Desk()
-    app, memory = served(desk)
+    handler = Desk()
+    app, memory = served(handler)
     first = asked(app, Client(b"x" * MUCH))
-    await desk.read.wait()
+    await handler.read.wait()
     endless = Client(*[b"x" * SMALL] * 9, length=False)
     await asyncio.wait_for(asked(app, endless), 10)
-    assert (desk.refused, endless.asked) == ([Kind.RATE_LIMITED], 3)
+    assert (handler.refused, endless.asked) == ([Kind.RATE_LIMITED], 3)
     assert memory.held == MUCH
-    desk.go_on.set()
+    handler.go_on.set()
     await first
 
 
 async def test_a_request_that_waits_for_room_is_read_when_there_is_some() -> None:
-    desk = Desk()
-    app, memory = served(desk, patience=60)
+    handler = Desk()
+    app, memory = served(handler, patience=60)
     first = [asked(app, Client(b"x" * MUCH)) for _ in range(2)]
     late = Client(b"x" * MUCH)
     waiting = asked(app, late)
     while not memory.waiting:
         await asyncio.sleep(0)
     assert late.asked == 0
-    desk.go_on.set()
+    handler.go_on.set()
     await asyncio.gather(*first, waiting)
-    assert (late.asked, desk.refused, memory.held) == (1, [], 0)
+    assert (late.asked, handler.refused, memory.held) == (1, [], 0)
 
 
 async def test_a_request_that_is_cut_off_while_it_waits_holds_nothing() -> None:
-    desk = Desk()
-    app, memory = served(desk, patience=60)
+    handler = Desk()
+    app, memory = served(handler, patience=60)
     first = [asked(app, Client(b"x" * MUCH)) for _ in range(2)]
     waiting = asked(app, Client(b"x" * MUCH))
     while not memory.waiting:
         await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait({waiting})
-    desk.go_on.set()
+    handler.go_on.set()
     await asyncio.gather(*first)
     assert (memory.waiting, memory.held) == (0, 0)

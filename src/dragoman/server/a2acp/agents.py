@@ -27,7 +27,7 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server.a2acp.handler import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.interpreter import compiled
 from dragoman.server.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
 from dragoman.server.http_endpoint import SMALL_BODY
@@ -57,8 +57,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class A2acpAgents:
-    def __init__(self, desk: A2acpDesk, door: A2acpHttp) -> None:
-        self._desk = desk
+    def __init__(self, handler: A2acpHandler, door: A2acpHttp) -> None:
+        self._handler = handler
         self._door = door
 
     def routes(self) -> Mapping[str, ASGIApp]:
@@ -99,7 +99,7 @@ class A2acpAgents:
             version=said.version,
             capabilities=said.capabilities,
             grants=registered.capabilities,
-            broker=self._desk.broker,
+            broker=self._handler.broker,
         )
         await answer(send, 200, msgspec.json.encode(told))
 

@@ -26,7 +26,7 @@ from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import LONGEST_TTL
 from dragoman.protocols.a2acp.types import Id, Name
 from dragoman.security import tokens
-from dragoman.server.a2acp.handler import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.authentication import UNKNOWN
 from dragoman.wire.errors import RemoteProtocolError
@@ -47,8 +47,8 @@ class TokenWish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class A2acpAuth:
-    def __init__(self, desk: A2acpDesk, door: A2acpHttp, *, ttl: int) -> None:
-        self._desk = desk
+    def __init__(self, handler: A2acpHandler, door: A2acpHttp, *, ttl: int) -> None:
+        self._handler = handler
         self._door = door
         self._ttl = ttl
 
@@ -57,7 +57,7 @@ class A2acpAuth:
         return {"/auth/token": by_method({"POST": self.token}), "/.well-known/jwks.json": by_method({"GET": self.keys})}
 
     async def keys(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer(send, 200, msgspec.json.encode(self._desk.auth.published()), headers=CACHED)
+        await answer(send, 200, msgspec.json.encode(self._handler.auth.published()), headers=CACHED)
 
     async def token(self, scope: Scope, receive: Receive, send: Send) -> None:
         agent: Agent | None = None
@@ -67,11 +67,11 @@ class A2acpAuth:
             if wish.agent_id != agent.id:
                 message = f"{owned_by(agent.id, wish.agent_id)}; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
-            granted = self._desk.auth.issue(
+            granted = self._handler.auth.issue(
                 agent, wish.target_agent_id, wish.requested_capabilities, wish.ttl or self._ttl
             )
             about = wish.target_agent_id
-            await self._desk.hub.execute(
+            await self._handler.hub.execute(
                 NoteRead(principal=agent.id, protocol=PROTOCOL, what="auth.token", about=about)
             )
         except Disconnected:
@@ -87,9 +87,9 @@ class A2acpAuth:
         """Whose secret it is: a bearer's, or HTTP Basic's with the agent's id as the name; raises `Refused`."""
         said = header(scope, b"authorization")
         if said is None or said[:6].lower() != b"basic ":
-            return self._desk.agent(scope)
+            return self._handler.agent(scope)
         name, secret = _basic(said)
-        agent = self._desk.hub.agent_of(tokens.token_hash(secret))
+        agent = self._handler.hub.agent_of(tokens.token_hash(secret))
         if agent is None or agent.id != AgentId(name) or agent.protocol != PROTOCOL:
             facts = {"agent_id": UNKNOWN, "token_status": "invalid", "rule": "secret"}
             message = "no a2acp agent of that name has this secret; `dragoman agent token ID` makes a new one"

@@ -38,7 +38,7 @@ class Terms(msgspec.Struct, frozen=True):
     seals: dict[str, Seal]
 
 
-class Seals:
+class ContractKeys:
     """One for all doors."""
 
     def __init__(self, vault: Vault) -> None:

@@ -32,7 +32,7 @@ from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import Message, MessageType
 
 if TYPE_CHECKING:
-    from dragoman.server.a2acp.handler import A2acpDesk
+    from dragoman.server.a2acp.handler import A2acpHandler
 
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256
@@ -51,13 +51,13 @@ class Given(msgspec.Struct, frozen=True):
     type: str
 
 
-class Threads:
+class Correlations:
     """One for all doors."""
 
-    def __init__(self, desk: A2acpDesk) -> None:
-        self._desk = desk
-        self._hub = desk.hub
-        self._store = desk.store
+    def __init__(self, handler: A2acpHandler) -> None:
+        self._handler = handler
+        self._hub = handler.hub
+        self._store = handler.store
         self._given: dict[str, Given] = {}
         """By the task's id, and by that of the message that brought it."""
         self._called: dict[tuple[AgentId, str], Given] = {}
@@ -161,7 +161,7 @@ class Threads:
     def _fits(self, task: Task, message: Message) -> bool:
         """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
         return (
-            self._desk.party(task.origin.principal).agent_id == message.target_agent.agent_id
+            self._handler.party(task.origin.principal).agent_id == message.target_agent.agent_id
             and message.contract_id in (None, task.contract)
             and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
         )

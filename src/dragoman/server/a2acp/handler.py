@@ -37,14 +37,14 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.server import authentication
-from dragoman.server.a2acp.contract_keys import Seals
-from dragoman.server.a2acp.correlation import Threads
+from dragoman.server.a2acp.contract_keys import ContractKeys
+from dragoman.server.a2acp.correlation import Correlations
 from dragoman.server.a2acp.interpreter import Reading, reads_tasks
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import account
-from dragoman.server.refusals import Refusals
+from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Heard
 from dragoman.wire.role import Role
 
@@ -63,7 +63,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     agent: Agent | None = None
 
 
-class A2acpDesk:
+class A2acpHandler:
     """One for all of a2acp's doors."""
 
     def __init__(
@@ -74,7 +74,7 @@ class A2acpDesk:
         vault: Vault,
         *,
         limits: Limits,
-        refusals: Refusals | None = None,
+        refusals: RefusalLog | None = None,
         files: Files | None = None,
     ) -> None:
         self.hub = hub
@@ -82,10 +82,10 @@ class A2acpDesk:
         self.files = files
         self.auth = auth
         self.limits = limits
-        self.refusals = refusals or Refusals(hub)
-        self.seals = Seals(vault)
+        self.refusals = refusals or RefusalLog(hub)
+        self.seals = ContractKeys(vault)
         self.broker = auth.broker
-        self.threads = Threads(self)
+        self.threads = Correlations(self)
         self._reading = Reading(self)
         self.voice = a2acp.Voice(
             broker=self.broker,

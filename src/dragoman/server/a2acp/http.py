@@ -38,11 +38,11 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.server.a2acp.agents import A2acpAgents
 from dragoman.server.a2acp.auth import A2acpAuth
-from dragoman.server.a2acp.handler import A2acpDesk, About
+from dragoman.server.a2acp.handler import A2acpHandler, About
 from dragoman.server.a2acp.session import refused_as
-from dragoman.server.a2acp.websocket import A2acpWs
+from dragoman.server.a2acp.websocket import A2acpWebSocket
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
-from dragoman.server.http_endpoint import HttpDoor
+from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -54,12 +54,12 @@ LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retrya
 UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
 
 
-class A2acpHttp(HttpDoor):
+class A2acpHttp(HttpEndpoint):
     protocol = PROTOCOL
 
-    def __init__(self, desk: A2acpDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+    def __init__(self, handler: A2acpHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
 
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
@@ -71,10 +71,10 @@ class A2acpHttp(HttpDoor):
     # -- a2acp's words
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._desk.complaint(fault, about if isinstance(about, About) else About(agent=agent))
+        return self._handler.complaint(fault, about if isinstance(about, About) else About(agent=agent))
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
@@ -91,7 +91,7 @@ class A2acpHttp(HttpDoor):
             raise Refused(a2acp.fault_of(error)) from None
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return (await self._desk.carry(outgoing, agent, now),)
+        return (await self._handler.carry(outgoing, agent, now),)
 
     # -- POST /a2acp/messages
 
@@ -104,7 +104,7 @@ class A2acpHttp(HttpDoor):
             data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
             later = responds_later(scope)
             trace = header(scope, b"traceparent")
-            heard = self._desk.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
+            heard = self._handler.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
             about = heard.about
             if heard.fault is not None:
                 what = refused_as(heard.fault)
@@ -139,11 +139,11 @@ class A2acpHttp(HttpDoor):
 
     def _linked(self, scope: Scope) -> Agent | None:
         """Whose secret came along, if one did."""
-        return None if header(scope, b"authorization") is None else self._desk.agent(scope)
+        return None if header(scope, b"authorization") is None else self._handler.agent(scope)
 
     async def _decided(self, command: Command, about: About) -> _Answer | None:
         """What a committed command is answered with, if it is at once; raises `Refused`."""
-        told = self._desk.told(about, await self._hub.execute(command))
+        told = self._handler.told(about, await self._hub.execute(command))
         return None if told is None else _Answer(told)
 
     async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
@@ -159,7 +159,7 @@ class A2acpHttp(HttpDoor):
             raise Refused(LEAVING if self._draining else UNANSWERED)
         (outgoing,) = waited.outgoing_messages
         assert about.agent is not None
-        frame = await self._desk.carry(outgoing, about.agent, self._hub.now())
+        frame = await self._handler.carry(outgoing, about.agent, self._hub.now())
         return _Answer(frame, a2acp.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
@@ -195,14 +195,14 @@ def responds_later(scope: Scope) -> bool:
     return said is not None and b"respond-async" in said.lower()
 
 
-class A2acpDoor:
-    """All of a2acp's endpoints; a `server.Door`."""
+class A2acpEndpoints:
+    """All of a2acp's endpoints; a `server.Endpoints`."""
 
-    def __init__(self, desk: A2acpDesk, *, ttl: int) -> None:
-        self.http = A2acpHttp(desk)
-        self.ws = A2acpWs(desk)
-        self.auth = A2acpAuth(desk, self.http, ttl=ttl)
-        self.agents = A2acpAgents(desk, self.http)
+    def __init__(self, handler: A2acpHandler, *, ttl: int) -> None:
+        self.http = A2acpHttp(handler)
+        self.ws = A2acpWebSocket(handler)
+        self.auth = A2acpAuth(handler, self.http, ttl=ttl)
+        self.agents = A2acpAgents(handler, self.http)
 
     def routes(self) -> Mapping[str, ASGIApp]:
         return {**self.http.routes(), **self.ws.routes(), **self.auth.routes(), **self.agents.routes()}

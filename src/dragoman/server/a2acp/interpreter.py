@@ -1,6 +1,6 @@
 """What an agent's message means: under which contract it is said, which task it is about, and what its payload holds.
 
-Here are the steps that need more than the message itself (`desk` has the list): contract, capabilities, key.
+Here are the steps that need more than the message itself (`handler` has the list): contract, capabilities, key.
 Contracts are remembered by the hub, and by `threads` what each agent was asked.
 """
 
@@ -35,7 +35,7 @@ from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import SchemaError
 
 if TYPE_CHECKING:
-    from dragoman.server.a2acp.handler import A2acpDesk
+    from dragoman.server.a2acp.handler import A2acpHandler
 
 PAGE = 200
 MOST_PAGES = 5
@@ -46,12 +46,12 @@ _PLAIN = guard.Limits(bytes=PAYLOAD_BYTES, depth=codec.LIMITS.depth)
 class Reading:
     """One for all doors."""
 
-    def __init__(self, desk: A2acpDesk) -> None:
-        self._desk = desk
-        self.hub = desk.hub
-        self.store = desk.store
-        self.seals = desk.seals
-        self.threads = desk.threads
+    def __init__(self, handler: A2acpHandler) -> None:
+        self._handler = handler
+        self.hub = handler.hub
+        self.store = handler.store
+        self.seals = handler.seals
+        self.threads = handler.threads
 
     async def meaning(
         self,
@@ -69,7 +69,7 @@ class Reading:
         said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent, size=size)
         match message.message_type, message.intent:
             case MessageType.REQUEST, intents.DISCOVER:
-                return [self._desk.reply(message, await self._discover(said))]
+                return [self._handler.reply(message, await self._discover(said))]
             case MessageType.REQUEST, intents.INITIATE:
                 asked = msgspec.convert(message.payload, intents.Initiate)
                 self._check_schemas(asked)
@@ -131,7 +131,7 @@ class Reading:
     async def _requested(self, said: a2acp.Said) -> a2acp.Said:
         """A request under its contract, open."""
         message = said.message
-        if message.target_agent.agent_id == self._desk.broker.agent_id:
+        if message.target_agent.agent_id == self._handler.broker.agent_id:
             what = f"the broker does not serve {message.intent!r}; ask an agent, or one of {', '.join(intents.INTENTS)}"
             raise refuse(Kind.UNSUPPORTED_WORK, what, field="intent")
         row = None if message.contract_id is None else await self.hub.contract(message.contract_id)
@@ -154,7 +154,7 @@ class Reading:
         said = self._opened(said, row, row.offer.input_schema, "input")
         target = self.hub.agent(row.target.agent)
         if said.size > LARGE and target is not None and target.protocol == PROTOCOL:
-            check_room(said, row, self._desk.voice)
+            check_room(said, row, self._handler.voice)
         return said
 
     def _check_pii(self, message: Message) -> None:
@@ -199,7 +199,7 @@ class Reading:
         row = None if given.contract is None else await self.hub.contract(given.contract)
         if row is None or said.agent.id not in row.parties:  # it came without one, or out of other hands
             owner = said.agent.offer(given.type)
-            asker = self._desk.party(given.principal).agent_id
+            asker = self._handler.party(given.principal).agent_id
             if message.target_agent.agent_id != asker:
                 what = f"the answer is for {asker}, who asked; send it there"
                 raise refuse(Kind.CONTRACT, what, field="target_agent.agent_id")
@@ -222,7 +222,7 @@ class Reading:
         file = None if said.sealed else named_files.id_in(said.content)
         if file is None or not isinstance(command, ReportProgress):
             return command
-        return await named_files.with_file(command, self._desk.files, file)
+        return await named_files.with_file(command, self._handler.files, file)
 
     # -- events of the agents' own
 
@@ -237,7 +237,7 @@ class Reading:
             if not mine and task.owner is not None:
                 await self.threads.recall(task.owner)
             said = said._replace(task=task.id, thread=a2acp.thread_of(task) if mine else self.threads.name(task))
-            asker = self._desk.party(task.origin.principal).agent_id
+            asker = self._handler.party(task.origin.principal).agent_id
             if mine and message.target_agent.agent_id == asker:
                 receiver = self.hub.agent(AgentId(asker))
                 said = said._replace(reports=receiver is None or receiver.protocol != PROTOCOL)
@@ -282,7 +282,7 @@ class Reading:
                 decides = named is not None and self.threads.is_proposal(me, named)
             case _:
                 decides = False
-        if not decides or message.intent is not None or message.target_agent.agent_id != self._desk.broker.agent_id:
+        if not decides or message.intent is not None or message.target_agent.agent_id != self._handler.broker.agent_id:
             return message, tree
         tree = {**tree, "intent": intents.ACCEPT}
         try:
@@ -332,7 +332,7 @@ class Reading:
         """Whether what a caller says is to whom it asked (or to the broker, who passes it on), and on those terms or on
         what they were renewed as."""
         asked_on = None if task.contract is None else await self.hub.contract(task.contract)
-        receivers = {self._desk.broker.agent_id, task.owner, None if asked_on is None else asked_on.target.agent}
+        receivers = {self._handler.broker.agent_id, task.owner, None if asked_on is None else asked_on.target.agent}
         if message.target_agent.agent_id not in receivers:
             return False
         if message.contract_id in (None, task.contract):

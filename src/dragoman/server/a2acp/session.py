@@ -22,8 +22,8 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.server.a2acp.handler import A2acpDesk, About
-from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.a2acp.handler import A2acpHandler, About
+from dragoman.server.ordered_writer import OrderedWriter
 from dragoman.server.session import Heard
 
 MOST_ACKS = 10_000
@@ -36,21 +36,21 @@ class _Acks(msgspec.Struct, frozen=True):
 _acks = msgspec.json.Decoder(_Acks).decode
 
 
-class A2acpTongue(TakingTurns):
+class A2acpSession(OrderedWriter):
     """One for each link."""
 
     protocol = PROTOCOL
 
-    def __init__(self, desk: A2acpDesk, agent: Agent) -> None:
-        super().__init__(desk.hub, agent.id)
-        self._desk = desk
+    def __init__(self, handler: A2acpHandler, agent: Agent) -> None:
+        super().__init__(handler.hub, agent.id)
+        self._handler = handler
 
     # -- in
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:
         if frame.startswith(b'{"ack"'):
             return self._acknowledged(frame)
-        heard = self._desk.understand(frame, agent)
+        heard = self._handler.understand(frame, agent)
         if heard.look is None:
             spelt = heard.message_id is None and b'"ack"' in frame and is_ack(frame)
             return self._acknowledged(frame) if spelt else heard
@@ -61,7 +61,7 @@ class A2acpTongue(TakingTurns):
         try:
             return await heard.look()
         except Refused as refused:
-            await note(self._desk, refused.fault, heard.about)
+            await note(self._handler, refused.fault, heard.about)
             raise
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
@@ -79,12 +79,12 @@ class A2acpTongue(TakingTurns):
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         """A handshake's end comes as a delivery; the broker's other answers need nothing that is not at hand."""
-        deciding = self._desk.told(heard.about, outcome)
+        deciding = self._handler.told(heard.about, outcome)
         return () if deciding is None else (deciding,)
 
     def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
         told = about if isinstance(about, About) else About(agent=agent)
-        return self._desk.complaint(fault, told) if told.asks else b""
+        return self._handler.complaint(fault, told) if told.asks else b""
 
     def receipt(self, message_ids: Sequence[str]) -> bytes:
         return b""  # none are given
@@ -93,16 +93,16 @@ class A2acpTongue(TakingTurns):
 
     def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         """At once where everything is at hand; else in its turn, when its contract or its output was read."""
-        at_hand = self._desk.threads.remembers(agent.id) and not self._desk.is_long(outgoing)
+        at_hand = self._handler.threads.remembers(agent.id) and not self._handler.is_long(outgoing)
         if self.free and at_hand:
             wanted = a2acp.wanted(outgoing)
-            row = None if wanted is None else self._desk.seals.known(wanted)
+            row = None if wanted is None else self._handler.seals.known(wanted)
             if wanted is None or row is not None:
-                return (self._desk.put(outgoing, agent, now, row),)
+                return (self._handler.put(outgoing, agent, now, row),)
         return self.say_in_turn(outgoing, agent)
 
     async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        return (await self._desk.carry(outgoing, agent, self._desk.hub.now()),)
+        return (await self._handler.carry(outgoing, agent, self._handler.hub.now()),)
 
 
 def is_ack(frame: bytes) -> bool:
@@ -114,10 +114,10 @@ def is_ack(frame: bytes) -> bool:
     return "ack" in tree and "message_type" not in tree
 
 
-async def note(desk: A2acpDesk, fault: Fault, about: About) -> None:
+async def note(handler: A2acpHandler, fault: Fault, about: About) -> None:
     """What was refused before the hub decided anything is in the audit record too."""
     who = None if about.agent is None else about.agent.id
-    await desk.refusals.note(refused_as(fault), fault, principal=who, protocol=PROTOCOL, about=about.id)
+    await handler.refusals.note(refused_as(fault), fault, principal=who, protocol=PROTOCOL, about=about.id)
 
 
 def refused_as(fault: Fault) -> str:

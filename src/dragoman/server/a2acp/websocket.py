@@ -15,43 +15,43 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault
 from dragoman.protocols.a2acp.types import SUBPROTOCOL
-from dragoman.server.a2acp.handler import A2acpDesk
-from dragoman.server.a2acp.session import A2acpTongue
+from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.session import A2acpSession
 from dragoman.server.asgi import Receive, Scope, Send
 from dragoman.server.connection import WORD_SECONDS
-from dragoman.server.session import Tongue
-from dragoman.server.websocket_endpoint import WsDoor
+from dragoman.server.session import Session
+from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 WARM = 1000
 """Contracts of an agent that are at hand when it connects."""
 
 
-class A2acpWs(WsDoor):
+class A2acpWebSocket(WebSocketEndpoint):
     path = "/a2acp/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
     word_seconds = WORD_SECONDS
     vouches = True
 
-    def __init__(self, desk: A2acpDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+    def __init__(self, handler: A2acpHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def no(self, fault: Fault) -> bytes:
-        return self._desk.complaint(fault, None)
+        return self._handler.complaint(fault, None)
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
-        return A2acpTongue(self._desk, agent)
+    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+        return A2acpSession(self._handler, agent)
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
         with contextlib.suppress(StoreFailed):  # then they are read one by one
-            await self._desk.threads.recall(agent.id)
-            for row in await self._desk.store.contracts(agent=agent.id, limit=WARM):
-                self._desk.seals.terms(row)
+            await self._handler.threads.recall(agent.id)
+            for row in await self._handler.store.contracts(agent=agent.id, limit=WARM):
+                self._handler.seals.terms(row)
         await super()._serve(agent, scope, receive, send, subprotocol)

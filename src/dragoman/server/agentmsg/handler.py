@@ -44,7 +44,7 @@ from dragoman.server.agentmsg.memory import Heard as Before
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import account
-from dragoman.server.refusals import Refusals
+from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Heard
 from dragoman.wire import guard
 from dragoman.wire.role import Role
@@ -84,7 +84,7 @@ class Line(msgspec.Struct, frozen=True):
     handed: Handed
 
 
-class AgentmsgDesk:
+class AgentmsgHandler:
     """One for all of agentmsg's doors."""
 
     def __init__(
@@ -96,7 +96,7 @@ class AgentmsgDesk:
         limits: Limits,
         admin_hash: str | None,
         heartbeat_seconds: float = 10.0,
-        refusals: Refusals | None = None,
+        refusals: RefusalLog | None = None,
         files: Files | None = None,
     ) -> None:
         self.hub = hub
@@ -104,7 +104,7 @@ class AgentmsgDesk:
         self.files = files
         self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
         self.limits = limits
-        self.refusals = refusals or Refusals(hub)
+        self.refusals = refusals or RefusalLog(hub)
         self._admin_hash = admin_hash
         self._heartbeat = heartbeat_seconds
         self._guard = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)

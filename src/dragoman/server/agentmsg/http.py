@@ -26,21 +26,21 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
-from dragoman.server.agentmsg.handler import About, AgentmsgDesk, in_pieces
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
 from dragoman.server.agentmsg.state import BARE, AgentmsgState, read
-from dragoman.server.agentmsg.websocket import AgentmsgWs
+from dragoman.server.agentmsg.websocket import AgentmsgWebSocket
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.server.http_endpoint import SMALL_BODY, HttpDoor
+from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.session import Heard
 from dragoman.wire.errors import RemoteProtocolError
 
 
-class AgentmsgHttp(HttpDoor):
+class AgentmsgHttp(HttpEndpoint):
     protocol = PROTOCOL
 
-    def __init__(self, desk: AgentmsgDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+    def __init__(self, handler: AgentmsgHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
         self._under_way: dict[tuple[AgentId, str], asyncio.Future[Sequence[bytes]]] = {}
 
     def routes(self) -> dict[str, ASGIApp]:
@@ -53,12 +53,12 @@ class AgentmsgHttp(HttpDoor):
     # -- agentmsg's words
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
         if isinstance(about, About):
-            return self._desk.report(fault, about=about)
-        return self._desk.report(fault, bare=about == BARE)
+            return self._handler.report(fault, about=about)
+        return self._handler.report(fault, bare=about == BARE)
 
     def status_of(self, fault: Fault) -> int:
         return agentmsg.status_of(fault)
@@ -69,11 +69,11 @@ class AgentmsgHttp(HttpDoor):
         return Fault(kind=Kind.TOO_LARGE, message=error.what)
 
     def json(self, data: bytes) -> dict[str, Any]:
-        return self._desk.json(data)
+        return self._handler.json(data)
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        whole = await self._desk.whole(outgoing) if in_pieces(outgoing) else None
-        return (self._desk.carry(outgoing, agent, now, whole),)
+        whole = await self._handler.whole(outgoing) if in_pieces(outgoing) else None
+        return (self._handler.carry(outgoing, agent, now, whole),)
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         data = await read_body(scope, receive, SMALL_BODY, agent.id)
@@ -84,7 +84,7 @@ class AgentmsgHttp(HttpDoor):
 
             await super().ack(agent, scope, read, send)
             return
-        heard = self._desk.understand(agent, data, self._look)
+        heard = self._handler.understand(agent, data, self._look)
         if heard.fault is not None:
             raise Refused(heard.fault)
         await answer(send, 200, b'{"acknowledged":%d}' % await self.acknowledged(agent, heard.acks))
@@ -94,7 +94,7 @@ class AgentmsgHttp(HttpDoor):
     async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
         agent: Agent | None = None
         try:
-            agent = self._desk.agent(scope)
+            agent = self._handler.agent(scope)
             data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
         except Disconnected:
             return
@@ -103,7 +103,7 @@ class AgentmsgHttp(HttpDoor):
             return
         trace = header(scope, b"traceparent")
         understand = partial(
-            self._desk.understand, agent, data, self._look, traceparent=trace.decode("latin-1") if trace else None
+            self._handler.understand, agent, data, self._look, traceparent=trace.decode("latin-1") if trace else None
         )
         heard = understand()
         first = None if _says(heard) else self._under_way.get((agent.id, str(heard.message_id)))
@@ -153,10 +153,10 @@ class AgentmsgHttp(HttpDoor):
             found = await heard.look()
             if not isinstance(found, Command):
                 return found
-            return self._desk.decided(agent, heard.about, await self._decided(heard, found))
+            return self._handler.decided(agent, heard.about, await self._decided(heard, found))
         if heard.command is None:
             return heard.answers
-        return self._desk.decided(agent, heard.about, await self._decided(heard, heard.command))
+        return self._handler.decided(agent, heard.about, await self._decided(heard, heard.command))
 
     async def _decided(self, heard: Heard, command: Command) -> Any:
         """The first command's outcome, when all of them are committed; raises `Refused`."""
@@ -172,16 +172,16 @@ class AgentmsgHttp(HttpDoor):
 
     def _forget(self, agent: Agent, heard: Heard) -> None:
         if isinstance(heard.about, About):
-            self._desk.undone(agent.id, heard.about)
+            self._handler.undone(agent.id, heard.about)
 
     async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload
         if asked.watch:
             what = "watch over the WebSocket, or at GET /agentmsg/state/watch; this request ends with its answer"
             raise refuse(Kind.INVALID, what, field="payload.watch")
-        found = await read(self._desk, agent.id, asked)
-        self._desk.decided(agent, About(message.id, message=message), None)
-        return (found.message(self._desk, agent.id, message.id),)
+        found = await read(self._handler, agent.id, asked)
+        self._handler.decided(agent, About(message.id, message=message), None)
+        return (found.message(self._handler, agent.id, message.id),)
 
 
 def _says(heard: Heard) -> bool:
@@ -189,13 +189,13 @@ def _says(heard: Heard) -> bool:
     return heard.command is not None or heard.look is not None or bool(heard.acks or heard.answers or heard.fault)
 
 
-class AgentmsgDoor:
-    """All of agentmsg's endpoints; a `server.Door`."""
+class AgentmsgEndpoints:
+    """All of agentmsg's endpoints; a `server.Endpoints`."""
 
-    def __init__(self, desk: AgentmsgDesk) -> None:
-        self.http = AgentmsgHttp(desk)
-        self.ws = AgentmsgWs(desk)
-        self.state = AgentmsgState(desk, self.http)
+    def __init__(self, handler: AgentmsgHandler) -> None:
+        self.http = AgentmsgHttp(handler)
+        self.ws = AgentmsgWebSocket(handler)
+        self.state = AgentmsgState(handler, self.http)
 
     def routes(self) -> Mapping[str, ASGIApp]:
         return {**self.http.routes(), **self.ws.routes(), **self.state.routes()}

@@ -24,7 +24,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.server.agentmsg import state
-from dragoman.server.agentmsg.handler import About, AgentmsgDesk, in_pieces
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
 from dragoman.server.session import Heard
 
 log = structlog.get_logger("dragoman.server")
@@ -33,13 +33,13 @@ MOST_WATCHES = 16
 """Watches of one link."""
 
 
-class AgentmsgTongue:
+class AgentmsgSession:
     """One for each link."""
 
     protocol = PROTOCOL
 
-    def __init__(self, desk: AgentmsgDesk, agent: AgentId) -> None:
-        self._desk = desk
+    def __init__(self, handler: AgentmsgHandler, agent: AgentId) -> None:
+        self._handler = handler
         self._agent = agent
         self._tell: Callable[[Sequence[bytes]], bool] | None = None
         self._room = asyncio.Event()
@@ -49,38 +49,38 @@ class AgentmsgTongue:
     # -- in
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:
-        return self._desk.understand(agent, frame, self._look)
+        return self._handler.understand(agent, frame, self._look)
 
     async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload
-        self._desk.decided(agent, About(message.id, message=message), None)
+        self._handler.decided(agent, About(message.id, message=message), None)
         if not asked.watch:
-            return [(await state.read(self._desk, agent.id, asked)).message(self._desk, agent.id, message.id)]
+            return [(await state.read(self._handler, agent.id, asked)).message(self._handler, agent.id, message.id)]
         key = (asked.entity_type, asked.entity_id)
         if key not in self._watches and len(self._watches) >= MOST_WATCHES:
             what = f"more than {MOST_WATCHES} watches on one link; watch more at once"
             raise refuse(Kind.RESOURCES, what, field="payload.watch")
-        answer = await state.read(self._desk, agent.id, asked)
+        answer = await state.read(self._handler, agent.id, asked)
         self._stop(key)
         if self._tell is not None:  # else the link ended meanwhile
             after = asked.cursor if asked.cursor is not None else answer.cursor
             watch = asyncio.ensure_future(self._watch(asked, after, message.id))
             self._watches[key] = watch
             watch.add_done_callback(lambda done: self._ended(key, done))
-        return [answer.message(self._desk, agent.id, message.id)]
+        return [answer.message(self._handler, agent.id, message.id)]
 
     # -- watches
 
     async def _watch(self, asked: StateQuery, after: int | None, about: str) -> None:
         try:
-            async with aclosing(state.changes(self._desk, self._agent, asked, after)) as changes:
+            async with aclosing(state.changes(self._handler, self._agent, asked, after)) as changes:
                 async for cursor, change, at in changes:
                     await self._say([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
         except Refused as refused:
-            await self._say([self._desk.refuse(refused.fault, About(about), self._agent)])
+            await self._say([self._handler.refuse(refused.fault, About(about), self._agent)])
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now; watch it again")
-            await self._say([self._desk.refuse(fault, About(about), self._agent)])
+            await self._say([self._handler.refuse(fault, About(about), self._agent)])
 
     async def _say(self, frames: Sequence[bytes]) -> None:
         """Waits until there is room for them."""
@@ -121,21 +121,21 @@ class AgentmsgTongue:
             self._gathering.add(gathering)
             gathering.add_done_callback(self._gathering.discard)
             return ()
-        return (self._desk.carry(outgoing, agent, now),)
+        return (self._handler.carry(outgoing, agent, now),)
 
     async def _gather(self, outgoing: Outgoing, agent: Agent) -> None:
         """A result whose output must be put together follows when it is. If that fails it is offered again."""
         try:
-            whole = await self._desk.whole(outgoing)
+            whole = await self._handler.whole(outgoing)
         except StoreFailed:
             return
-        await self._say([self._desk.carry(outgoing, agent, self._desk.hub.now(), whole)])
+        await self._say([self._handler.carry(outgoing, agent, self._handler.hub.now(), whole)])
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        return self._desk.decided(agent, heard.about, outcome)
+        return self._handler.decided(agent, heard.about, outcome)
 
     def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
-        return self._desk.refuse(fault, about, agent.id)
+        return self._handler.refuse(fault, about, agent.id)
 
     def receipt(self, message_ids: Sequence[str]) -> bytes:
-        return self._desk.acknowledgment(message_ids, self._agent)
+        return self._handler.acknowledgment(message_ids, self._agent)

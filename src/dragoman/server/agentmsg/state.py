@@ -35,7 +35,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
-from dragoman.server.agentmsg.handler import AgentmsgDesk
+from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
 from dragoman.server.http_endpoint import Decided
 from dragoman.wire.errors import RemoteProtocolError
@@ -85,36 +85,36 @@ class Reading(msgspec.Struct, frozen=True):
     last_updated: Instant | str
     cursor: int
 
-    def message(self, desk: AgentmsgDesk, to: AgentId, about: str) -> bytes:
+    def message(self, handler: AgentmsgHandler, to: AgentId, about: str) -> bytes:
         return agentmsg.state_answer(
             self.entities,
             to=to,
-            now=desk.hub.now(),
-            message_id=desk.message_id(),
+            now=handler.hub.now(),
+            message_id=handler.message_id(),
             about=about,
             last_updated=self.last_updated,
             cursor=self.cursor,
         )
 
 
-async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Reading:
+async def read(handler: AgentmsgHandler, reader: AgentId, asked: StateQuery) -> Reading:
     """Everything, one registry, one entity, or nothing for one who goes on from a cursor; raises `Refused`.
 
     The cursor is read first: what changes meanwhile is in the entities and follows again, and its version says so.
     """
-    view, now = desk.state, desk.hub.now()
+    view, now = handler.state, handler.hub.now()
     if asked.entity_id is not None and asked.entity_type is None:
         raise refuse(Kind.INVALID, "say the entity_type as well", field="payload.entity_type")
     if asked.watch and asked.cursor is not None:
         await view.changes(asked.cursor, 1)  # refuses what is too long ago
         return Reading((), now, asked.cursor)
     if asked.entity_type is not None and asked.entity_id is not None:
-        cursor, registry = desk.hub.state_cursor, Registry(asked.entity_type)
-        one = await look(desk, reader, registry, asked.entity_id)
+        cursor, registry = handler.hub.state_cursor, Registry(asked.entity_type)
+        one = await look(handler, reader, registry, asked.entity_id)
         return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
     whole = await view.whole(reader, details=False)
     found = [
-        await look(desk, reader, registry, name, story=False)
+        await look(handler, reader, registry, name, story=False)
         for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))
         for name in ((POLICY,) if registry is Registry.POLICY else whole[REGISTRIES[registry]])
     ]
@@ -122,22 +122,22 @@ async def read(desk: AgentmsgDesk, reader: AgentId, asked: StateQuery) -> Readin
 
 
 async def look(
-    desk: AgentmsgDesk, reader: AgentId, registry: Registry, name: str, *, story: bool = True
+    handler: AgentmsgHandler, reader: AgentId, registry: Registry, name: str, *, story: bool = True
 ) -> Shared | None:
     """One entity. A task goes by what its agents call it, or by its id."""
     if registry is not Registry.TASK:
-        return await desk.state.one(registry, name, reader)
-    known = await desk.state.one(registry, agentmsg.task_id(name), reader, story=story)
-    found = known or await desk.state.one(registry, name, reader)
+        return await handler.state.one(registry, name, reader)
+    known = await handler.state.one(registry, agentmsg.task_id(name), reader, story=story)
+    found = known or await handler.state.one(registry, name, reader)
     return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
 
 
 async def changes(
-    desk: AgentmsgDesk, reader: AgentId, asked: StateQuery, after: int | None
+    handler: AgentmsgHandler, reader: AgentId, asked: StateQuery, after: int | None
 ) -> AsyncGenerator[tuple[int, Change, Instant]]:
     """What changes after a cursor; raises `Refused` if that is too long ago."""
     registry = None if asked.entity_type is None else Registry(asked.entity_type)
-    found = desk.state.watch(after, registry, asked.entity_id, reader)
+    found = handler.state.watch(after, registry, asked.entity_id, reader)
     assert isinstance(found, AsyncGenerator)
     async with aclosing(found):
         async for one in found:
@@ -150,8 +150,8 @@ Handler = Callable[[AgentId, Scope, Receive, Send], Awaitable[None]]
 
 
 class AgentmsgState:
-    def __init__(self, desk: AgentmsgDesk, http: AgentmsgHttp) -> None:
-        self._desk = desk
+    def __init__(self, handler: AgentmsgHandler, http: AgentmsgHttp) -> None:
+        self._handler = handler
         self._http = http
         self._closed = asyncio.Event()
         self._streams = 0
@@ -175,8 +175,8 @@ class AgentmsgState:
             reader: AgentId | None = None
             what: str | None = f"state.{handle.__name__.strip('_')}"
             try:
-                reader = self._desk.reader(scope)
-                self._desk.alive(reader)
+                reader = self._handler.reader(scope)
+                self._handler.alive(reader)
                 await handle(reader, scope, receive, send)
                 return
             except Disconnected:
@@ -194,18 +194,18 @@ class AgentmsgState:
         return app
 
     async def _whole(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer(send, 200, _encode(await self._desk.state.whole(reader)))
+        await answer(send, 200, _encode(await self._handler.state.whole(reader)))
 
     async def _one(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         kind, _, name = scope["path"].removeprefix(f"{PATH}/").partition("/")
         registry = _registry(kind)
-        entity = await look(self._desk, reader, registry, name) if name else None
+        entity = await look(self._handler, reader, registry, name) if name else None
         if entity is None:
             raise refuse(Kind.NOT_FOUND, f"no {registry.value} of that name", field="entity_id")
         await answer(send, 200, _encode(agentmsg.entity_view(entity)))
 
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._desk.json(await read_body(scope, receive, self._desk.limits.message_bytes, reader))
+        body = self._handler.json(await read_body(scope, receive, self._handler.limits.message_bytes, reader))
         update = self._read(reader, body)
         entity: Shared = await self._http.execute(agentmsg.change_of(reader, update))
         if entity.registry is Registry.TASK:
@@ -215,8 +215,8 @@ class AgentmsgState:
     def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
         """A bare StateUpdate, checked as if it had come in a message."""
         tree = {
-            "id": self._desk.message_id(),
-            "timestamp": rfc3339(self._desk.hub.now()),
+            "id": self._handler.message_id(),
+            "timestamp": rfc3339(self._handler.hub.now()),
             "from": writer,
             "to": "hub",
             "type": "STATE_UPDATE",
@@ -238,10 +238,10 @@ class AgentmsgState:
             raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already; try again later")
         self._streams += 1
         try:
-            with self._desk.hub.streams.one(reader):
+            with self._handler.hub.streams.one(reader):
                 if after is not None:  # what is too long ago is refused while there is a status to say it with
-                    await self._desk.state.changes(after, 1)
-                async with aclosing(changes(self._desk, reader, asked, after)) as updates:
+                    await self._handler.state.changes(after, 1)
+                async with aclosing(changes(self._handler, reader, asked, after)) as updates:
                     await self._stream(updates, receive, send)
         finally:
             self._streams -= 1

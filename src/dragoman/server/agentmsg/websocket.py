@@ -17,33 +17,33 @@ from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL
-from dragoman.server.agentmsg.handler import AgentmsgDesk
-from dragoman.server.agentmsg.session import AgentmsgTongue
+from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.session import AgentmsgSession
 from dragoman.server.asgi import Scope
-from dragoman.server.session import Tongue
-from dragoman.server.websocket_endpoint import WsDoor
+from dragoman.server.session import Session
+from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 
-class AgentmsgWs(WsDoor):
+class AgentmsgWebSocket(WebSocketEndpoint):
     path = "/agentmsg/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
 
-    def __init__(self, desk: AgentmsgDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+    def __init__(self, handler: AgentmsgHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def no(self, fault: Fault) -> bytes:
-        return self._desk.report(fault)
+        return self._handler.report(fault)
 
     def status_of(self, fault: Fault) -> int:
         return agentmsg.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
-        return AgentmsgTongue(self._desk, agent.id)
+    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+        return AgentmsgSession(self._handler, agent.id)
 
     def receipts(self, scope: Scope) -> bool:
         return True  # ACKs: they are part of the protocol

@@ -9,7 +9,8 @@ acknowledges it. Outgoing messages of one task go one after the other, those of 
     a notice       the link is closed and opened again after a pause, which doubles each time;
                    the hub offers what was not acknowledged again, in order
 
-An agent that opens another ordered link (a WebSocket) takes it over; the courier stands back until that one is gone.
+An agent that opens another ordered link (a WebSocket) takes it over; the callback connection stands back until that one
+is gone.
 
 URLs are resolved and checked each time the link opens, and the connections go to that address (`security.urls`).
 Redirects are failures, proxies of the environment are not used, and nothing of ours is sent but the envelope, the
@@ -49,11 +50,11 @@ ANSWER_BYTES = 64 * 1024
 """So much of an answer is read, to keep the connection; its content says nothing to us."""
 
 Carry = Callable[[Outgoing, Agent, Instant], Awaitable[Sequence[bytes]]]
-"""An outgoing message as its messages (`ChiffonDesk.carry`)."""
+"""An outgoing message as its messages (`ChiffonHandler.carry`)."""
 
 
-class Push(Callbacks):
-    """All the couriers."""
+class CallbackSender(Callbacks):
+    """All the callback connections."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Push(Callbacks):
             old[1].cancel()
             del self._couriers[agent]
         if url is not None:
-            courier = _Courier(self, self._hub, agent, url, self._first_pause)
+            courier = CallbackConnection(self, self._hub, agent, url, self._first_pause)
             self._couriers[agent] = (url, asyncio.ensure_future(courier.run()))
 
     async def post(self, to: Pinned, frame: bytes, about: Mapping[str, str]) -> bool:
@@ -146,10 +147,10 @@ async def _skim(response: httpx2.Response) -> None:
             return
 
 
-class _Courier:
+class CallbackConnection:
     """One agent's link: `core.ports.LinkEnd`."""
 
-    def __init__(self, push: Push, hub: Intake, agent: AgentId, url: str, first_pause: float) -> None:
+    def __init__(self, push: CallbackSender, hub: Intake, agent: AgentId, url: str, first_pause: float) -> None:
         self._push = push
         self._hub = hub
         self._agent = agent

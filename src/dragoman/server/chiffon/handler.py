@@ -26,9 +26,9 @@ from dragoman.server import authentication, named_files
 from dragoman.server.asgi import Scope
 from dragoman.server.authentication import UNKNOWN
 from dragoman.server.limits import Limits
-from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.ordered_writer import OrderedWriter
 from dragoman.server.outgoing import account
-from dragoman.server.refusals import Refusals
+from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Heard
 from dragoman.wire import guard
 
@@ -43,7 +43,7 @@ _acks = msgspec.json.Decoder(Acks)
 _encode = msgspec.json.Encoder().encode
 
 
-class ChiffonDesk:
+class ChiffonHandler:
     """One for all of chiffon's doors."""
 
     def __init__(
@@ -53,7 +53,7 @@ class ChiffonDesk:
         *,
         limits: Limits,
         admin_hash: str | None,
-        refusals: Refusals,
+        refusals: RefusalLog,
         files: Files | None = None,
     ) -> None:
         self.hub = hub
@@ -124,14 +124,14 @@ class ChiffonDesk:
         return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
 
 
-class ChiffonTongue(TakingTurns):
+class ChiffonSession(OrderedWriter):
     """Chiffon's words on an ordered link: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
 
     protocol = PROTOCOL
 
-    def __init__(self, desk: ChiffonDesk, agent: Agent) -> None:
-        super().__init__(desk.hub, agent.id)
-        self._desk = desk
+    def __init__(self, handler: ChiffonHandler, agent: Agent) -> None:
+        super().__init__(handler.hub, agent.id)
+        self._handler = handler
 
     def hear(self, agent: Agent, frame: bytes) -> Heard:
         if frame.startswith(b'{"ack"'):
@@ -143,7 +143,7 @@ class ChiffonTongue(TakingTurns):
                 )
                 return Heard(fault=fault)
             return _acknowledged(acks)
-        heard = self._desk.understand(agent, frame)
+        heard = self._handler.understand(agent, frame)
         if heard.fault is not None and heard.message_id is None and b'"ack"' in frame:
             return self._other_ack(frame) or heard
         return heard
@@ -151,7 +151,7 @@ class ChiffonTongue(TakingTurns):
     def _other_ack(self, frame: bytes) -> Heard | None:
         """An acknowledgment that does not begin with the bytes we look for: spaces, or another order."""
         try:
-            tree = self._desk.json(frame)
+            tree = self._handler.json(frame)
             if "type" in tree:
                 return None
             return _acknowledged(msgspec.convert(tree, Acks).ack)
@@ -164,7 +164,7 @@ class ChiffonTongue(TakingTurns):
         return self.say_in_turn(outgoing, agent)
 
     async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        return await self._desk.carry(outgoing, agent, self._desk.hub.now())
+        return await self._handler.carry(outgoing, agent, self._handler.hub.now())
 
     def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
         return ()

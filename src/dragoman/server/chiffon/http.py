@@ -29,8 +29,8 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
-from dragoman.server.chiffon.handler import ChiffonDesk
-from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpDoor
+from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Callbacks:
-    """Where agents that registered a callback URL are told to (`callbacks.Push`). This one takes none."""
+    """Where agents that registered a callback URL are told to (`callbacks.CallbackSender`). This one takes none."""
 
     async def check(self, url: str) -> None:
         raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
@@ -48,20 +48,20 @@ class Callbacks:
     def follow(self, agent: AgentId) -> None: ...
 
 
-class ChiffonHttp(HttpDoor):
+class ChiffonHttp(HttpEndpoint):
     """The handlers; `routes` says which path is whose."""
 
     protocol = PROTOCOL
 
     def __init__(
         self,
-        desk: ChiffonDesk,
+        handler: ChiffonHandler,
         *,
         callbacks: Callbacks | None = None,
         negotiation: Literal["lowest", "highest"] = "lowest",
     ) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
         self._callbacks = callbacks or Callbacks()
         self._negotiation: Literal["lowest", "highest"] = negotiation
 
@@ -76,10 +76,10 @@ class ChiffonHttp(HttpDoor):
     # -- chiffon's words
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._desk.no(fault, agent=agent, about=about)
+        return self._handler.no(fault, agent=agent, about=about)
 
     def status_of(self, fault: Fault) -> int:
         return chiffon.status_of(fault)
@@ -90,10 +90,10 @@ class ChiffonHttp(HttpDoor):
         return Fault(kind=Kind.TOO_LARGE, message=error.what)
 
     def json(self, data: bytes) -> dict[str, Any]:
-        return self._desk.json(data)
+        return self._handler.json(data)
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return await self._desk.carry(outgoing, agent, now)
+        return await self._handler.carry(outgoing, agent, now)
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         return chiffon.receipts(outgoing.delivery.id, count)
@@ -103,7 +103,7 @@ class ChiffonHttp(HttpDoor):
     async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
         agent: Agent | None = None
         try:
-            agent = self._desk.agent(scope)
+            agent = self._handler.agent(scope)
             data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
         except Disconnected:
             return
@@ -111,7 +111,9 @@ class ChiffonHttp(HttpDoor):
             await self.no(send, "agent.message", self.fault(error), agent=agent)
             return
         traceparent = header(scope, b"traceparent")
-        heard = self._desk.understand(agent, data, traceparent=traceparent.decode("latin-1") if traceparent else None)
+        heard = self._handler.understand(
+            agent, data, traceparent=traceparent.decode("latin-1") if traceparent else None
+        )
         command, fault = heard.command, heard.fault
         if heard.look is not None:
             try:
@@ -162,9 +164,9 @@ class ChiffonHttp(HttpDoor):
             if scope["method"] != "POST":
                 await self.wrong_method(send, "POST")
                 return
-            principal = self._desk.principal(scope)
+            principal = self._handler.principal(scope)
             data = await read_body(scope, receive, SMALL_BODY, principal)
-            body = self._desk.json(data) if data.strip() else {}
+            body = self._handler.json(data) if data.strip() else {}
             task = await self.execute(_steer(verb, principal, TaskId(id.lower()), body))
             await answer(send, 200, _encode({"task_id": task.id, "status": task.status.value}))
         except Disconnected:

@@ -17,33 +17,33 @@ from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope
-from dragoman.server.chiffon.handler import ChiffonDesk, ChiffonTongue
+from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
 from dragoman.server.connection import WORD_SECONDS
-from dragoman.server.session import Tongue
-from dragoman.server.websocket_endpoint import WsDoor
+from dragoman.server.session import Session
+from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 
-class ChiffonWs(WsDoor):
+class ChiffonWebSocket(WebSocketEndpoint):
     path = "/api/agent/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
     word_seconds = WORD_SECONDS
 
-    def __init__(self, desk: ChiffonDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=desk.refusals)
-        self._desk = desk
+    def __init__(self, handler: ChiffonHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
+        self._handler = handler
 
     def agent(self, scope: Scope) -> Agent:
-        return self._desk.agent(scope)
+        return self._handler.agent(scope)
 
     def no(self, fault: Fault) -> bytes:
-        return self._desk.no(fault)
+        return self._handler.no(fault)
 
     def status_of(self, fault: Fault) -> int:
         return chiffon.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
-        return ChiffonTongue(self._desk, agent)
+    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+        return ChiffonSession(self._handler, agent)
 
     def receipts(self, scope: Scope) -> bool:
         return parse_qs(scope["query_string"].decode("latin-1")).get("receipts", ["0"])[-1] in ("1", "true")

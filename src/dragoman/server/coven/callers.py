@@ -27,10 +27,10 @@ from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CancelReply, SendMessage
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
-from dragoman.server.coven.file_keeper import Keeping
+from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.outgoing import account
-from dragoman.server.refusals import CALLER, UNREADABLE, Refusals
+from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
 from dragoman.server.request_memory import room_for
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -55,11 +55,11 @@ class Callers:
         self,
         hub: Intake,
         store: Store,
-        keeping: Keeping,
+        keeping: FileKeeper,
         *,
         identity: Identity,
         limits: CovenLimits,
-        refusals: Refusals,
+        refusals: RefusalLog,
         counts: Counter[str],
     ) -> None:
         self._hub = hub

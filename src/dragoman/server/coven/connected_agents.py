@@ -13,20 +13,20 @@ from typing import Protocol
 from dragoman.core.ids import AgentId
 
 
-class Present(Protocol):
+class ConnectedStream(Protocol):
     """A stream that is there."""
 
     last_heard: float
     gone: asyncio.Event
 
 
-class Roster:
+class ConnectedAgents:
     """The streams by agent. `now` is the event loop's clock."""
 
     def __init__(self, *, keepalive_seconds: float, keepalive_timeout: float) -> None:
         self._interval = keepalive_seconds
         self._cycle = 1.1 * (keepalive_seconds + keepalive_timeout)  # the end must also be noticed
-        self._here: dict[AgentId, Present] = {}
+        self._here: dict[AgentId, ConnectedStream] = {}
         self._awaited: set[AgentId] = set()
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Roster:
     def __contains__(self, agent: AgentId) -> bool:
         return agent in self._here
 
-    async def enter(self, agent: AgentId, stream: Present) -> bool:
+    async def enter(self, agent: AgentId, stream: ConnectedStream) -> bool:
         """Take the agent's place; False if somebody alive has it."""
         old = self._here.get(agent)
         if old is not None:
@@ -55,7 +55,7 @@ class Roster:
         self._here[agent] = stream
         return True
 
-    def leave(self, agent: AgentId, stream: Present) -> None:
+    def leave(self, agent: AgentId, stream: ConnectedStream) -> None:
         if self._here.get(agent) is stream:
             del self._here[agent]
         stream.gone.set()

@@ -34,12 +34,12 @@ from dragoman.protocols.coven.events import Invalid, Registered
 from dragoman.security import tls as secure
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.callers import Callers, end_call, turn_away
-from dragoman.server.coven.connected_agents import Roster
-from dragoman.server.coven.file_keeper import Keeping
+from dragoman.server.coven.connected_agents import ConnectedAgents
+from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
-from dragoman.server.coven.metadata_limit import Modesty
-from dragoman.server.coven.stream import LEFT, AgentLink, Verdict
-from dragoman.server.refusals import CALLER, UNREADABLE, Refusals
+from dragoman.server.coven.metadata_limit import MetadataLimit
+from dragoman.server.coven.stream import LEFT, AgentStream, Verdict
+from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
 from dragoman.wire.role import Role
 
 log = structlog.get_logger("dragoman.server")
@@ -62,7 +62,7 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthListResponse(statuses=told)
 
 
-class CovenDoor:
+class CovenEndpoint:
     """`start`, then `drain`, then `stop`. `counts` are figures for whoever measures."""
 
     def __init__(
@@ -82,18 +82,18 @@ class CovenDoor:
         self.counts: Counter[str] = Counter()
         self._hub = hub
         self._store = store
-        self._keeping = Keeping(files)
+        self._keeping = FileKeeper(files)
         self._host = host
         self._port = port
         self._limits = limits or CovenLimits()
         self._server_id = server_id
         self._tls = tls
         self._identity = Identity(hub, guests=guests, admin_hash=admin_token_hash)
-        self._refusals = Refusals(hub)
-        self._roster = Roster(
+        self._refusals = RefusalLog(hub)
+        self._roster = ConnectedAgents(
             keepalive_seconds=self._limits.keepalive_seconds, keepalive_timeout=self._limits.keepalive_timeout
         )
-        self._links: set[AgentLink] = set()
+        self._links: set[AgentStream] = set()
         self._unregistered: Counter[AgentId | None] = Counter()
         self._draining = False
         self._emptied = asyncio.Event()
@@ -121,7 +121,7 @@ class CovenDoor:
             counts=self.counts,
         )
         server = grpc.aio.server(
-            interceptors=(Modesty(limits.metadata_bytes),),
+            interceptors=(MetadataLimit(limits.metadata_bytes),),
             options=limits.options(),
             maximum_concurrent_rpcs=limits.streams,
         )
@@ -261,7 +261,7 @@ class CovenDoor:
             if isinstance(said, tuple):
                 return said
             agent = await self._known(metadata, said)
-            link = AgentLink(
+            link = AgentStream(
                 self._hub,
                 self._store,
                 self._keeping,
@@ -318,7 +318,7 @@ class CovenDoor:
     async def _note(self, fault: Fault, about: str | None) -> None:
         await self._refusals.note("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
 
-    async def _linked(self, link: AgentLink, said: types.RegisterAgent, context: Any) -> Verdict:
+    async def _linked(self, link: AgentStream, said: types.RegisterAgent, context: Any) -> Verdict:
         """The agent is ours until its stream ends."""
         hub, agent = self._hub, link.agent
         self._links.add(link)
@@ -355,7 +355,7 @@ class CovenDoor:
                 self._emptied.set()
             log.info("disconnected", agent=agent, session=link.session, why=verdict[1] if verdict else "gone")
 
-    def _close(self, link: AgentLink, verdict: Verdict | None) -> None:
+    def _close(self, link: AgentStream, verdict: Verdict | None) -> None:
         """The stream is over: what was open on it has failed, retryably (D6)."""
         interrupted = link.interrupted()
         if interrupted:

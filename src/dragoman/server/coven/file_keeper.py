@@ -20,7 +20,7 @@ log = structlog.get_logger("dragoman.server")
 T = TypeVar("T")
 
 
-class Keeping:
+class FileKeeper:
     """The files port, for calls that may be cut off."""
 
     def __init__(self, files: Files) -> None:

@@ -15,7 +15,7 @@ FIELD_BYTES = 32
 """What HTTP/2 counts for a field beside its name and its value."""
 
 
-class Modesty(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class MetadataLimit(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """For every service on the port."""
 
     def __init__(self, most: int) -> None:

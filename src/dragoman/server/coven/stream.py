@@ -31,7 +31,7 @@ from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Inv
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
 from dragoman.security.redaction import disclosed
-from dragoman.server.coven.file_keeper import Keeping
+from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.coven.reports import Reports
 from dragoman.server.unencodable import UNREAD, is_passing
@@ -47,12 +47,12 @@ UNSTORED = frozenset({Kind.OVERLOADED, Kind.INTERNAL, Kind.UNAUTHENTICATED})
 """The hub could not keep what was said: the stream ends, and the work is done again, rather than with a hole in it."""
 
 
-class AgentLink:
+class AgentStream:
     def __init__(
         self,
         hub: Intake,
         store: Store,
-        keeping: Keeping,
+        keeping: FileKeeper,
         *,
         agent: AgentId,
         session: SessionId,

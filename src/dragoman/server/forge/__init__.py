@@ -5,5 +5,5 @@ tongue     a line or frame as what it means; an outgoing message, an outcome, a 
 reading    the requests that only read
 ws         `/forge/ws`
 
-Child processes are in `supervisor`; they use the tongue as well.
+Child processes are in `supervisor`; they use the session as well.
 """

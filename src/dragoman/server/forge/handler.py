@@ -62,7 +62,7 @@ class Notebook(Protocol):
     def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
 
 
-class ForgeDesk:
+class ForgeHandler:
     """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
     where an agent elsewhere has its log."""
 

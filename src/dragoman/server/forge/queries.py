@@ -14,7 +14,7 @@ from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
-from dragoman.server.forge.handler import ForgeDesk
+from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.outgoing import account
 
 PAGE = 200
@@ -26,9 +26,9 @@ FILE_PIECE = 512 * 1024
 """Bytes of a file in one response, unless fewer are asked for: as base64 it still fits into a line."""
 
 
-async def agents(desk: ForgeDesk, asker: Agent, asked: QueryAgents) -> dict[str, Any]:
+async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dict[str, Any]:
     """Whoever has the role, the status and all of the capabilities."""
-    everybody = list(desk.hub.agents())
+    everybody = list(handler.hub.agents())
     if asked.role is not None and not forge.role_is_known(asked.role, everybody):
         raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role[:200])
     wanted = set(asked.capabilities)
@@ -36,33 +36,33 @@ async def agents(desk: ForgeDesk, asker: Agent, asked: QueryAgents) -> dict[str,
     for agent in everybody:
         if (asked.role is not None and agent.role != asked.role) or not wanted <= set(agent.capabilities):
             continue
-        held = desk.hub.load_of(agent.id)
+        held = handler.hub.load_of(agent.id)
         view = forge.agent_view(
             agent,
-            reachable=desk.hub.reachable(agent.id),
+            reachable=handler.hub.reachable(agent.id),
             load=len(held),
-            current=await _shown(desk, asker, held),
-            status=desk.condition(agent.id),
+            current=await _shown(handler, asker, held),
+            status=handler.condition(agent.id),
         )
         if asked.status is None or view["status"] == asked.status:
             found.append(view)
     return {"agents": found}
 
 
-async def _shown(desk: ForgeDesk, asker: Agent, held: Sequence[TaskId]) -> TaskId | None:
+async def _shown(handler: ForgeHandler, asker: Agent, held: Sequence[TaskId]) -> TaskId | None:
     """The first of these tasks, if the asker may know of it."""
-    task = await desk.store.task(held[0]) if held else None
+    task = await handler.store.task(held[0]) if held else None
     return task.id if task is not None and forge.may_see(asker, task) else None
 
 
-async def tasks(desk: ForgeDesk, asker: Agent, asked: QueryTasks) -> dict[str, Any]:
+async def tasks(handler: ForgeHandler, asker: Agent, asked: QueryTasks) -> dict[str, Any]:
     """The newest tasks that the asker may see, within its filters."""
     found: dict[TaskId, Task] = {}
     for where in _places(asker, asked):
         after: str | None = None
         here = 0
         for _ in range(MOST_PAGES):
-            page, after = await desk.store.tasks(where, after=after, limit=PAGE)
+            page, after = await handler.store.tasks(where, after=after, limit=PAGE)
             fitting = [task for task in page if _wanted(task, asked) and forge.may_see(asker, task)]
             found.update((task.id, task) for task in fitting)
             here += len(fitting)
@@ -90,41 +90,41 @@ def _wanted(task: Task, asked: QueryTasks) -> bool:
     return asked.status is None or forge.status_of(task) == asked.status
 
 
-async def seen(desk: ForgeDesk, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
+async def seen(handler: ForgeHandler, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
     """The task, if it is there for the asker; raises `Refused`."""
-    task = await desk.store.task(TaskId(task_id))
+    task = await handler.store.task(TaskId(task_id))
     if task is None or not forge.may_see(asker, task):
         raise refuse(Kind.NOT_FOUND, "no such task", field=field, taskId=task_id)
     return task
 
 
-async def steered(desk: ForgeDesk, asker: Agent, task_id: str) -> Task:
+async def steered(handler: ForgeHandler, asker: Agent, task_id: str) -> Task:
     """The task, if it is the asker's to steer; raises `Refused`. To who may see it, that it is not is no secret."""
-    found = await seen(desk, asker, task_id)
+    found = await seen(handler, asker, task_id)
     if not authorization.governs(asker, asker.id, found):
         what = f"the task is done for {found.origin.principal}; only they, or a person, can cancel it"
         raise refuse(Kind.FORBIDDEN, what, field="payload.taskId", taskId=task_id)
     return found
 
 
-async def task(desk: ForgeDesk, asker: Agent, task_id: str) -> dict[str, Any]:
+async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, Any]:
     """A task with what went in and what came out; for the agent that is to do it, all that the order says."""
-    found = await seen(desk, asker, task_id)
+    found = await seen(handler, asker, task_id)
     if forge.is_kept_from(asker, found):
         return {"task": forge.task_view(forge.shown_to(asker, found))}
-    told = await account(desk.store, found.id, found.seq, MOST_OUTPUT)
+    told = await account(handler.store, found.id, found.seq, MOST_OUTPUT)
     if found.owner != asker.id or found.final:
         return {"task": forge.task_view(found, account=told)}
-    (source,) = await desk.store.events(found.id, after=found.source - 1, limit=1)
+    (source,) = await handler.store.events(found.id, after=found.source - 1, limit=1)
     return {"task": forge.order_view(found, source, told)}
 
 
-async def file(desk: ForgeDesk, asker: Agent, asked: GetFile) -> dict[str, Any]:
+async def file(handler: ForgeHandler, asker: Agent, asked: GetFile) -> dict[str, Any]:
     """A piece of a file that belongs to a task the asker may see."""
-    found = await seen(desk, asker, asked.task_id)
+    found = await seen(handler, asker, asked.task_id)
     mine = () if forge.is_kept_from(asker, found) else found.files
     ref = next((ref for ref in mine if ref.id == asked.file_id), None)
-    data = None if ref is None else await desk.files.fetch(ref.id)
+    data = None if ref is None else await handler.files.fetch(ref.id)
     if ref is None or data is None:
         raise refuse(Kind.NOT_FOUND, "no such file", field="payload.fileId", fileId=asked.file_id)
     length = min(asked.length or FILE_PIECE, FILE_PIECE)

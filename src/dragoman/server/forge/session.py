@@ -1,6 +1,6 @@
 """Forge's words on one link: what a line or frame means, and how the hub's side is put into lines or frames.
 
-A batch is heard message by message. The pump keeps the order of requests; each is answered under its id.
+A batch is heard message by message. The connection loop keeps the order of requests; each is answered under its id.
 
     heard                                     becomes
     ----------------------------------------  -------------------------------------------------------------
@@ -60,8 +60,8 @@ from dragoman.protocols.forge.types import (
     UpdateTask,
 )
 from dragoman.server.forge import queries
-from dragoman.server.forge.handler import Excess, ForgeDesk, LogSink, Subscriptions, TaskLog
-from dragoman.server.ordered_writer import TakingTurns
+from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, Subscriptions, TaskLog
+from dragoman.server.ordered_writer import OrderedWriter
 from dragoman.server.outgoing import account
 from dragoman.server.session import Heard
 from dragoman.wire.guard import Limits
@@ -85,7 +85,7 @@ class About(msgspec.Struct, frozen=True):
     kept: list[FileRef] = msgspec.field(default_factory=list)
 
 
-class ForgeTongue(TakingTurns):
+class ForgeSession(OrderedWriter):
     """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
     belong to none, in its own log. `whole_tasks`: it is a module, which can ask for nothing."""
 
@@ -93,7 +93,7 @@ class ForgeTongue(TakingTurns):
 
     def __init__(
         self,
-        desk: ForgeDesk,
+        handler: ForgeHandler,
         agent: AgentId,
         log: LogSink | None = None,
         *,
@@ -101,10 +101,10 @@ class ForgeTongue(TakingTurns):
         limits: Limits = codec.LIMITS,
         whole_tasks: bool = False,
     ) -> None:
-        super().__init__(desk.hub, agent)
+        super().__init__(handler.hub, agent)
         self._whole_tasks = whole_tasks
-        self._desk = desk
-        self._log: LogSink = log or TaskLog(desk.hub, agent, desk.notebook(agent))
+        self._handler = handler
+        self._log: LogSink = log or TaskLog(handler.hub, agent, handler.notebook(agent))
         self._counts_lines = log is None  # a sink of somebody else's has its own measure
         self._encoding = encoding
         self._limits = limits
@@ -124,7 +124,7 @@ class ForgeTongue(TakingTurns):
     def _heard(self, agent: Agent, event: Any) -> Heard:
         match event:
             case LogReceived(text=text, type=type):
-                if self._counts_lines and not self._desk.admit(agent.id):
+                if self._counts_lines and not self._handler.admit(agent.id):
                     self._excess.count(event=True)
                 else:
                     self._log("info", text, {} if type is None else {"type": type})
@@ -134,7 +134,7 @@ class ForgeTongue(TakingTurns):
                 self._log("error", f"a message of {length} bytes was dropped; it is too long", told)
                 return Heard()
         asks = event.asks if isinstance(event, Invalid) else isinstance(event, RequestReceived)
-        if not self._desk.admit(agent.id):
+        if not self._handler.admit(agent.id):
             return self._too_much(agent, event, asks=asks)
         if isinstance(event, Invalid):
             return self._invalid(event)
@@ -147,7 +147,7 @@ class ForgeTongue(TakingTurns):
             return Heard(look=look, reads=reads, message_id=message.id, about=about, lane=_updated(message))
         message = self._about_its_task(agent, message)
         try:
-            command = forge.command_of(agent, message, event.tree, self._desk.request_seconds)
+            command = forge.command_of(agent, message, event.tree, self._handler.request_seconds)
         except Refused as refused:
             return Heard(fault=refused.fault, message_id=message.id, about=about)
         if command is None:
@@ -180,7 +180,7 @@ class ForgeTongue(TakingTurns):
             kind=Kind.RATE_LIMITED,
             message="too many messages a second; slow down",
             retryable=True,
-            facts={"retryAfterMs": int(self._desk.wait(agent.id) * 1000) + 1},
+            facts={"retryAfterMs": int(self._handler.wait(agent.id) * 1000) + 1},
         )
         if first:
             return Heard(fault=fault, message_id=request_id, about=about)
@@ -200,16 +200,16 @@ class ForgeTongue(TakingTurns):
     def _look_of(
         self, agent: Agent, message: Message, tree: dict[str, Any], kept: list[FileRef]
     ) -> Callable[[], Awaitable[Sequence[bytes] | Command]] | None:
-        desk = self._desk
+        handler = self._handler
         match message.payload:
             case QueryAgents() as asked:
-                return partial(self._read, agent, message, None, partial(queries.agents, desk, agent, asked))
+                return partial(self._read, agent, message, None, partial(queries.agents, handler, agent, asked))
             case QueryTasks() as asked:
-                return partial(self._read, agent, message, None, partial(queries.tasks, desk, agent, asked))
+                return partial(self._read, agent, message, None, partial(queries.tasks, handler, agent, asked))
             case GetTask(task_id=id):
-                return partial(self._read, agent, message, id, partial(queries.task, desk, agent, id))
+                return partial(self._read, agent, message, id, partial(queries.task, handler, agent, id))
             case GetFile(task_id=id) as asked:
-                return partial(self._read, agent, message, id, partial(queries.file, desk, agent, asked))
+                return partial(self._read, agent, message, id, partial(queries.file, handler, agent, asked))
             case Subscribe(topic=topic) | Unsubscribe(topic=topic):
                 return partial(self._read, agent, message, topic, partial(self._subscribe, message.payload))
             case Publish() as said:
@@ -251,7 +251,7 @@ class ForgeTongue(TakingTurns):
 
     async def _cancel(self, agent: Agent, message: Message, task_id: str, tree: dict[str, Any]) -> Command:
         async with self._noting(agent, message, task_id):
-            await queries.steered(self._desk, agent, task_id)
+            await queries.steered(self._handler, agent, task_id)
         return cancellation(agent, message, tree)
 
     async def _take_up(
@@ -259,7 +259,7 @@ class ForgeTongue(TakingTurns):
     ) -> Command:
         """`running`: on one's own task that is progress; one in the queue is claimed first."""
         async with self._noting(agent, message, said.task_id):
-            task = await queries.seen(self._desk, agent, said.task_id)
+            task = await queries.seen(self._handler, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
             task = await self._hub.execute(forge.claim(agent, task.id))
         async with self._noting(agent, message, said.task_id):
@@ -269,7 +269,7 @@ class ForgeTongue(TakingTurns):
         self, agent: Agent, message: Message, said: Progress, tree: dict[str, Any], kept: list[FileRef]
     ) -> Command:
         async with self._noting(agent, message, said.task_id):
-            task = await queries.seen(self._desk, agent, said.task_id)
+            task = await queries.seen(self._handler, agent, said.task_id)
             return progress(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
     async def _keep(self, agent: Agent, task: Task, file: Attachment | None, kept: list[FileRef]) -> FileRef | None:
@@ -279,7 +279,7 @@ class ForgeTongue(TakingTurns):
         if task.owner != agent.id:
             raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="payload.taskId", taskId=task.id)
         data = _content("payload.file.data", file.data)
-        ref = await self._desk.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
+        ref = await self._handler.files.keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id)
         kept.append(ref)
         return ref
 
@@ -295,13 +295,13 @@ class ForgeTongue(TakingTurns):
         for name, ids in (("dependencies", said.dependencies), ("parentId", (said.parent_id,))):
             for id in ids:
                 if id is not None:
-                    await queries.seen(self._desk, agent, id, f"payload.{name}")
+                    await queries.seen(self._handler, agent, id, f"payload.{name}")
         contents = [
             _content(f"payload.attachments[{index}].data", attachment.data)
             for index, attachment in enumerate(said.attachments)
         ]
         for attachment, data in zip(said.attachments, contents, strict=True):
-            ref = await self._desk.files.keep(
+            ref = await self._handler.files.keep(
                 data, name=attachment.filename, mime_type=attachment.mime_type, owner=agent.id
             )
             kept.append(ref)
@@ -312,13 +312,13 @@ class ForgeTongue(TakingTurns):
         while about.kept:
             file = about.kept.pop()
             if file.id not in theirs:
-                dropping = asyncio.ensure_future(self._desk.files.drop(file.id))
+                dropping = asyncio.ensure_future(self._handler.files.drop(file.id))
                 self._dropping.add(dropping)
                 dropping.add_done_callback(self._dropping.discard)
 
     async def _publish(self, agent: Agent, message: Message, said: Publish, tree: dict[str, Any]) -> Sequence[bytes]:
         """At most once, also if it is said again because the answer got lost: it is noted before it is told."""
-        topic, bus = said.topic, self._desk.bus
+        topic, bus = said.topic, self._handler.bus
         async with self._noting(agent, message, topic):
             if ANY in topic:
                 raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
@@ -333,7 +333,7 @@ class ForgeTongue(TakingTurns):
         if ANY in topic[:-1]:
             raise refuse(Kind.INVALID, "a pattern has its `*` at the end", field="payload.topic")
         if self._subscriptions is None:
-            self._subscriptions = self._desk.bus.join(self._published)
+            self._subscriptions = self._handler.bus.join(self._published)
         if isinstance(said, Subscribe):
             return {"topic": topic, "subscribed": True, "new": self._subscriptions.subscribe(topic)}
         return {"topic": topic, "subscribed": False, "had": self._subscriptions.unsubscribe(topic)}
@@ -364,7 +364,7 @@ class ForgeTongue(TakingTurns):
     async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         whole = None
         if forge.in_pieces(outgoing):
-            whole = (await account(self._desk.store, outgoing.delivery.task, outgoing.event.seq)).output
+            whole = (await account(self._handler.store, outgoing.delivery.task, outgoing.event.seq)).output
         return self._words(outgoing, agent, self._hub.now(), whole)
 
     def _words(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:

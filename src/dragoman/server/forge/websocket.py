@@ -21,18 +21,18 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
 from dragoman.server import authentication
 from dragoman.server.asgi import Scope
-from dragoman.server.forge.handler import ForgeDesk
-from dragoman.server.forge.session import ForgeTongue
-from dragoman.server.refusals import Refusals
-from dragoman.server.session import Tongue
-from dragoman.server.websocket_endpoint import Link, WsDoor
+from dragoman.server.forge.handler import ForgeHandler
+from dragoman.server.forge.session import ForgeSession
+from dragoman.server.refusals import RefusalLog
+from dragoman.server.session import Session
+from dragoman.server.websocket_endpoint import Link, WebSocketEndpoint
 from dragoman.wire.guard import Limits
 
 FRAMES_AT_ONCE = 1000
 """A link that brings more frames than this in a quarter of a second is not read for the rest of it."""
 
 
-class ForgeWs(WsDoor):
+class ForgeWebSocket(WebSocketEndpoint):
     path = "/forge/ws"
     protocol = forge.PROTOCOL
     subprotocols = (Encoding.JSON.value, Encoding.MSGPACK.value)
@@ -40,10 +40,10 @@ class ForgeWs(WsDoor):
     measured = True
     frames_at_once = FRAMES_AT_ONCE
 
-    def __init__(self, desk: ForgeDesk) -> None:
-        super().__init__(desk.hub, limits=desk.limits, refusals=Refusals(desk.hub))
-        self._desk = desk
-        self._guard = Limits(bytes=desk.limits.message_bytes, depth=desk.limits.message_depth)
+    def __init__(self, handler: ForgeHandler) -> None:
+        super().__init__(handler.hub, limits=handler.limits, refusals=RefusalLog(handler.hub))
+        self._handler = handler
+        self._guard = Limits(bytes=handler.limits.message_bytes, depth=handler.limits.message_depth)
 
     def agent(self, scope: Scope) -> Agent:
         return authentication.speaker(self._hub, scope, self.protocol)
@@ -58,18 +58,18 @@ class ForgeWs(WsDoor):
     def binary(self, subprotocol: str) -> bool:
         return subprotocol == Encoding.MSGPACK.value
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Tongue:
-        return ForgeTongue(self._desk, agent.id, encoding=Encoding(subprotocol), limits=self._guard)
+    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+        return ForgeSession(self._handler, agent.id, encoding=Encoding(subprotocol), limits=self._guard)
 
     def farewell(self, link: Link, seconds: float) -> None:
-        assert isinstance(link.tongue, ForgeTongue)
+        assert isinstance(link.tongue, ForgeSession)
         grace = int(min(seconds * 1000, SHUTDOWN_GRACE_MS))
         link.edge.write([link.tongue.shutdown(grace, "Orchestrator stopping", self._hub.now(), self._hub.mint())])
 
     async def at_work(self, link: Link) -> bool:
         """What waits for a person waits for longer than a stop does."""
         try:
-            held = [await self._desk.store.task(id) for id in self._hub.load_of(link.agent)]
+            held = [await self._handler.store.task(id) for id in self._hub.load_of(link.agent)]
         except StoreFailed:  # a stop does not wait for a store that cannot be read
             return False
         return any(task is not None and task.status in (Status.ASSIGNED, Status.RUNNING) for task in held)

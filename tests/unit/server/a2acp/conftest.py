@@ -30,8 +30,8 @@ from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.tokens import token_hash
-from dragoman.server.a2acp.handler import A2acpDesk
-from dragoman.server.a2acp.http import A2acpDoor
+from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpEndpoints
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
 from dragoman.server.server import Serving, serve
@@ -109,8 +109,8 @@ def auth(hub: BrokerHub) -> AuthService:
 
 @pytest.fixture
 async def serving(hub: BrokerHub, store: MemoryStore, auth: AuthService) -> AsyncIterator[Serving]:
-    desk = A2acpDesk(hub, store, auth, Vault(), limits=Limits())
-    door = A2acpDoor(desk, ttl=60)
+    handler = A2acpHandler(hub, store, auth, Vault(), limits=Limits())
+    door = A2acpEndpoints(handler, ttl=60)
     async with serve(hub, store, fallback=elsewhere, doors=[door], port=0, limits=Limits()) as serving:
         yield serving
 

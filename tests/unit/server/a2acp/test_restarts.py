@@ -20,7 +20,7 @@ from dragoman.messages.faults import Refused
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
-from dragoman.server.a2acp.handler import A2acpDesk
+from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
 from dragoman.stores.memory import MemoryStore
@@ -36,36 +36,36 @@ class Stage:
         self.world = world
         self._vault = vault
         self._authority = Authority(KeyRing([new_key(world.time // SECOND)]))
-        self.desk = self._desk()
+        self.handler = self._handler()
 
-    def _desk(self) -> A2acpDesk:
+    def _handler(self) -> A2acpHandler:
         auth = AuthService(self.world.intake, BROKER, lambda: self._authority)
-        return A2acpDesk(self.world.intake, self.world.store, auth, self._vault, limits=Limits())
+        return A2acpHandler(self.world.intake, self.world.store, auth, self._vault, limits=Limits())
 
     async def restart(self) -> None:
         await self.world.restart()
-        self.desk = self._desk()
+        self.handler = self._handler()
 
     async def hears(self, peer: Peer) -> Json:
         """What an agent gets next, acknowledged."""
         outgoing, *peer.inbox = peer.inbox
         agent = self.world.intake.agent(peer.agent)
-        message: Json = json.loads(await self.desk.carry(outgoing, agent, self.world.time))
+        message: Json = json.loads(await self.handler.carry(outgoing, agent, self.world.time))
         assert await peer.ack(outgoing) == 1
         return message
 
     async def says(self, kind: str, intent: str | None, payload: Json, to: str = BROKER.agent_id) -> Any:
         """By `data`; gives what came of it."""
         data = self.world.intake.agent(AgentId("data"))
-        target = BROKER if to == BROKER.agent_id else self.desk.party(AgentId(to))
+        target = BROKER if to == BROKER.agent_id else self.handler.party(AgentId(to))
         said = {
             "protocol_version": "1.0", "message_id": str(uuid.uuid4()), "timestamp": rfc3339(self.world.time),
             "source_agent": {"agent_id": "data", "domain": "clinic", "version": "2.1.0"},
             "target_agent": {"agent_id": to, "domain": target.domain, "version": target.version},
             "message_type": kind, "payload": payload, **({} if intent is None else {"intent": intent}),
-            "security": {"auth_token": self.desk.auth.issue(data, to, (), 60).token, "encryption": "none"},
+            "security": {"auth_token": self.handler.auth.issue(data, to, (), 60).token, "encryption": "none"},
         }  # fmt: skip
-        heard = self.desk.understand(json.dumps(said).encode(), None)
+        heard = self.handler.understand(json.dumps(said).encode(), None)
         assert heard.look is not None, heard.fault
         return await self.world.ask(await heard.look())
 

@@ -25,8 +25,8 @@ from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Kind, refuse
 from dragoman.security.tokens import token_hash
-from dragoman.server.agentmsg.handler import AgentmsgDesk
-from dragoman.server.agentmsg.http import AgentmsgDoor
+from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.http import AgentmsgEndpoints
 from dragoman.server.limits import Limits
 from dragoman.server.server import Serving, serve
 from dragoman.stores.memory import MemoryStore
@@ -176,8 +176,10 @@ def opened(hub: StatefulHub, state: ScriptedState, store: MemoryStore) -> Open:
     @asynccontextmanager
     async def make(**limits: Any) -> AsyncIterator[Serving]:
         bounds = Limits(**{"message_bytes": 100_000, **limits})
-        desk = AgentmsgDesk(hub, store, state, limits=bounds, admin_hash=token_hash(ADMIN_TOKEN), heartbeat_seconds=7)
-        serving = serve(hub, store, fallback=elsewhere, doors=[AgentmsgDoor(desk)], port=0, limits=bounds)
+        handler = AgentmsgHandler(
+            hub, store, state, limits=bounds, admin_hash=token_hash(ADMIN_TOKEN), heartbeat_seconds=7
+        )
+        serving = serve(hub, store, fallback=elsewhere, doors=[AgentmsgEndpoints(handler)], port=0, limits=bounds)
         async with serving:
             yield serving
 

@@ -18,7 +18,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
-from dragoman.server.chiffon.callbacks import Push
+from dragoman.server.chiffon.callbacks import CallbackSender
 
 
 async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
@@ -64,8 +64,8 @@ async def callback() -> AsyncIterator[Callback]:
 
 
 @pytest.fixture
-async def push(hub: Any, callback: Callback) -> AsyncIterator[Push]:
-    push = Push(hub, carry, allowed=PRIVATE, first_pause=0.01, seconds=60)
+async def push(hub: Any, callback: Callback) -> AsyncIterator[CallbackSender]:
+    push = CallbackSender(hub, carry, allowed=PRIVATE, first_pause=0.01, seconds=60)
     url = f"http://localhost:{callback.port}/hook?x=1"
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
     yield push
@@ -78,7 +78,9 @@ async def link(hub: Any, nth: int = 1) -> Any:
 
 
 @pytest.mark.requirement("chiffon-D10")
-async def test_a_message_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+async def test_a_message_is_posted_and_2xx_acknowledges_it(
+    push: CallbackSender, hub: Any, callback: Callback, kit: Any
+) -> None:
     push.start()
     outgoing = kit.outgoing(1, MessageKind.WORK)
     (await link(hub)).deliver([outgoing])
@@ -95,7 +97,7 @@ async def test_a_message_is_posted_and_2xx_acknowledges_it(push: Push, hub: Any,
 
 
 async def test_each_block_of_a_split_output_has_an_id_of_its_own(
-    push: Push, hub: Any, callback: Callback, kit: Any
+    push: CallbackSender, hub: Any, callback: Callback, kit: Any
 ) -> None:
     push.start()
     split = kit.split_result()
@@ -107,7 +109,9 @@ async def test_each_block_of_a_split_output_has_an_id_of_its_own(
     assert all(f"x-delivery-id: {id}".encode() in head.lower() for id, (head, _) in zip(ids, callback.got, strict=True))
 
 
-async def test_messages_of_one_task_arrive_in_order(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+async def test_messages_of_one_task_arrive_in_order(
+    push: CallbackSender, hub: Any, callback: Callback, kit: Any
+) -> None:
     push.start()
     end = await link(hub)
     end.deliver([kit.outgoing(number) for number in range(1, 6)])
@@ -121,7 +125,7 @@ REDIRECT = b"location: http://127.0.0.1:%d/elsewhere\r\n"
 
 @pytest.mark.parametrize(("status", "extra"), [(500, b""), (404, b""), (302, REDIRECT), (307, REDIRECT)])
 async def test_work_that_is_not_taken_is_a_failed_attempt(
-    status: int, extra: bytes, push: Push, hub: Any, callback: Callback, kit: Any
+    status: int, extra: bytes, push: CallbackSender, hub: Any, callback: Callback, kit: Any
 ) -> None:
     callback.status, callback.extra = status, extra % callback.port if extra else b""
     push.start()
@@ -135,7 +139,7 @@ async def test_work_that_is_not_taken_is_a_failed_attempt(
 
 
 async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
-    push: Push, hub: Any, callback: Callback, kit: Any
+    push: CallbackSender, hub: Any, callback: Callback, kit: Any
 ) -> None:
     callback.status = 503
     push.start()
@@ -150,7 +154,7 @@ async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
 
 
 async def test_a_connection_that_is_gone_at_once_holds_nothing_up(
-    push: Push, hub: Any, callback: Callback, kit: Any
+    push: CallbackSender, hub: Any, callback: Callback, kit: Any
 ) -> None:
     """What the library raised then ended the carrier, and with it everything else in its lane."""
 
@@ -170,7 +174,7 @@ async def test_a_connection_that_is_gone_at_once_holds_nothing_up(
 
 
 async def test_what_cannot_be_put_into_words_holds_nothing_up(
-    push: Push, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+    push: CallbackSender, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def speechless(*_: object) -> list[bytes]:
         raise ValueError("no words")
@@ -183,14 +187,14 @@ async def test_what_cannot_be_put_into_words_holds_nothing_up(
     await link(hub, 2)
 
 
-async def test_tasks_do_not_wait_for_each_other(push: Push, hub: Any, callback: Callback, kit: Any) -> None:
+async def test_tasks_do_not_wait_for_each_other(push: CallbackSender, hub: Any, callback: Callback, kit: Any) -> None:
     push.start()
     other = TaskId("550e8400-e29b-41d4-a716-4466554400ff")
     (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2, task=other)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
 
 
-async def test_the_courier_stands_back_while_another_link_serves(push: Push, hub: Any) -> None:
+async def test_the_courier_stands_back_while_another_link_serves(push: CallbackSender, hub: Any) -> None:
     push.start()
     end = await link(hub)
     hub.linked.add("infra-1")
@@ -201,7 +205,9 @@ async def test_the_courier_stands_back_while_another_link_serves(push: Push, hub
     await link(hub, 2)
 
 
-async def test_an_agent_that_registers_without_a_url_is_called_no_more(push: Push, hub: Any, kit: Any) -> None:
+async def test_an_agent_that_registers_without_a_url_is_called_no_more(
+    push: CallbackSender, hub: Any, kit: Any
+) -> None:
     push.start()
     await link(hub)
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=None)
@@ -234,7 +240,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     """Nobody but our own name server knows it: it is called at the address that was checked, or not at all."""
     called_at(hub, callback, "rebinding.invalid")
     names = Names("127.0.0.1", "169.254.169.254")
-    push = Push(hub, carry, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
+    push = CallbackSender(hub, carry, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
     push.start()
     (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
@@ -249,7 +255,7 @@ async def test_an_address_is_checked_whenever_a_link_opens(hub: Any, callback: C
     """It was registered when such addresses were allowed, or when its name led somewhere else."""
     called_at(hub, callback, "moved.invalid")
     names = Names("127.0.0.1")
-    push = Push(hub, carry, resolve=names, first_pause=0.001)
+    push = CallbackSender(hub, carry, resolve=names, first_pause=0.001)
     push.start()
     await kit.soon(names.often.wait())
     assert (hub.asked_for(OpenLink), callback.got) == ([], [])
@@ -257,7 +263,7 @@ async def test_an_address_is_checked_whenever_a_link_opens(hub: Any, callback: C
 
 
 async def test_a_proxy_of_the_environment_gets_nothing(
-    push: Push, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+    push: CallbackSender, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -270,10 +276,10 @@ async def test_a_proxy_of_the_environment_gets_nothing(
 
 
 async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
-    shut = Push(hub, carry)
+    shut = CallbackSender(hub, carry)
     with pytest.raises(UrlRefused):
         await shut.check("http://127.0.0.1:1/")
-    await Push(hub, carry, allowed=PRIVATE).check("http://127.0.0.1:1/")
+    await CallbackSender(hub, carry, allowed=PRIVATE).check("http://127.0.0.1:1/")
 
 
 async def test_a_registration_with_a_callback_opens_the_link(

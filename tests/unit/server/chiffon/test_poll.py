@@ -14,7 +14,7 @@ from dragoman.core.ids import TaskId
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
-from dragoman.server.chiffon.handler import ChiffonDesk
+from dragoman.server.chiffon.handler import ChiffonHandler
 
 POLL = "/api/agent/messages"
 
@@ -68,14 +68,14 @@ async def test_what_stands_behind_a_message_that_cannot_be_read_now_is_not_hande
     """It would overtake it: both are offered again. Another task's message is handed over."""
     other = kit.outgoing(9, task=TaskId("550e8400-e29b-41d4-a716-446655440009"))
     hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.outgoing(1), other, kit.outgoing(2)])
-    carry = ChiffonDesk.carry
+    carry = ChiffonHandler.carry
 
-    async def sometimes(desk: Any, outgoing: Any, *given: Any) -> Any:
+    async def sometimes(handler: Any, outgoing: Any, *given: Any) -> Any:
         if outgoing.delivery.id == kit.outgoing(1).delivery.id:
             raise StoreFailed("no disk")
-        return await carry(desk, outgoing, *given)
+        return await carry(handler, outgoing, *given)
 
-    monkeypatch.setattr(ChiffonDesk, "carry", sometimes)
+    monkeypatch.setattr(ChiffonHandler, "carry", sometimes)
     told = (await client("GET", POLL)).json()["messages"]
     assert [entry["message"]["payload"]["progress_percent"] for entry in told] == [9]
 

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
-from dragoman.server.chiffon.websocket import ChiffonWs
+from dragoman.server.chiffon.websocket import ChiffonWebSocket
 
 Connect = Callable[..., Any]
 
@@ -240,7 +240,7 @@ async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
     end: str, connect: Connect, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be one that acknowledges, and die over them: then they must come again."""
-    monkeypatch.setattr(ChiffonWs, "word_seconds", 1000.0)
+    monkeypatch.setattr(ChiffonWebSocket, "word_seconds", 1000.0)
     async with connect() as socket:
         pump = await link(hub)
         pump.deliver([kit.outgoing(2)])

@@ -21,7 +21,7 @@ from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Changes
 from dragoman.protocols.coven.types import Done, Error, SendMessage, Text
 from dragoman.security.tls import Files, Renewal
-from dragoman.server.coven import CovenDoor
+from dragoman.server.coven import CovenEndpoint
 from dragoman.stores.memory import MemoryStore
 
 Code = grpc.StatusCode
@@ -63,7 +63,7 @@ async def test_health_and_reflection_are_served() -> None:
 async def test_a_port_that_is_taken_is_said_so() -> None:
     async with gateway() as hub:
         taken = int(hub.address.rpartition(":")[2])
-        second = CovenDoor(hub.intake, hub.store, hub.files, port=taken)
+        second = CovenEndpoint(hub.intake, hub.store, hub.files, port=taken)
         with pytest.raises(OSError, match="cannot listen"):
             await second.start()
         await second.stop()

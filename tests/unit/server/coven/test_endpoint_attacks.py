@@ -15,7 +15,7 @@ from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.ids import AgentId
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven.types import FileData, SendMessage
-from dragoman.server.coven.connected_agents import Roster
+from dragoman.server.coven.connected_agents import ConnectedAgents
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode
@@ -165,7 +165,7 @@ async def test_only_one_newcomer_waits_for_a_silent_stream() -> None:
             self.last_heard = -1e9
             self.gone = asyncio.Event()
 
-    roster = Roster(keepalive_seconds=5, keepalive_timeout=5)
+    roster = ConnectedAgents(keepalive_seconds=5, keepalive_timeout=5)
     old, first, second = Stream(), Stream(), Stream()
     id = AgentId("a")
     assert await roster.enter(id, old)

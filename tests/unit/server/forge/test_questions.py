@@ -80,7 +80,7 @@ async def test_a_question_without_a_time_of_its_own_is_a_request_like_any_other(
     assert (await question(hub)).status is QuestionStatus.OPEN
     await hub.world.advance(2)
     assert (await worker.response(id))["code"] == "TIMEOUT"
-    hub.desk.request_seconds = 5  # `forge.request_seconds`
+    hub.handler.request_seconds = 5  # `forge.request_seconds`
     id = await asked(hub, worker)
     await hub.world.advance(6)
     assert (await worker.response(id))["code"] == "TIMEOUT"

@@ -72,7 +72,7 @@ async def test_a_request_sees_what_was_said_before_it_on_the_same_link(hub: Forg
     worker, planner = await hub.connect("worker-1"), await hub.connect("planner-1")
     id = (await planner.ask("submit-task", **JOB))["task"]["id"]
     await worker.notice("task-assigned")
-    hub.desk.hub.enqueue_then, enqueue_then = lambda *given: held.append(given), hub.desk.hub.enqueue_then  # type: ignore[method-assign]
+    hub.handler.hub.enqueue_then, enqueue_then = lambda *given: held.append(given), hub.handler.hub.enqueue_then  # type: ignore[method-assign]
     held: list[Any] = []
     begun = worker.message("event:progress", {"taskId": id, "progress": 0.5})
     asked = [worker.message("request:query-tasks", {}), worker.message("request:get-task", {"taskId": id})]
@@ -82,7 +82,7 @@ async def test_a_request_sees_what_was_said_before_it_on_the_same_link(hub: Forg
         for one in (begun, *asked):
             await worker.say(one)
     await soon(await worker.ws.ping())  # all of them were heard
-    hub.desk.hub.enqueue_then = enqueue_then  # type: ignore[method-assign]
+    hub.handler.hub.enqueue_then = enqueue_then  # type: ignore[method-assign]
     for given in held:
         enqueue_then(*given)
     listed, shown = [await worker.response(one["id"]) for one in asked]

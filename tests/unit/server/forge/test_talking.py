@@ -77,13 +77,13 @@ async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_coun
 async def test_what_comes_too_fast_is_refused_however_slowly_the_rest_is_answered(hub: ForgeHub) -> None:
     """A request that reads waits for the one before it; its place in the measure does not."""
     worker = await hub.connect("worker-1")
-    held, ask = asyncio.Event(), hub.desk.hub.execute
+    held, ask = asyncio.Event(), hub.handler.hub.execute
 
     async def slow(command: Any) -> Any:
         await held.wait()
         return await ask(command)
 
-    hub.desk.hub.execute = slow  # type: ignore[method-assign]
+    hub.handler.hub.execute = slow  # type: ignore[method-assign]
     messages = [worker.message("request:query-agents", {}) for _ in range(230)]
     for message in messages:
         await worker.say(message)
@@ -172,7 +172,7 @@ async def test_a_flood_of_one_agent_is_not_the_others_trouble(hub: ForgeHub) -> 
         await flooder.say(f"line {number}")
     assert "agents" in await other.ask("query-agents")
     assert (await flooder.ask("query-agents"))["details"]["reason"] == "RATE_LIMITED"
-    assert hub.desk.dropped > 2500
+    assert hub.handler.dropped > 2500
 
 
 async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: ForgeHub) -> None:
@@ -198,7 +198,7 @@ async def test_what_belongs_to_no_task_is_kept_in_the_agents_own_log(hub: ForgeH
         def add(self, at: int, stream: str, message: str, *, level: str, context: dict[str, Any]) -> None:
             noted.append((level, message))
 
-    hub.desk.notebook = lambda agent: Notebook()
+    hub.handler.notebook = lambda agent: Notebook()
     worker = await hub.connect("worker-1")
     await worker.tell("log", level="warn", message="nothing to do", context={})
     await worker.say("plain text")

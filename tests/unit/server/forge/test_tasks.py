@@ -281,7 +281,7 @@ async def test_files_are_kept_whatever_ids_a_program_gives_its_events(hub: Forge
     """Also if the next has come before the one of the same id is committed."""
     _, worker, id = await at_work(hub)
     contents = [f"plot {number}".encode() for number in range(3)]
-    hub.desk.hub.enqueue_then, enqueue_then = lambda *given: held.append(given), hub.desk.hub.enqueue_then  # type: ignore[method-assign]
+    hub.handler.hub.enqueue_then, enqueue_then = lambda *given: held.append(given), hub.handler.hub.enqueue_then  # type: ignore[method-assign]
     held: list[Any] = []
     for content in contents:
         file = {"filename": "plot.png", "data": base64.b64encode(content).decode()}
@@ -289,7 +289,7 @@ async def test_files_are_kept_whatever_ids_a_program_gives_its_events(hub: Forge
     async with asyncio.timeout(60):
         while len(held) < len(contents):
             await asyncio.sleep(0)
-    hub.desk.hub.enqueue_then = enqueue_then  # type: ignore[method-assign]
+    hub.handler.hub.enqueue_then = enqueue_then  # type: ignore[method-assign]
     for given in held:
         enqueue_then(*given)
     files = (await worker.ask("get-task", taskId=id))["task"]["files"]

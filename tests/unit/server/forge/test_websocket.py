@@ -141,7 +141,7 @@ async def test_who_cannot_be_answered_before_the_hub_stops_is_told_to_come_back(
         await ended.wait()
 
     planner = await hub.connect("planner-1")
-    monkeypatch.setattr(hub.desk.store, "task", look)
+    monkeypatch.setattr(hub.handler.store, "task", look)
     await planner.say(planner.message("request:get-task", {"taskId": "t"}))
     await soon(looked.wait())
     await soon(hub.door.drain(0.2))
