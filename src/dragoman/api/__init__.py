@@ -1,11 +1,11 @@
 """The management API: how people, the command line and the dashboard see and steer the hub.
 
-    endpoint.py      what a route is: handler and documentation in one value
-    table.py         every route there is, in one list; Starlette and OpenAPI are both made from it
-    desk.py          what handlers have at hand: intake, store, the admin's credential, people waiting
+    route.py         what a route is: handler and documentation in one value
+    routes.py        every route there is, in one list; Starlette and OpenAPI are both made from it
+    context.py       what every handler gets: intake, store, the admin's credential, waiting requests
     bodies.py        what may be sent in, checked before anything is done
     problems.py      refusals as RFC 9457 problem details
-    reading.py       what handlers read from the store: tasks by prefix, outputs page by page
+    store_reads.py   what handlers read from the store: tasks by prefix, outputs page by page
     tasks.py stream.py agents.py questions.py deadletters.py audit.py    the handlers
     openapi.py page.py                                                   documentation, the status page
     application.py   `app`, the one function to mount

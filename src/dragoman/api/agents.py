@@ -20,10 +20,10 @@ from dragoman.api.bodies import (
     shape,
     without_nulls,
 )
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
 from dragoman.api.reports import Reported, history, reported
+from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings import a2acp
 from dragoman.core.agreements.terms import LIBRARY
@@ -48,7 +48,7 @@ from dragoman.wire.schema.library import SchemaError
 
 EVENTS_A_TASK = 100
 LONGEST_COMMAND = 128 * 1024
-CHILDS = (
+CHILD_FIELDS = (
     "cwd",
     "env",
     "pass_env",
@@ -137,31 +137,31 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-def told(desk: Desk, agent: Agent) -> AgentTold:
-    reachable, tasks = desk.intake.reachable(agent.id), desk.intake.load_of(agent.id)
-    now, heard = desk.intake.now(), desk.intake.heard_at(agent.id)
+def told(context: Context, agent: Agent) -> AgentTold:
+    reachable, tasks = context.intake.reachable(agent.id), context.intake.load_of(agent.id)
+    now, heard = context.intake.now(), context.intake.heard_at(agent.id)
     plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=heard)
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
-    child = _child(desk, agent)
-    if desk.children is not None and (report := desk.children.report(agent.id)) is not None:
+    child = _child(context, agent)
+    if context.children is not None and (report := context.children.report(agent.id)) is not None:
         facts["sandbox"] = report.sandbox  # it may have been refused since its row was written
     if child is not None and child.state not in (State.IDLE, State.BUSY):
         facts["status"] = child.state
-    elif plain.status is AgentStatus.IDLE and (away := _away(desk, agent)) is not None:
+    elif plain.status is AgentStatus.IDLE and (away := _away(context, agent)) is not None:
         facts["status"] = away
     return AgentTold(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
 
 
-def _away(desk: Desk, agent: Agent) -> str | None:
+def _away(context: Context, agent: Agent) -> str | None:
     """Why an agent that is there takes no work, as it said itself: `error`, `maintenance`, `offline`."""
-    entity = desk.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+    entity = context.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
     state = None if entity is None else entity.value.get("state")
     return str(state).lower() if state in AWAY else None
 
 
-def _child(desk: Desk, agent: Agent) -> ChildOut | None:
-    found = None if desk.children is None else desk.children.report(agent.id)
+def _child(context: Context, agent: Agent) -> ChildOut | None:
+    found = None if context.children is None else context.children.report(agent.id)
     if found is None:
         return None
     of = found.recipe
@@ -197,67 +197,67 @@ def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
     return tuple(map(a2acp.offer_of, capabilities))
 
 
-def find_agent(desk: Desk, request: Request) -> Agent:
+def find_agent(context: Context, request: Request) -> Agent:
     id = request.path_params["id"]
-    agent = desk.intake.agent(AgentId(id))
+    agent = context.intake.agent(AgentId(id))
     if agent is None:
         raise Problem(Kind.NOT_FOUND, f"no agent {id[:80]!r}", next="List them with GET /api/v1/agents.")
     return agent
 
 
-async def add(desk: Desk, request: Request) -> Response:
-    wish = shape(without_nulls(await read_json(desk, request)), AgentIn)
-    if wish.agent_id in RESERVED:
-        raise Problem(Kind.INVALID, f"the id {wish.agent_id} is the hub's own", field="agent_id")
-    if wish.protocol not in desk.protocols:
-        spoken = ", ".join(desk.protocols)
+async def add(context: Context, request: Request) -> Response:
+    wanted = shape(without_nulls(await read_json(context, request)), AgentIn)
+    if wanted.agent_id in RESERVED:
+        raise Problem(Kind.INVALID, f"the id {wanted.agent_id} is the hub's own", field="agent_id")
+    if wanted.protocol not in context.protocols:
+        spoken = ", ".join(context.protocols)
         raise Problem(
             Kind.INVALID,
-            f"this hub does not speak {wish.protocol!r}",
+            f"this hub does not speak {wanted.protocol!r}",
             field="protocol",
             next=f"Use one of: {spoken}.",
-            spoken=list(desk.protocols),
+            spoken=list(context.protocols),
         )
-    if wish.command is not None:
-        return await _run(desk, wish)
-    for field in CHILDS:
-        if getattr(wish, field) is not None:
+    if wanted.command is not None:
+        return await _run(context, wanted)
+    for field in CHILD_FIELDS:
+        if getattr(wanted, field) is not None:
             message = f"{field} is only for agents the hub runs as child processes, by a command"
             raise Problem(Kind.INVALID, message, field=field)
     token = new_token()
-    agent = Profile.of(wish).admitted(
-        AgentId(wish.agent_id), wish.protocol, at=desk.intake.now(), token_hash=token_hash(token)
+    agent = Profile.of(wanted).admitted(
+        AgentId(wanted.agent_id), wanted.protocol, at=context.intake.now(), token_hash=token_hash(token)
     )
-    agent = msgspec.structs.replace(agent, offers=offered(wish.offers))
-    await desk.intake.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
+    agent = msgspec.structs.replace(agent, offers=offered(wanted.offers))
+    await context.intake.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
     return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
-async def _run(desk: Desk, wish: AgentIn) -> Response:
+async def _run(context: Context, wanted: AgentIn) -> Response:
     """An agent that the hub itself starts, now and whenever it starts."""
-    assert wish.command is not None
-    if desk.children is None:
+    assert wanted.command is not None
+    if context.children is None:
         raise Problem(Kind.INVALID, "this hub runs no agents itself", field="command")
-    if wish.protocol != CHILD_PROTOCOL:
-        message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wish.protocol}"
+    if wanted.protocol != CHILD_PROTOCOL:
+        message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wanted.protocol}"
         raise Problem(Kind.INVALID, message, field="protocol", next=f"Write {CHILD_PROTOCOL!r}, or leave command out.")
-    if not wish.command[0]:
+    if not wanted.command[0]:
         raise Problem(Kind.INVALID, "the command has no name", field="command")
-    if sum(map(len, wish.command)) + sum(len(k) + len(v) for k, v in (wish.env or {}).items()) > LONGEST_COMMAND:
+    if sum(map(len, wanted.command)) + sum(len(k) + len(v) for k, v in (wanted.env or {}).items()) > LONGEST_COMMAND:
         raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
-    given = {field: value for field in CHILDS if (value := getattr(wish, field)) is not None and field != "env"}
-    recipe = Recipe(command=wish.command, untrusted=wish.untrusted, **given)
+    given = {field: value for field in CHILD_FIELDS if (value := getattr(wanted, field)) is not None and field != "env"}
+    recipe = Recipe(command=wanted.command, untrusted=wanted.untrusted, **given)
     if (wrong := contradiction(recipe)) is not None:
         raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
-    profile, offers = Profile.of(wish), offered(wish.offers)
-    declared = Declared(id=wish.agent_id, recipe=recipe, env=wish.env or {}, profile=profile, offers=offers)
-    agent = await desk.children.admit(declared)
+    profile, offers = Profile.of(wanted), offered(wanted.offers)
+    declared = Declared(id=wanted.agent_id, recipe=recipe, env=wanted.env or {}, profile=profile, offers=offers)
+    agent = await context.children.admit(declared)
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, AgentsQuery)
-    agents = [told(desk, agent) for agent in sorted(desk.intake.agents(), key=lambda agent: agent.id)]
+    agents = [told(context, agent) for agent in sorted(context.intake.agents(), key=lambda agent: agent.id)]
     wanted = [
         agent
         for agent in agents
@@ -268,85 +268,85 @@ async def listing(desk: Desk, request: Request) -> Response:
     return respond(200, AgentList(agents=tuple(wanted)))
 
 
-async def one(desk: Desk, request: Request) -> Response:
-    agent = find_agent(desk, request)
-    held = desk.intake.holding(agent.id)
+async def one(context: Context, request: Request) -> Response:
+    agent = find_agent(context, request)
+    held = context.intake.holding(agent.id)
     pending = None if held == NOTHING else Pending(held.bytes, held.letters, held.entities)
-    whole = msgspec.structs.replace(told(desk, agent), reported=reported(desk, agent.id), pending=pending)
+    whole = msgspec.structs.replace(told(context, agent), reported=reported(context, agent.id), pending=pending)
     return respond(200, whole)
 
 
-async def past(desk: Desk, request: Request) -> Response:
-    return respond(200, history(desk, find_agent(desk, request).id))
+async def past(context: Context, request: Request) -> Response:
+    return respond(200, history(context, find_agent(context, request).id))
 
 
-async def remove(desk: Desk, request: Request) -> Response:
-    agent = find_agent(desk, request)
-    await desk.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
-    if desk.children is not None:
-        desk.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
+async def remove(context: Context, request: Request) -> Response:
+    agent = find_agent(context, request)
+    await context.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    if context.children is not None:
+        context.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
     return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
-async def rotate(desk: Desk, request: Request) -> Response:
-    await read_body(desk, request, Nothing, optional=True)
-    agent = find_agent(desk, request)
+async def rotate(context: Context, request: Request) -> Response:
+    await read_body(context, request, Nothing, optional=True)
+    agent = find_agent(context, request)
     if recipe_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
-    await desk.intake.execute(
+    await context.intake.execute(
         RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
     )
     return respond(200, Credential(agent_id=agent.id, token=token))
 
 
-async def restart(desk: Desk, request: Request) -> Response:
-    await read_body(desk, request, Nothing, optional=True)
-    agent = find_agent(desk, request)
-    if desk.children is None or desk.children.report(agent.id) is None:
+async def restart(context: Context, request: Request) -> Response:
+    await read_body(context, request, Nothing, optional=True)
+    agent = find_agent(context, request)
+    if context.children is None or context.children.report(agent.id) is None:
         raise Problem(
             Kind.CONFLICT,
             f"{agent.id} is not run by this hub",
             next="Start it again where it runs; it will connect.",
             agent_id=agent.id,
         )
-    await desk.children.restart(agent.id)
-    return respond(200, told(desk, find_agent(desk, request)))
+    await context.children.restart(agent.id)
+    return respond(200, told(context, find_agent(context, request)))
 
 
-async def logs(desk: Desk, request: Request) -> Response:
+async def logs(context: Context, request: Request) -> Response:
     """What a child printed; of any other agent the newest events of its newest tasks, and what it logged besides."""
     query = read_query(request, LogsQuery)
-    agent = find_agent(desk, request)
-    kept = None if desk.children is None else desk.children.log_of(agent.id)
+    agent = find_agent(context, request)
+    kept = None if context.children is None else context.children.log_of(agent.id)
     if kept is not None:
-        return await _printed(desk, kept, query)
+        return await _printed(context, kept, query)
     try:
-        tasks, on = await desk.store.tasks(
+        tasks, on = await context.store.tasks(
             TaskFilter(agent=agent.id), after=query.cursor or None, limit=min(query.limit, 50)
         )
     except ValueError:
         raise Problem(Kind.INVALID, "this is no cursor", field="cursor") from None
     lines: list[LogLine] = []
     for task in tasks:
-        newest = await desk.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
+        newest = await context.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
         lines += [log_line(event) for event in newest if not event.personal]
     told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
-    if desk.children is not None and not query.cursor:
-        told += map(_entry, await desk.children.logbook.of(agent.id).tail(query.tail or query.limit))
+    if context.children is not None and not query.cursor:
+        told += map(_entry, await context.children.logbook.of(agent.id).tail(query.tail or query.limit))
     told.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
     if query.tail:
         del told[: -query.tail]
     return respond(200, AgentLogs(logs=tuple(told), next=on))
 
 
-async def _printed(desk: Desk, kept: Log, query: LogsQuery) -> Response:
+async def _printed(context: Context, kept: Log, query: LogsQuery) -> Response:
     after = query.after
     if query.cursor:
         if not (query.cursor.isascii() and query.cursor.isdigit()):
             raise Problem(Kind.INVALID, "this is no cursor", field="cursor")
         after = int(query.cursor[:20])
-    if query.wait and not desk.waiters.closed:
+    if query.wait and not context.waiters.closed:
         await kept.changed(after, query.wait)
     found = await kept.tail(query.tail or query.limit, level=query.level, after=after)
     return respond(200, AgentLogs(logs=tuple(map(_entry, found)), next=str(found[-1].seq if found else after)))

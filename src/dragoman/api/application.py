@@ -3,7 +3,7 @@
     app(intake, store, *, admin_token_hash, ready, metrics) -> Starlette
 
 Mount it as the fallback behind the protocols' own endpoints. When the hub drains, call
-`app.state.desk.waiters.close()`: streams and long polls end at once, and their clients come back to whoever serves
+`app.state.context.waiters.close()`: streams and long polls end at once, and their clients come back to whoever serves
 next.
 """
 
@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import Endpoint
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem, problem
-from dragoman.api.table import SERVED
+from dragoman.api.route import ApiRoute
+from dragoman.api.routes import SERVED
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
@@ -54,7 +54,7 @@ def app(
     files: Files | None = None,
     metrics_token_hash: str | None = None,
 ) -> Starlette:
-    desk = Desk(
+    context = Context(
         intake,
         store,
         admin_token_hash=admin_token_hash,
@@ -66,56 +66,58 @@ def app(
         files=files,
         metrics_token_hash=metrics_token_hash,
     )
-    served = Starlette(routes=_routes(desk, SERVED), exception_handlers={HTTPException: _unrouted})
+    served = Starlette(routes=_routes(context, SERVED), exception_handlers={HTTPException: _no_route})
     served.router.redirect_slashes = False
-    served.state.desk = desk
+    served.state.context = context
     return served
 
 
-def _routes(desk: Desk, endpoints: Iterable[Endpoint]) -> list[Route]:
+def _routes(context: Context, routes: Iterable[ApiRoute]) -> list[Route]:
     """One route a path, so that a wrong method is told all the right ones."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _dispatch(desk, methods), methods=list(methods)) for path, methods in _specific_first(by_path)]
+    by_path: dict[str, dict[str, ApiRoute]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [
+        Route(path, _dispatch(context, methods), methods=list(methods)) for path, methods in _specific_first(by_path)
+    ]
 
 
-def _specific_first(by_path: dict[str, dict[str, Endpoint]]) -> list[tuple[str, dict[str, Endpoint]]]:
+def _specific_first(by_path: dict[str, dict[str, ApiRoute]]) -> list[tuple[str, dict[str, ApiRoute]]]:
     return sorted(by_path.items(), key=lambda item: item[0].count("{"))
 
 
-def _dispatch(desk: Desk, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Request], Awaitable[Response]]:
     async def serve(request: Request) -> Response:
-        endpoint = methods["GET" if request.method == "HEAD" else request.method]
-        assert endpoint.handler is not None
+        route = methods["GET" if request.method == "HEAD" else request.method]
+        assert route.handler is not None
         try:
-            if endpoint.auth is not None:
-                desk.admit(request)
-            return await endpoint.handler(desk, request)
+            if route.auth is not None:
+                context.admit(request)
+            return await route.handler(context, request)
         except Problem as refusal:
-            await _note(desk, endpoint, request, refusal)
+            await _audit_refusal(context, route, request, refusal)
             return problem(refusal.fault, request.url.path, next=refusal.next, status=refusal.status)
         except Refused as refusal:
             return problem(refusal.fault, request.url.path)
         except StoreFailed as error:
-            log.error("the store cannot be read", method=request.method, path=endpoint.path, why=str(error))
+            log.error("the store cannot be read", method=request.method, path=route.path, why=str(error))
             fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
             return problem(fault, request.url.path)
         except Exception as error:
             # Nothing of it reaches the client: it may hold what the client must not see.
-            log.error("request failed", method=request.method, path=endpoint.path, exc_info=error)
+            log.error("request failed", method=request.method, path=route.path, exc_info=error)
             return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)
 
     return serve
 
 
-async def _note(desk: Desk, endpoint: Endpoint, request: Request, refusal: Problem) -> None:
+async def _audit_refusal(context: Context, route: ApiRoute, request: Request, refusal: Problem) -> None:
     """What was refused at the door is audited like what the core refuses; a look at something missing is not."""
     stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
-    if endpoint.method == "GET" and not stranger:
+    if route.method == "GET" and not stranger:
         return
-    await desk.refusals.note(
-        f"{endpoint.method} {endpoint.path}",
+    await context.refusals.note(
+        f"{route.method} {route.path}",
         refusal.fault,
         principal=None if stranger else ADMIN,
         protocol=PROTOCOL,
@@ -123,7 +125,7 @@ async def _note(desk: Desk, endpoint: Endpoint, request: Request, refusal: Probl
     )
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     fault = BY_STATUS.get(error.status_code) or Fault(kind=Kind.INVALID, message=str(error.detail))
     return problem(

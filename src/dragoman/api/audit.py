@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import AuditQuery, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.keys import service
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.audit import GENESIS, Broken, cut_short, verify
 from dragoman.core.queries import AuditOut, audit_out
@@ -50,12 +50,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     broken: Broken | None
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, AuditQuery)
     cursor = query.cursor or "0"
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise Problem(Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before.")
-    found = await desk.store.audit(
+    found = await context.store.audit(
         after=int(cursor),
         limit=query.limit + 1,
         principal=query.principal,
@@ -64,22 +64,22 @@ async def listing(desk: Desk, request: Request) -> Response:
     )
     page = found[: query.limit]
     on = str(page[-1].seq) if len(found) > query.limit else None
-    newest = desk.intake.newest_audit.seq
+    newest = context.intake.newest_audit.seq
     return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest))
 
 
-async def checkpoint(desk: Desk, request: Request) -> Response:
+async def checkpoint(context: Context, request: Request) -> Response:
     """The newest record as it stands, signed: to be kept elsewhere."""
-    newest = desk.intake.newest_audit
-    made = service(desk).checkpoint(newest.seq, newest.hash, rfc3339(desk.intake.now()))
+    newest = context.intake.newest_audit
+    made = service(context).checkpoint(newest.seq, newest.hash, rfc3339(context.intake.now()))
     return respond(200, made)
 
 
-async def check(desk: Desk, request: Request) -> Response:
-    newest = desk.intake.newest_audit
+async def check(context: Context, request: Request) -> Response:
+    newest = context.intake.newest_audit
     seq, prev, broken = 0, GENESIS, None
     while broken is None:
-        records = await desk.store.audit(after=seq, limit=STRIDE)
+        records = await context.store.audit(after=seq, limit=STRIDE)
         if not records:
             break
         seq, prev, broken = verify(records, prev=prev, seq=seq)

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import BackupIn, read_body
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.messages.faults import Kind
 
 
@@ -19,16 +19,16 @@ class Copied(msgspec.Struct, frozen=True):
     target: str
 
 
-async def copy(desk: Desk, request: Request) -> Response:
+async def copy(context: Context, request: Request) -> Response:
     if not _is_here(request):
         raise Problem(
             Kind.FORBIDDEN,
             "a backup is written to the hub's own machine, and you are on another",
             next="Run `dragoman backup` there.",
         )
-    wish = await read_body(desk, request, BackupIn)
+    wanted = await read_body(context, request, BackupIn)
     try:
-        await desk.store.backup(wish.target)
+        await context.store.backup(wanted.target)
     except FileExistsError:
         raise Problem(Kind.CONFLICT, "the target exists already", field="target", next="Name a new file.") from None
     except OSError as error:
@@ -38,7 +38,7 @@ async def copy(desk: Desk, request: Request) -> Response:
             field="target",
             next="Check the directory, its space and its permissions.",
         ) from None
-    return respond(200, Copied(wish.target))
+    return respond(200, Copied(wanted.target))
 
 
 def _is_here(request: Request) -> bool:

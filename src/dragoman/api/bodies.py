@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
-from dragoman.api.desk import Desk
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem, misshapen
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.tasks import Priority, QuestionStatus, Status
@@ -264,9 +264,9 @@ class AuditQuery(Page, frozen=True, kw_only=True):
 S = TypeVar("S")
 
 
-async def read_json(desk: Desk, request: Request, *, optional: bool = False) -> Any:
+async def read_json(context: Context, request: Request, *, optional: bool = False) -> Any:
     """The parsed body. An optional one that is empty counts as `{}`."""
-    limits = desk.limits
+    limits = context.limits
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
             Kind.INVALID, "a compressed body is not accepted", status=415, next="Send it without Content-Encoding."
@@ -318,8 +318,8 @@ def without_nulls(tree: Any) -> Any:
     return {name: value for name, value in tree.items() if value is not None} if type(tree) is dict else tree
 
 
-async def read_body(desk: Desk, request: Request, type: type[S], *, optional: bool = False) -> S:
-    return shape(await read_json(desk, request, optional=optional), type)
+async def read_body(context: Context, request: Request, type: type[S], *, optional: bool = False) -> S:
+    return shape(await read_json(context, request, optional=optional), type)
 
 
 def read_query(request: Request, type: type[S]) -> S:

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import CancelIn, ContractsQuery, read_body, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.contracts import patience
 from dragoman.core.commands import EndContract
@@ -91,37 +91,37 @@ def _party(party: Party) -> PartyOut:
     return PartyOut(agent=party.agent, domain=party.domain, version=party.version)
 
 
-async def find(desk: Desk, id: str) -> Contract:
+async def find(context: Context, id: str) -> Contract:
     """By its id, or by that of the collaboration."""
-    row = await desk.store.contract(id) or await desk.store.contract_of(id)
+    row = await context.store.contract(id) or await context.store.contract_of(id)
     if row is None:
         raise Problem(Kind.NOT_FOUND, f"no contract {id[:80]!r}", next="List them with GET /api/v1/contracts.")
     return row
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, ContractsQuery)
     agent = None if query.agent is None else AgentId(query.agent)
-    rows = await desk.store.contracts(agent=agent, after=query.cursor or None, limit=query.limit + 1)
-    page, now = rows[: query.limit], desk.intake.now()
+    rows = await context.store.contracts(agent=agent, after=query.cursor or None, limit=query.limit + 1)
+    page, now = rows[: query.limit], context.intake.now()
     on = page[-1].id if len(rows) > query.limit else None
     return respond(200, ContractList(contracts=tuple(contract_out(row, now) for row in page), next=on))
 
 
-async def one(desk: Desk, request: Request) -> Response:
-    row = await find(desk, request.path_params["id"])
-    return respond(200, contract_out(row, desk.intake.now(), whole=True))
+async def one(context: Context, request: Request) -> Response:
+    row = await find(context, request.path_params["id"])
+    return respond(200, contract_out(row, context.intake.now(), whole=True))
 
 
-async def end(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, CancelIn, optional=True)
-    row = await find(desk, request.path_params["id"])
-    ended: Contract = await desk.intake.execute(
+async def end(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, CancelIn, optional=True)
+    row = await find(context, request.path_params["id"])
+    ended: Contract = await context.intake.execute(
         EndContract(
             principal=ADMIN,
             protocol=PROTOCOL,
             collaboration=row.collaboration,
-            reason=wish.reason or "ended by a person",
+            reason=wanted.reason or "ended by a person",
         )
     )
-    return respond(200, contract_out(ended, desk.intake.now()))
+    return respond(200, contract_out(ended, context.intake.now()))

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import EditedIn, LettersQuery, Nothing, read_body, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
-from dragoman.api.reading import find_letter, find_task, whole_task
+from dragoman.api.context import Context
+from dragoman.api.route import respond
+from dragoman.api.store_reads import find_dead_letter, find_task, whole_task
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import Discard, Redrive
 from dragoman.core.ids import ADMIN
@@ -24,42 +24,42 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, LettersQuery)
-    task = None if query.task is None else (await find_task(desk, query.task, field="task")).id
-    letters = await desk.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
+    task = None if query.task is None else (await find_task(context, query.task, field="task")).id
+    letters = await context.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
     page = letters[: query.limit]
     on = page[-1].id if len(letters) > query.limit else None
     return respond(200, DeadLetterList(deadletters=tuple(map(dead_letter_out, page)), next=on))
 
 
-async def one(desk: Desk, request: Request) -> Response:
-    letter = await find_letter(desk, request.path_params["id"])
-    return respond(200, await _with_body(desk, letter))
+async def one(context: Context, request: Request) -> Response:
+    letter = await find_dead_letter(context, request.path_params["id"])
+    return respond(200, await _with_body(context, letter))
 
 
-async def _with_body(desk: Desk, letter: DeadLetter) -> DeadLetterOut:
+async def _with_body(context: Context, letter: DeadLetter) -> DeadLetterOut:
     """With what it would have told, unless that is personal: for work, the input one may want to edit."""
     if letter.letter is not None:
         return dead_letter_out(letter, body=SHUT if letter.letter.personal else letter.letter.body)
-    found = await desk.store.events(letter.task, after=letter.event - 1, limit=1)
-    task = await desk.store.task(letter.task)
+    found = await context.store.events(letter.task, after=letter.event - 1, limit=1)
+    task = await context.store.task(letter.task)
     hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))
     return dead_letter_out(letter, body=SHUT if hidden else found[0].body if found else None)
 
 
-async def redrive(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, EditedIn, optional=True)
-    letter = await find_letter(desk, request.path_params["id"])
-    edited = None if wish.input is None else msgspec.json.encode(wish.input)
-    sent = await desk.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
+async def redrive(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, EditedIn, optional=True)
+    letter = await find_dead_letter(context, request.path_params["id"])
+    edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
+    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
     if isinstance(sent, DeadLetter):
         return respond(202, dead_letter_out(sent))
-    return respond(202, await whole_task(desk, sent))
+    return respond(202, await whole_task(context, sent))
 
 
-async def discard(desk: Desk, request: Request) -> Response:
-    await read_body(desk, request, Nothing, optional=True)
-    letter = await find_letter(desk, request.path_params["id"])
-    await desk.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
+async def discard(context: Context, request: Request) -> Response:
+    await read_body(context, request, Nothing, optional=True)
+    letter = await find_dead_letter(context, request.path_params["id"])
+    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
     return respond(200, dead_letter_out(letter))

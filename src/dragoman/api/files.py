@@ -9,10 +9,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
-from dragoman.api.reading import find_task
+from dragoman.api.route import respond
+from dragoman.api.store_reads import find_task
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
 from dragoman.core.queries import is_hidden
@@ -61,7 +61,7 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileRef, ...]
 
 
-async def keep(desk: Desk, request: Request) -> Response:
+async def keep(context: Context, request: Request) -> Response:
     query = read_query(request, FileQuery)
     whole = WholeMessage(Limits(bytes=LARGEST))
     try:
@@ -81,17 +81,17 @@ async def keep(desk: Desk, request: Request) -> Response:
     except (TimeoutError, ClientDisconnect):
         raise Problem(Kind.TIMEOUT, "the file did not come in time") from None
     mime_type = request.headers.get("content-type", "")
-    ref = await _files(desk).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
+    ref = await _files(context).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
     return respond(201, ref)
 
 
-async def listing(desk: Desk, request: Request) -> Response:
-    task = await find_task(desk, request.path_params["id"])
+async def listing(context: Context, request: Request) -> Response:
+    task = await find_task(context, request.path_params["id"])
     return respond(200, FileList(files=task.files))
 
 
-async def fetch(desk: Desk, request: Request) -> Response:
-    task = await find_task(desk, request.path_params["id"])
+async def fetch(context: Context, request: Request) -> Response:
+    task = await find_task(context, request.path_params["id"])
     if is_hidden(task):
         raise Problem(
             Kind.FORBIDDEN,
@@ -99,7 +99,7 @@ async def fetch(desk: Desk, request: Request) -> Response:
             next="Only whoever asked for it and whoever does it can fetch its files.",
         )
     ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
-    data = None if ref is None else await _files(desk).fetch(ref.id)
+    data = None if ref is None else await _files(context).fetch(ref.id)
     if ref is None or data is None:
         raise Problem(Kind.NOT_FOUND, "no such file of this task", next=f"List them: GET /api/v1/tasks/{task.id}/files")
     return given(request, ref, data)
@@ -112,15 +112,15 @@ def given(request: Request, ref: FileRef, data: bytes) -> Response:
     return Response(data[part.start : part.end], part.status, headers=headers, media_type=ref.mime_type)
 
 
-async def kept(desk: Desk, request: Request) -> Response:
+async def kept(context: Context, request: Request) -> Response:
     """Everything that is kept, page by page."""
     query = read_query(request, FilesQuery)
-    files, found, after = _files(desk), list[FileOut](), query.cursor or ""
+    files, found, after = _files(context), list[FileOut](), query.cursor or ""
     while len(found) < query.limit:
         page = await files.listing(after=after, limit=query.limit)
         if not page:
             break
-        attached = set(await desk.store.attached([one.ref.id for one in page]))
+        attached = set(await context.store.attached([one.ref.id for one in page]))
         for one in page:
             after = one.ref.id
             if query.owner in (None, one.owner) and query.attached in (None, after in attached):
@@ -131,19 +131,19 @@ async def kept(desk: Desk, request: Request) -> Response:
     return respond(200, FilesOut(files=tuple(found), next=after if more else None))
 
 
-async def remove(desk: Desk, request: Request) -> Response:
+async def remove(context: Context, request: Request) -> Response:
     query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
-    if await _files(desk).describe(id, claim=False) is None:
+    if await _files(context).describe(id, claim=False) is None:
         raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next="List them: GET /api/v1/files")
-    await remove_file(desk.intake, desk.store, _files(desk), id, by=ADMIN, attached_too=query.attached)
+    await remove_file(context.intake, context.store, _files(context), id, by=ADMIN, attached_too=query.attached)
     return Response(status_code=204)
 
 
-async def attached(desk: Desk, ids: tuple[str, ...]) -> tuple[FileRef, ...]:
+async def attached(context: Context, ids: tuple[str, ...]) -> tuple[FileRef, ...]:
     """The files that a task to be submitted names: kept before, by a person."""
     found = []
     for id in ids:
-        kept = await _files(desk).describe(id)
+        kept = await _files(context).describe(id)
         if kept is None or kept.owner != ADMIN:
             raise Problem(
                 Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next="Keep it first: POST /api/v1/files"
@@ -152,7 +152,7 @@ async def attached(desk: Desk, ids: tuple[str, ...]) -> tuple[FileRef, ...]:
     return tuple(found)
 
 
-def _files(desk: Desk) -> Files:
-    if desk.files is None:
+def _files(context: Context) -> Files:
+    if context.files is None:
         raise Problem(Kind.UNAVAILABLE, "this hub keeps no files")
-    return desk.files
+    return context.files

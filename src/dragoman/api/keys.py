@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from dragoman.api.agents import find_agent
 from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.names import PROTOCOL as SIGNED_FOR
 from dragoman.core.commands import NoteRead, RevokeToken
@@ -54,40 +54,40 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     until: str
 
 
-async def listing(desk: Desk, request: Request) -> Response:
-    return respond(200, told(service(desk)))
+async def listing(context: Context, request: Request) -> Response:
+    return respond(200, told(service(context)))
 
 
-async def rotate(desk: Desk, request: Request) -> Response:
+async def rotate(context: Context, request: Request) -> Response:
     """The record is committed first: if the keys cannot be written after that, the refusal is recorded, too."""
-    wish = await read_body(desk, request, KeyRotationIn, optional=True)
-    auth = service(desk)
+    wanted = await read_body(context, request, KeyRotationIn, optional=True)
+    auth = service(context)
     try:
         retiring = auth.authority.ring.signing.kid
-        what = "key.distrust" if wish.distrust else "key.rotate"
-        await desk.intake.execute(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
-        await auth.rotate(distrust=wish.distrust)
+        what = "key.distrust" if wanted.distrust else "key.rotate"
+        await context.intake.execute(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
+        await auth.rotate(distrust=wanted.distrust)
     except KeysKept as error:
         raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
     return respond(200, told(auth))
 
 
-async def revoke(desk: Desk, request: Request) -> Response:
+async def revoke(context: Context, request: Request) -> Response:
     """One token, which is read here, and neither kept nor told on."""
     from dragoman.security.keys import LEEWAY, LONGEST_TTL
 
-    wish = await read_body(desk, request, RevocationIn)
-    agent = find_agent(desk, request)
+    wanted = await read_body(context, request, RevocationIn)
+    agent = find_agent(context, request)
     if agent.protocol != SIGNED_FOR:
         raise Problem(
             Kind.CONFLICT,
             f"{agent.id} speaks {agent.protocol}, which has no signed tokens",
             next=f"Give it a new one with POST /api/v1/agents/{agent.id}/token.",
         )
-    auth = service(desk)
-    jti, over = wish.jti, auth.now + LEEWAY + LONGEST_TTL
-    if wish.token is not None and jti is None:
-        claims = auth.authority.read(wish.token, now=auth.now)
+    auth = service(context)
+    jti, over = wanted.jti, auth.now + LEEWAY + LONGEST_TTL
+    if wanted.token is not None and jti is None:
+        claims = auth.authority.read(wanted.token, now=auth.now)
         if isinstance(claims, Refusal):
             raise Problem(Kind.INVALID, f"no token that counts here: {claims.message}", field="token")
         if claims.sub != agent.id:
@@ -95,25 +95,25 @@ async def revoke(desk: Desk, request: Request) -> Response:
         jti, over = claims.jti, min(claims.exp, over)
         if jti is None:
             raise Problem(Kind.INVALID, "the token has no jti to be known by", field="token")
-    elif wish.token is not None or jti is None:
+    elif wanted.token is not None or jti is None:
         raise Problem(Kind.INVALID, "name the token by token or by jti: by one of them", field="jti")
     until = Instant((over + LEEWAY) * SECOND)
-    await desk.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
+    await context.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
     return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
 
 
-def service(desk: Desk) -> AuthService:
+def service(context: Context) -> AuthService:
     """The auth service, with its keys at hand."""
     from dragoman.security.keys import KeyProblem  # cryptography is loaded where it is used
     from dragoman.security.private import PrivateFileError
 
-    if desk.auth is None:
+    if context.auth is None:
         raise Problem(Kind.NOT_FOUND, "this hub signs no tokens")
     try:
-        desk.auth.authority  # noqa: B018
+        context.auth.authority  # noqa: B018
     except (KeyProblem, PrivateFileError) as error:
         raise Problem(Kind.CONFLICT, f"the keys cannot be used: {error}", next="Mend that, and try again.") from None
-    return desk.auth
+    return context.auth
 
 
 def told(auth: AuthService) -> KeyList:

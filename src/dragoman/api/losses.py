@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import LossesQuery, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.bindings import losses
 from dragoman.messages.faults import Kind
 
@@ -22,7 +22,7 @@ class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[losses.Pair, ...]
 
 
-async def matrix(desk: Desk, request: Request) -> Response:
+async def matrix(context: Context, request: Request) -> Response:
     query = read_query(request, LossesQuery)
     for name in (query.caller, query.agent):
         if name is not None and name not in losses.VOICES:

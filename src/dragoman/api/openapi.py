@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.api.endpoint import Endpoint
 from dragoman.api.problems import MEDIA_TYPE, ProblemOut, status_of
+from dragoman.api.route import ApiRoute
 from dragoman.api.schemas import components
 from dragoman.messages.faults import Kind
 
@@ -25,11 +25,11 @@ WITH_A_BODY = frozenset({400, 408, 413, 415, status_of(Kind.INVALID)})
 """No JSON, too slow, too large, compressed, of another shape (`bodies.read_json`)."""
 
 
-def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    endpoints = tuple(endpoints)
-    schemas, named = components([ProblemOut, *(type for one in endpoints for type in _types(one))], REF)
+def document(routes: Iterable[ApiRoute]) -> dict[str, Any]:
+    routes = tuple(routes)
+    schemas, named = components([ProblemOut, *(type for one in routes for type in _types(one))], REF)
     paths: dict[str, dict[str, Any]] = {}
-    for one in endpoints:
+    for one in routes:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schemas)
     return {
         "openapi": "3.1.0",
@@ -49,13 +49,13 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _types(one: Endpoint) -> list[Any]:
+def _types(one: ApiRoute) -> list[Any]:
     bodies = one.body if isinstance(one.body, tuple) else (one.body,)
     answers = (answer for answer in one.answers.values() if not isinstance(answer, str))
     return [type for type in (*bodies, one.query, *answers) if type is not None]
 
 
-def _operation(one: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(one: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     words = re.findall(r"[a-z0-9]+", one.path.removeprefix("/api/v1"))
     operation: dict[str, Any] = {
         "operationId": "_".join((one.method.lower(), *(words or ["page"]))),
@@ -74,7 +74,7 @@ def _operation(one: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     return operation
 
 
-def _parameters(one: Endpoint) -> list[dict[str, Any]]:
+def _parameters(one: ApiRoute) -> list[dict[str, Any]]:
     found = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", one.path)
@@ -92,7 +92,7 @@ def _parameters(one: Endpoint) -> list[dict[str, Any]]:
     return found
 
 
-def _refusals(one: Endpoint) -> set[int]:
+def _refusals(one: ApiRoute) -> set[int]:
     """The statuses of problems: what the route itself refuses, and what the way to its handler does."""
     found = {status_of(kind) for kind in one.refusals} | ({401} if one.auth == "admin" else set())
     if one.handler is not None and one.body is not None:
@@ -102,7 +102,7 @@ def _refusals(one: Endpoint) -> set[int]:
     return found
 
 
-def _responses(one: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(one: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for status, answer in one.answers.items():
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}

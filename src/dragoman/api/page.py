@@ -15,7 +15,7 @@ from importlib import resources
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.desk import Desk
+from dragoman.api.context import Context
 
 
 @cache
@@ -45,7 +45,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-async def status_page(desk: Desk, request: Request) -> Response:
+async def status_page(context: Context, request: Request) -> Response:
     page, policy = _document()
     headers = {
         "Content-Security-Policy": policy,

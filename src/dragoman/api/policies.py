@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import DomainPolicyIn, DomainsQuery, read_body, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
+from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import SetDomainPolicy
 from dragoman.core.ids import ADMIN
@@ -47,35 +47,35 @@ def told(value: Any) -> DomainPolicies:
     )
 
 
-async def listing(desk: Desk, request: Request) -> Response:
-    entity = desk.intake.entity(f"{Registry.POLICY.value}/{NAME}")
+async def listing(context: Context, request: Request) -> Response:
+    entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
     return respond(200, told({} if entity is None else entity.value))
 
 
-async def change(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, DomainPolicyIn)
-    policy: Entity = await desk.intake.execute(
+async def change(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, DomainPolicyIn)
+    policy: Entity = await context.intake.execute(
         SetDomainPolicy(
             principal=ADMIN,
             protocol=PROTOCOL,
-            source=wish.source,
-            target=wish.target,
-            allow=wish.allow,
-            intents=wish.intents,
-            encrypt=wish.encrypt,
+            source=wanted.source,
+            target=wanted.target,
+            allow=wanted.allow,
+            intents=wanted.intents,
+            encrypt=wanted.encrypt,
         )
     )
     return respond(200, told(policy.value))
 
 
-async def remove(desk: Desk, request: Request) -> Response:
+async def remove(context: Context, request: Request) -> Response:
     pair = read_query(request, DomainsQuery)
-    entity = desk.intake.entity(f"{Registry.POLICY.value}/{NAME}")
+    entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
     known = told({} if entity is None else entity.value).domains
     if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
         message = f"there is no policy about {pair.source[:80]!r} asking {pair.target[:80]!r}"
         raise Problem(Kind.NOT_FOUND, message, next="List them with GET /api/v1/policies/domains.")
-    policy: Entity = await desk.intake.execute(
+    policy: Entity = await context.intake.execute(
         SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
     )
     return respond(200, told(policy.value))

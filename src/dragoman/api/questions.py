@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import AnswerIn, QuestionsQuery, read_body, read_query
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
-from dragoman.api.reading import find_question, find_task
+from dragoman.api.context import Context
+from dragoman.api.route import respond
+from dragoman.api.store_reads import find_question, find_task
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import Answer
 from dragoman.core.ids import ADMIN
@@ -22,10 +22,10 @@ class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, QuestionsQuery)
-    task = None if query.task is None else (await find_task(desk, query.task, field="task")).id
-    questions = await desk.store.questions(
+    task = None if query.task is None else (await find_task(context, query.task, field="task")).id
+    questions = await context.store.questions(
         status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
     )
     page = questions[: query.limit]
@@ -33,14 +33,14 @@ async def listing(desk: Desk, request: Request) -> Response:
     return respond(200, QuestionList(questions=tuple(map(question_out, page)), next=on))
 
 
-async def one(desk: Desk, request: Request) -> Response:
-    return respond(200, question_out(await find_question(desk, request.path_params["id"])))
+async def one(context: Context, request: Request) -> Response:
+    return respond(200, question_out(await find_question(context, request.path_params["id"])))
 
 
-async def answer(desk: Desk, request: Request) -> Response:
-    said = await read_body(desk, request, AnswerIn)
-    question = await find_question(desk, request.path_params["id"])
-    answered: Question = await desk.intake.execute(
+async def answer(context: Context, request: Request) -> Response:
+    said = await read_body(context, request, AnswerIn)
+    question = await find_question(context, request.path_params["id"])
+    answered: Question = await context.intake.execute(
         Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)
     )
     return respond(200, question_out(answered))

@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
-from dragoman.api.reading import events, find_task
+from dragoman.api.context import Context
+from dragoman.api.route import respond
+from dragoman.api.store_reads import events, find_task
 from dragoman.core.ids import AgentId, rfc3339
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import EventKind
@@ -59,9 +59,9 @@ class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
 _body = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def reported(desk: Desk, agent: AgentId) -> Reported | None:
+def reported(context: Context, agent: AgentId) -> Reported | None:
     """None for an agent that never said how it is."""
-    entry = desk.intake.entity(f"{Registry.AGENT.value}/{agent}")
+    entry = context.intake.entity(f"{Registry.AGENT.value}/{agent}")
     if entry is None or not entry.value:
         return None
     return Reported(
@@ -73,17 +73,17 @@ def reported(desk: Desk, agent: AgentId) -> Reported | None:
     )
 
 
-def history(desk: Desk, agent: AgentId) -> StatusHistory:
-    told = reported(desk, agent)
+def history(context: Context, agent: AgentId) -> StatusHistory:
+    told = reported(context, agent)
     if told is None:
         return StatusHistory(agent=agent, history=(), errors=())
     return StatusHistory(agent=agent, history=(*told.history, {"at": told.at, **told.status}), errors=told.errors)
 
 
-async def of_task(desk: Desk, request: Request) -> Response:
-    task = await find_task(desk, request.path_params["id"])
+async def of_task(context: Context, request: Request) -> Response:
+    task = await find_task(context, request.path_params["id"])
     found = []
-    async for event in events(desk, task):
+    async for event in events(context, task):
         if event.kind not in ERRORS:
             continue
         said = _body(event.body)

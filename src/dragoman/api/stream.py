@@ -25,9 +25,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from dragoman.api.bodies import EventsQuery, read_query
-from dragoman.api.desk import Desk
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
-from dragoman.api.reading import find_task, page_size
+from dragoman.api.store_reads import find_task, page_size
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.tasks import Event, Status, Task
 from dragoman.core.ports import StoreFailed
@@ -60,9 +60,9 @@ def _data(content: bytes) -> bytes:
     return b"".join(b"data: %s\n" % line for line in _LINE_END.split(content))
 
 
-async def follow(desk: Desk, request: Request) -> Response:
+async def follow(context: Context, request: Request) -> Response:
     query = read_query(request, EventsQuery)
-    task = await find_task(desk, request.path_params["id"])
+    task = await find_task(context, request.path_params["id"])
     after = query.after
     last = request.headers.get("last-event-id")
     if last:
@@ -73,8 +73,8 @@ async def follow(desk: Desk, request: Request) -> Response:
     if request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
     after = min(after, task.seq)  # who saw more than there is (a backup was restored) hears what comes from now on
-    desk.intake.streams.check(ADMIN)  # while there is a status to refuse it with
-    frames = _until_unreadable(_frames(desk, task, after, raw=query.raw))
+    context.intake.streams.check(ADMIN)  # while there is a status to refuse it with
+    frames = _until_unreadable(_frames(context, task, after, raw=query.raw))
     return StreamingResponse(frames, media_type=MEDIA_TYPE, headers=HEADERS)
 
 
@@ -90,22 +90,22 @@ async def _until_unreadable(frames: AsyncGenerator[bytes]) -> AsyncIterator[byte
             log.info("stream ended", why=str(refused.fault))
 
 
-async def _frames(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
+async def _frames(context: Context, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
     yield b"retry: 1000\n\n"
-    with desk.intake.streams.one(ADMIN):
-        async for piece in _told(desk, task, after, raw=raw):
+    with context.intake.streams.one(ADMIN):
+        async for piece in _told(context, task, after, raw=raw):
             yield piece
 
 
-async def _told(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
-    async with desk.intake.watch(task.id) as watch:
+async def _told(context: Context, task: Task, after: int, *, raw: bool) -> AsyncGenerator[bytes]:
+    async with context.intake.watch(task.id) as watch:
         while True:
-            page = await desk.store.events(task.id, after=after, limit=page_size(task))
+            page = await context.store.events(task.id, after=after, limit=page_size(task))
             for event in page:
                 yield frame(event, raw=raw, hidden=is_hidden(task))
                 after = event.seq
             # The head is read after its events: if it says "final" and we are at its number, all was told.
-            now = await desk.store.task(task.id)
+            now = await context.store.task(task.id)
             if now is None:  # it was forgotten: whoever comes back hears so
                 return
             task = now
@@ -114,7 +114,7 @@ async def _told(desk: Desk, task: Task, after: int, *, raw: bool) -> AsyncGenera
             if task.final and task.seq <= after:
                 yield b"event: end\n" + _data(msgspec.json.encode(EndOut(task.id, task.status))) + b"\n"
                 return
-            if desk.waiters.closed:
+            if context.waiters.closed:
                 return
-            if not await desk.waiters.changed(watch, desk.waiters.heartbeat):
+            if not await context.waiters.changed(watch, context.waiters.heartbeat):
                 yield b": heartbeat\n\n"

@@ -28,11 +28,11 @@ from dragoman.api.bodies import (
     shape,
     without_nulls,
 )
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
+from dragoman.api.context import Context
 from dragoman.api.files import attached
 from dragoman.api.problems import Problem
-from dragoman.api.reading import agent_protocol, find_task, whole_task
+from dragoman.api.route import respond
+from dragoman.api.store_reads import agent_protocol, find_task, whole_task
 from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
 from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
@@ -62,65 +62,67 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def submit(desk: Desk, request: Request) -> Response:
+async def submit(context: Context, request: Request) -> Response:
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
-    tree = await read_json(desk, request)
-    wish = shape(without_nulls(tree), TaskIn)
-    body: dict[str, Any] = {"input": wish.input}
-    if wish.hints is not None:
-        body["hints"] = wish.hints
-    files = await attached(desk, wish.attachments) if wish.attachments else ()
+    tree = await read_json(context, request)
+    wanted = shape(without_nulls(tree), TaskIn)
+    body: dict[str, Any] = {"input": wanted.input}
+    if wanted.hints is not None:
+        body["hints"] = wanted.hints
+    files = await attached(context, wanted.attachments) if wanted.attachments else ()
     if files:
         body["attachments"] = files
     extra = {name: value for name, value in tree.items() if name not in _KNOWN}
     if extra:
         body["extra"] = extra
-    constraints = _budget(wish.budget, tree.get("budget"))
-    if wish.required_role is not None:
-        constraints["required_role"] = wish.required_role
-    if wish.hints is not None:
-        constraints |= {each: amount for each in sorted(CONSTRAINTS) if (amount := getattr(wish.hints, each))}
-    seconds = wish.hints.max_duration_seconds if wish.hints else None
-    deadline = None if wish.deadline is None else instant(wish.deadline)
+    constraints = _budget(wanted.budget, tree.get("budget"))
+    if wanted.required_role is not None:
+        constraints["required_role"] = wanted.required_role
+    if wanted.hints is not None:
+        constraints |= {each: amount for each in sorted(CONSTRAINTS) if (amount := getattr(wanted.hints, each))}
+    seconds = wanted.hints.max_duration_seconds if wanted.hints else None
+    deadline = None if wanted.deadline is None else instant(wanted.deadline)
     # A deadline alone says how long it may take, also where that is longer than the hub's own patience.
-    total = max(0.0, (deadline - desk.intake.now()) / SECOND) if deadline is not None and seconds is None else seconds
+    total = (
+        max(0.0, (deadline - context.intake.now()) / SECOND) if deadline is not None and seconds is None else seconds
+    )
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
     command = Submit(
         principal=ADMIN,
         protocol=PROTOCOL,
-        request_id=key or desk.intake.mint(),
+        request_id=key or context.intake.mint(),
         digest=hashlib.sha256(_sorted(tree)).hexdigest(),
-        type=wish.type,
+        type=wanted.type,
         body=msgspec.json.encode(body),
-        name=wish.name,
-        description=wish.description,
-        kind=wish.kind,
-        pinned=None if wish.agent is None else AgentId(wish.agent),
-        required_capabilities=wish.required_capabilities,
-        priority=wish.priority,
-        dependencies=tuple([await _reference(desk, id, "dependencies") for id in wish.dependencies]),
+        name=wanted.name,
+        description=wanted.description,
+        kind=wanted.kind,
+        pinned=None if wanted.agent is None else AgentId(wanted.agent),
+        required_capabilities=wanted.required_capabilities,
+        priority=wanted.priority,
+        dependencies=tuple([await _reference(context, id, "dependencies") for id in wanted.dependencies]),
         deadline=deadline,
         firm=deadline is not None,
         idle_seconds=seconds,
         total_seconds=total,
         trace_id=trace[1] if trace else None,
-        parent=None if wish.parent is None else await _reference(desk, wish.parent, "parent"),
-        thread=wish.thread,
+        parent=None if wanted.parent is None else await _reference(context, wanted.parent, "parent"),
+        thread=wanted.thread,
         constraints=constraints,
         files=files,
     )
     try:
-        task: Task = await desk.intake.execute(command)
+        task: Task = await context.intake.execute(command)
     except Refused as refused:
-        raise Refused(_as_asked(refused.fault, wish)) from None
-    return respond(202, await whole_task(desk, task), {"Location": f"/api/v1/tasks/{task.id}"})
+        raise Refused(_as_asked(refused.fault, wanted)) from None
+    return respond(202, await whole_task(context, task), {"Location": f"/api/v1/tasks/{task.id}"})
 
 
-def _as_asked(fault: Fault, wish: TaskIn) -> Fault:
+def _as_asked(fault: Fault, wanted: TaskIn) -> Fault:
     """Whom a task is for was said as a kind, where no agent was named."""
-    if problems.FIELDS.get(fault.field or "") != "agent" or wish.agent is not None or wish.kind is None:
+    if problems.FIELDS.get(fault.field or "") != "agent" or wanted.agent is not None or wanted.kind is None:
         return fault
     return msgspec.structs.replace(fault, field="kind")
 
@@ -135,12 +137,12 @@ def _budget(budget: float | Budget | None, said: Any) -> dict[str, Any]:
     return limits if set(said) <= set(budget.__struct_fields__) else {**limits, "budget": said}
 
 
-async def _reference(desk: Desk, id: str, field: str) -> TaskId:
+async def _reference(context: Context, id: str, field: str) -> TaskId:
     """A whole id is the core's to judge; a shortened one is completed here."""
-    return TaskId(id) if len(id) >= UUID_LENGTH else (await find_task(desk, id, field=field)).id
+    return TaskId(id) if len(id) >= UUID_LENGTH else (await find_task(context, id, field=field)).id
 
 
-async def listing(desk: Desk, request: Request) -> Response:
+async def listing(context: Context, request: Request) -> Response:
     query = read_query(request, TasksQuery)
     where = TaskFilter(
         status=query.status,
@@ -150,143 +152,143 @@ async def listing(desk: Desk, request: Request) -> Response:
         parent=TaskId(query.parent) if query.parent else None,
     )
     try:
-        tasks, on = await desk.store.tasks(where, after=query.cursor or None, limit=query.limit)
+        tasks, on = await context.store.tasks(where, after=query.cursor or None, limit=query.limit)
     except ValueError:
         raise Problem(
             Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before, as it is."
         ) from None
     if query.full:
-        told = [await whole_task(desk, task) for task in tasks]
+        told = [await whole_task(context, task) for task in tasks]
     else:
-        told = [task_out(task, protocol_out=agent_protocol(desk, task.owner)) for task in tasks]
+        told = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in tasks]
     return respond(200, TaskList(tasks=tuple(told), next=on))
 
 
-async def one(desk: Desk, request: Request) -> Response:
+async def one(context: Context, request: Request) -> Response:
     query = read_query(request, TaskQuery)
-    task = await find_task(desk, request.path_params["id"])
+    task = await find_task(context, request.path_params["id"])
     if query.wait and not task.final:
-        task = await _final(desk, task, query.wait)
-    return respond(200, await whole_task(desk, task, with_history=query.history, raw=query.raw))
+        task = await _final(context, task, query.wait)
+    return respond(200, await whole_task(context, task, with_history=query.history, raw=query.raw))
 
 
-async def _final(desk: Desk, task: Task, seconds: float) -> Task:
+async def _final(context: Context, task: Task, seconds: float) -> Task:
     """The task when it is final, or as it is when the time is up."""
     clock = asyncio.get_running_loop()
     until = clock.time() + seconds
-    async with desk.intake.watch(task.id) as watch:
+    async with context.intake.watch(task.id) as watch:
         while True:
             # Read after the watch began: what was committed in between is seen here, what comes later wakes us.
-            task = await desk.store.task(task.id) or task
+            task = await context.store.task(task.id) or task
             left = until - clock.time()
-            if task.final or left <= 0 or desk.waiters.closed:
+            if task.final or left <= 0 or context.waiters.closed:
                 return task
-            await desk.waiters.changed(watch, left)
+            await context.waiters.changed(watch, left)
 
 
-async def cancel(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, CancelIn, optional=True)
-    task = await find_task(desk, request.path_params["id"])
+async def cancel(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, CancelIn, optional=True)
+    task = await find_task(context, request.path_params["id"])
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
-    if wish.reason:
-        command = msgspec.structs.replace(command, reason=wish.reason)
-    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
+    if wanted.reason:
+        command = msgspec.structs.replace(command, reason=wanted.reason)
+    return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def retry(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, EditedIn, optional=True)
-    task = await find_task(desk, request.path_params["id"])
-    edited = None if wish.input is None else msgspec.json.encode(wish.input)
+async def retry(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, EditedIn, optional=True)
+    task = await find_task(context, request.path_params["id"])
+    edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
     command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
-    return respond(202, await whole_task(desk, await desk.intake.execute(command)))
+    return respond(202, await whole_task(context, await context.intake.execute(command)))
 
 
-async def pause(desk: Desk, request: Request) -> Response:
-    await read_body(desk, request, Nothing, optional=True)
-    task = await find_task(desk, request.path_params["id"])
+async def pause(context: Context, request: Request) -> Response:
+    await read_body(context, request, Nothing, optional=True)
+    task = await find_task(context, request.path_params["id"])
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
-    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
+    return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def resume(desk: Desk, request: Request) -> Response:
-    wish = await read_body(desk, request, ResumeIn, optional=True)
-    task = await find_task(desk, request.path_params["id"])
-    answered = wish.answer is not msgspec.UNSET
+async def resume(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, ResumeIn, optional=True)
+    task = await find_task(context, request.path_params["id"])
+    answered = wanted.answer is not msgspec.UNSET
     command = Resume(
         principal=ADMIN,
         protocol=PROTOCOL,
         task_id=task.id,
-        answer=wish.answer if answered else None,
+        answer=wanted.answer if answered else None,
         has_answer=answered,
     )
-    return respond(200, await whole_task(desk, await desk.intake.execute(command)))
+    return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def reasons(desk: Desk, request: Request) -> Response:
-    task = await find_task(desk, request.path_params["id"])
-    return respond(200, await explain(desk, task))
+async def reasons(context: Context, request: Request) -> Response:
+    task = await find_task(context, request.path_params["id"])
+    return respond(200, await explain(context, task))
 
 
-async def explain(desk: Desk, task: Task) -> WhyOut:
+async def explain(context: Context, task: Task) -> WhyOut:
     queued = task.status is Status.QUEUED
     kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
-    agents = [_facts(desk, agent, kinds) for agent in (desk.intake.agents() if queued else ())]
+    agents = [_facts(context, agent, kinds) for agent in (context.intake.agents() if queued else ())]
     if queued and needs_in(task.constraints):
-        agents = [await _with_resources(desk, facts) for facts in agents]
-    found = [await desk.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
-    question: Question | None = None if task.question is None else await desk.store.question(task.question)
-    ahead, exact = await _ahead(desk, task) if task.queue is not None else (0, True)
+        agents = [await _with_resources(context, facts) for facts in agents]
+    found = [await context.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
+    question: Question | None = None if task.question is None else await context.store.question(task.question)
+    ahead, exact = await _ahead(context, task) if task.queue is not None else (0, True)
     return why(
         task,
-        now=desk.intake.now(),
+        now=context.intake.now(),
         agents=agents,
-        totals=_accounts(desk, HUB, kinds),
-        per_task=desk.intake.policy.per_task,
-        contract=None if task.contract is None else await desk.intake.contract(task.contract),
+        totals=_accounts(context, HUB, kinds),
+        per_task=context.intake.policy.per_task,
+        contract=None if task.contract is None else await context.intake.contract(task.contract),
         dependencies=[other for other in found if other is not None],
         question=question,
-        watched=desk.intake.watched(task),
+        watched=context.intake.watched(task),
         ahead=ahead,
         ahead_exact=exact,
     )
 
 
-def _facts(desk: Desk, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
-    said = desk.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+def _facts(context: Context, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
+    said = context.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
     return AgentFacts(
         agent=agent,
-        reachable=desk.intake.reachable(agent.id),
-        load=len(desk.intake.load_of(agent.id)),
+        reachable=context.intake.reachable(agent.id),
+        load=len(context.intake.load_of(agent.id)),
         state=None if said is None else said.value.get("state"),
         standing=None if said is None else standing_of(said.value),
-        accounts=_accounts(desk, agent.id, kinds),
+        accounts=_accounts(context, agent.id, kinds),
     )
 
 
-async def _with_resources(desk: Desk, facts: AgentFacts) -> AgentFacts:
+async def _with_resources(context: Context, facts: AgentFacts) -> AgentFacts:
     """With what the agent has of its memory, as far as it declared a limit."""
     if not accounts_of(facts.agent, ()):
         return facts
-    held = [await desk.store.task(id) for id in desk.intake.load_of(facts.agent.id)]
+    held = [await context.store.task(id) for id in context.intake.load_of(facts.agent.id)]
     accounts = accounts_of(facts.agent, [task for task in held if task is not None])
     return msgspec.structs.replace(facts, accounts=(*facts.accounts, *accounts))
 
 
-def _accounts(desk: Desk, whose: AgentId, kinds: Sequence[str]) -> tuple[Account, ...]:
+def _accounts(context: Context, whose: AgentId, kinds: Sequence[str]) -> tuple[Account, ...]:
     """Those that have a limit."""
     found = []
     for kind in kinds:
-        entity = desk.intake.entity(f"{Registry.RESOURCE.value}/{whose}:{kind}")
+        entity = context.intake.entity(f"{Registry.RESOURCE.value}/{whose}:{kind}")
         value = {} if entity is None else entity.value
-        found.append(account_in(value, whose, kind, desk.intake.policy, desk.intake.now()))
+        found.append(account_in(value, whose, kind, context.intake.policy, context.intake.now()))
     return tuple(of for of in found if of.limit is not None)
 
 
-async def _ahead(desk: Desk, task: Task) -> tuple[int, bool]:
+async def _ahead(context: Context, task: Task) -> tuple[int, bool]:
     """How many leave the queue before it, counted among the newest queued tasks only: a long queue is a long queue."""
     seen, ahead, cursor = 0, 0, None
     while seen < MOST_COUNTED:
-        page, cursor = await desk.store.tasks(TaskFilter(status=Status.QUEUED), after=cursor, limit=500)
+        page, cursor = await context.store.tasks(TaskFilter(status=Status.QUEUED), after=cursor, limit=500)
         ahead += sum(other.queue == task.queue and (other.rank, other.id) < (task.rank, task.id) for other in page)
         seen += len(page)
         if cursor is None:

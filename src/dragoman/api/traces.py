@@ -10,9 +10,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.desk import Desk
-from dragoman.api.endpoint import respond
-from dragoman.api.reading import agent_protocol, find_task, page_size
+from dragoman.api.context import Context
+from dragoman.api.route import respond
+from dragoman.api.store_reads import agent_protocol, find_task, page_size
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import TaskFilter
@@ -25,43 +25,43 @@ LOOKED_AT = 500
 DEEPEST = 64
 
 
-async def one(desk: Desk, request: Request) -> Response:
-    task = await find_task(desk, request.path_params["id"])
+async def one(context: Context, request: Request) -> Response:
+    task = await find_task(context, request.path_params["id"])
     causes: Causes = {}
-    found, left_out = await _family(desk, await _root(desk, task), causes)
+    found, left_out = await _family(context, await _root(context, task), causes)
     found.setdefault(task.id, task)
-    told = [await _told(desk, one, causes) for one in in_tree_order(found, causes)]
+    told = [await _told(context, one, causes) for one in in_tree_order(found, causes)]
     return respond(200, TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(told), left_out=left_out))
 
 
-async def _root(desk: Desk, task: Task) -> Task:
+async def _root(context: Context, task: Task) -> Task:
     for _ in range(DEEPEST):
-        above = await _above(desk, task)
+        above = await _above(context, task)
         if above is None:
             break
         task = above
     return task
 
 
-async def _above(desk: Desk, task: Task) -> Task | None:
+async def _above(context: Context, task: Task) -> Task | None:
     if task.parent is not None:
-        return await desk.store.task(task.parent)
+        return await context.store.task(task.parent)
     asker = task.origin.principal
     if asker in (ADMIN, HUB):
         return None
     where = TaskFilter(agent=asker, before=task.created_at)
-    page, _ = await desk.store.tasks(where, after=None, limit=LOOKED_AT)
+    page, _ = await context.store.tasks(where, after=None, limit=LOOKED_AT)
     return next((one for one in page if one.trace_id == task.trace_id), None)
 
 
-async def _family(desk: Desk, root: Task, causes: Causes) -> tuple[dict[TaskId, Task], int]:
+async def _family(context: Context, root: Task, causes: Causes) -> tuple[dict[TaskId, Task], int]:
     """All that descends from the root, and how many there are at least that did not fit. Notes in `causes` what they
     came of."""
     found: dict[TaskId, Task] = {root.id: root}
     waiting, left_out = [root], 0
     while waiting:
         task = waiting.pop(0)
-        related, more = await _below(desk, task)
+        related, more = await _below(context, task)
         left_out += more
         for one in related:
             if one.id in found:
@@ -75,17 +75,17 @@ async def _family(desk: Desk, root: Task, causes: Causes) -> tuple[dict[TaskId, 
     return found, left_out
 
 
-async def _below(desk: Desk, task: Task) -> tuple[list[Task], bool]:
+async def _below(context: Context, task: Task) -> tuple[list[Task], bool]:
     """What came of a task, and whether there may be more."""
     found: list[Task] = []
     more = False
     if task.has_children:
-        page, on = await desk.store.tasks(TaskFilter(parent=task.id), after=None, limit=MOST_TASKS)
+        page, on = await context.store.tasks(TaskFilter(parent=task.id), after=None, limit=MOST_TASKS)
         found, more = list(page), on is not None
-    until = Instant((task.finished_at or desk.intake.now()) + 1)
+    until = Instant((task.finished_at or context.intake.now()) + 1)
     for agent in _hands(task):
         where = TaskFilter(principal=agent, since=task.created_at, before=until)
-        page, on = await desk.store.tasks(where, after=None, limit=LOOKED_AT)
+        page, on = await context.store.tasks(where, after=None, limit=LOOKED_AT)
         found += [one for one in page if one.parent is None and one.trace_id == task.trace_id and one.id != task.id]
         more = more or on is not None
     return found, more
@@ -97,13 +97,13 @@ def _hands(task: Task) -> list[AgentId]:
     return [agent for agent in hands if agent is not None and agent not in (ADMIN, HUB)]
 
 
-async def _told(desk: Desk, task: Task, causes: Causes) -> TraceTask:
+async def _told(context: Context, task: Task, causes: Causes) -> TraceTask:
     events: list[Event] = []
     after = 0
     while after < task.seq and len(events) < MOST_EVENTS:
-        page = await desk.store.events(task.id, after=after, limit=min(page_size(task), MOST_EVENTS - len(events)))
+        page = await context.store.events(task.id, after=after, limit=min(page_size(task), MOST_EVENTS - len(events)))
         if not page:
             break
         events += page
         after = page[-1].seq
-    return trace_task(task, events, lambda agent: agent_protocol(desk, agent), causes.get(task.id))
+    return trace_task(task, events, lambda agent: agent_protocol(context, agent), causes.get(task.id))

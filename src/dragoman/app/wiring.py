@@ -171,8 +171,8 @@ async def hub(
         )
         auth = open_auth(settings, intake, clock)
         broker = open_broker(settings, intake, store, auth, vault, limits_of(settings), files)
-        api.state.desk.children = children
-        api.state.desk.auth = auth
+        api.state.context.children = children
+        api.state.context.auth = auth
         serving = serve(
             intake,
             store,
@@ -207,7 +207,7 @@ async def hub(
             draining = True
             ringing.cancel()  # whoever cannot reach us any more is not late
             intake.part()
-            api.state.desk.waiters.close()
+            api.state.context.waiters.close()
             await asyncio.gather(
                 serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
                 stop_coven(coven, settings),

@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dragoman.api.doors import A2ACP, AGENTMSG, CHIFFON, FORGE
-from dragoman.api.table import ENDPOINTS, SERVED
+from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
+from dragoman.api.routes import ROUTES, SERVED
 from dragoman.app.telemetry import Metrics
 from dragoman.app.translator.examples import EXAMPLES
 from dragoman.core.commands import AddAgent, Submit
@@ -106,7 +106,7 @@ async def test_every_route_is_documented_and_everything_documented_is_served(wor
     elsewhere = {(one.path, one.method.lower()) for one in (*CHIFFON, *FORGE, *AGENTMSG, *A2ACP)}
     assert documented == routed | elsewhere
     assert not routed & elsewhere
-    assert len(documented) == len(ENDPOINTS)
+    assert len(documented) == len(ROUTES)
     assert all(one.handler is not None for one in SERVED)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.api.doors import CHIFFON
+from dragoman.api.protocol_routes import CHIFFON
 from dragoman.app.settings import Server, Settings
 from dragoman.app.wiring import hub
 

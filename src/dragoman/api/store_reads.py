@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dragoman.api.desk import Desk
+from dragoman.api.context import Context
 from dragoman.api.problems import Problem
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.model.deliveries import DeadLetter
@@ -28,12 +28,12 @@ def page_size(task: Task) -> int:
     return 16 if task.output_bytes > MUCH_OUTPUT else 500
 
 
-async def find_task(desk: Desk, id: str, *, field: str | None = None) -> Task:
+async def find_task(context: Context, id: str, *, field: str | None = None) -> Task:
     """The task of this id, or the only one whose id begins so."""
-    task = await desk.store.task(TaskId(id))
+    task = await context.store.task(TaskId(id))
     if task is not None:
         return task
-    matches = await desk.store.find_tasks(id.lower(), 3) if len(id) >= SHORTEST_PREFIX else ()
+    matches = await context.store.find_tasks(id.lower(), 3) if len(id) >= SHORTEST_PREFIX else ()
     if len(matches) > 1:
         raise _ambiguous("tasks", id, [match.id for match in matches], field)
     if not matches:
@@ -51,14 +51,14 @@ def no_task(id: str, field: str | None = None) -> Problem:
     )
 
 
-async def find_question(desk: Desk, id: str) -> Question:
+async def find_question(context: Context, id: str) -> Question:
     """By its id, or by the beginning of an open one's."""
-    question = await desk.store.question(QuestionId(id))
+    question = await context.store.question(QuestionId(id))
     if question is not None:
         return question
     found: list[Question] = []
     if len(id) >= SHORTEST_PREFIX:
-        nearest = await desk.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
+        nearest = await context.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
         found = [one for one in nearest if one.id.startswith(id.lower())]
     if len(found) > 1:
         raise _ambiguous("questions", id, [one.id for one in found])
@@ -69,11 +69,11 @@ async def find_question(desk: Desk, id: str) -> Question:
     return found[0]
 
 
-async def find_letter(desk: Desk, id: str) -> DeadLetter:
+async def find_dead_letter(context: Context, id: str) -> DeadLetter:
     """By its id, or by the beginning of it. Letters are listed from the newest id down, so those that begin with
     `id` are the first at or below the last text that does."""
     wanted = id.lower()
-    nearest = await desk.store.dead_letters(after=wanted + "~", limit=2)
+    nearest = await context.store.dead_letters(after=wanted + "~", limit=2)
     found = [letter for letter in nearest if letter.id == wanted]
     if not found and len(wanted) >= SHORTEST_PREFIX:
         found = [letter for letter in nearest if letter.id.startswith(wanted)]
@@ -101,16 +101,16 @@ def _too_short(what: str, id: str, field: str | None = None) -> Problem:
     )
 
 
-def agent_protocol(desk: Desk, id: AgentId | None) -> str | None:
-    agent = None if id is None else desk.intake.agent(id)
+def agent_protocol(context: Context, id: AgentId | None) -> str | None:
+    agent = None if id is None else context.intake.agent(id)
     return None if agent is None else agent.protocol
 
 
-async def events(desk: Desk, task: Task, after: int = 0) -> AsyncIterator[Event]:
+async def events(context: Context, task: Task, after: int = 0) -> AsyncIterator[Event]:
     """All events from there on that stood in the store when `task` was read, page by page."""
     limit = page_size(task)
     while after < task.seq:
-        page = await desk.store.events(task.id, after=after, limit=limit)
+        page = await context.store.events(task.id, after=after, limit=limit)
         for event in page:
             if event.seq > task.seq:
                 return
@@ -120,33 +120,33 @@ async def events(desk: Desk, task: Task, after: int = 0) -> AsyncIterator[Event]
         after = page[-1].seq
 
 
-async def account(desk: Desk, task: Task) -> Account:
+async def account(context: Context, task: Task) -> Account:
     """Input, whole output and result. A finished task whose result brought the output costs two small reads."""
     if task.final:
-        tail = await desk.store.events(task.id, after=max(0, task.seq - TAIL), limit=TAIL)
-        if not tail and await desk.store.task(task.id) is None:  # forgotten at this very moment
+        tail = await context.store.events(task.id, after=max(0, task.seq - TAIL), limit=TAIL)
+        if not tail and await context.store.task(task.id) is None:  # forgotten at this very moment
             raise no_task(task.id)
         if any(event.kind in ENDINGS for event in tail):
             ending = Transcript()
             for event in tail:
                 ending.feed(event)
             if ending.account.whole:
-                source = await desk.store.events(task.id, after=task.source - 1, limit=1)
+                source = await context.store.events(task.id, after=task.source - 1, limit=1)
                 whole = Transcript()
                 for event in (*source, *(event for event in tail if event.seq > task.source)):
                     whole.feed(event)
                 return whole.account
     transcript = Transcript()
-    async for event in events(desk, task):
+    async for event in events(context, task):
         transcript.feed(event)
     return transcript.account
 
 
-async def history(desk: Desk, task: Task, *, raw: bool) -> tuple[tuple[EventOut, ...], int | None]:
+async def history(context: Context, task: Task, *, raw: bool) -> tuple[tuple[EventOut, ...], int | None]:
     """The events from the first on, within bounds, and where `/events?after=` goes on."""
     told: list[EventOut] = []
     size = 0
-    async for event in events(desk, task):
+    async for event in events(context, task):
         size += len(bytes(event.body)) + (len(event.raw or b"") if raw else 0)
         if told and (len(told) == HISTORY_EVENTS or size > HISTORY_BYTES):
             return tuple(told), told[-1].seq
@@ -154,11 +154,11 @@ async def history(desk: Desk, task: Task, *, raw: bool) -> tuple[tuple[EventOut,
     return tuple(told), None
 
 
-async def whole_task(desk: Desk, task: Task, *, with_history: bool = False, raw: bool = False) -> TaskOut:
+async def whole_task(context: Context, task: Task, *, with_history: bool = False, raw: bool = False) -> TaskOut:
     """A task with everything that its events say."""
-    said = await account(desk, task)
-    protocol = agent_protocol(desk, task.owner)
+    said = await account(context, task)
+    protocol = agent_protocol(context, task.owner)
     if not with_history:
         return task_out(task, protocol_out=protocol, account=said)
-    told, on = await history(desk, task, raw=raw)
+    told, on = await history(context, task, raw=raw)
     return task_out(task, protocol_out=protocol, account=said, history=told, history_next=on)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.api.endpoint import Endpoint
+from dragoman.api.route import ApiRoute
 from dragoman.api.schemas import ENVELOPES, MESSAGES
 from dragoman.messages.files import FileRef
 from dragoman.protocols.a2acp.claims import TokenGrant
@@ -61,58 +61,58 @@ class MissedQuery(InboxQuery, frozen=True):
 
 
 ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is ErrorPayload)
-REFUSED = dict.fromkeys(STATUSES, ERROR)
+CHIFFON_ERRORS = dict.fromkeys(STATUSES, ERROR)
 
 CHIFFON = (
-    Endpoint(
+    ApiRoute(
         method="POST", path="/api/agent/register", tag="chiffon", summary="Introduce an agent", auth="agent",
-        body=Registration, answers={200: Registered, **REFUSED},
+        body=Registration, answers={200: Registered, **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/api/agent/message", tag="chiffon", summary="Send a message", auth="agent",
-        body=ENVELOPES, answers={202: Accepted, **REFUSED},
+        body=ENVELOPES, answers={202: Accepted, **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/api/agent/messages", tag="chiffon", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **REFUSED},
+        query=InboxQuery, answers={200: Inbox, **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/api/agent/ack", tag="chiffon", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **REFUSED},
+        body=Ack, answers={200: dict[str, Any], **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
         summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame",
         answers={101: None, 426: ERROR},
     ),
     *(
-        Endpoint(
+        ApiRoute(
             method="POST", path=f"/api/tasks/{{id}}/{verb}", tag="chiffon", auth="agent",
-            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **REFUSED},
+            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **CHIFFON_ERRORS},
         )
         for verb in ("cancel", "pause", "resume")
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/api/agent/files", tag="chiffon", auth="agent", query=FileName,
-        summary="Keep a file, to name it in a message; the body is the file", answers={201: FileRef, **REFUSED},
+        summary="Keep a file, to name it in a message; the body is the file", answers={201: FileRef, **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/api/agent/files/{id}", tag="chiffon", auth="agent", query=FileOf,
         summary="Fetch a file of one's own, or of a task that one asked for or does, or a `Range` of it (206, 416); for"
         " agents of every protocol",
-        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None, **REFUSED},
+        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None, **CHIFFON_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="DELETE", path="/api/agent/files/{id}", tag="chiffon", auth="agent",
         summary="Remove a file of one's own that belongs to no task; for agents of every protocol",
-        answers={204: None, **REFUSED},
+        answers={204: None, **CHIFFON_ERRORS},
     ),
 )  # fmt: skip
 
 # -- forge -------------------------------------------------------------------------------------------------------
 
 FORGE = (
-    Endpoint(
+    ApiRoute(
         method="GET", path="/forge/ws", tag="forge", auth="agent",
         summary="WebSocket, subprotocol forge.v1.json or forge.v1.msgpack: one message a frame",
         answers={101: None, 426: Failure},
@@ -140,81 +140,81 @@ class WatchQuery(msgspec.Struct, frozen=True):
     entity_id: str | None = None
 
 
-REPORTED = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:]), ErrorReport)
+AGENTMSG_ERRORS = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:]), ErrorReport)
 LAST_EVENT = {"Last-Event-ID": "The cursor of the last change that arrived; it counts more than ?cursor."}
 
 AGENTMSG = (
-    Endpoint(
+    ApiRoute(
         method="POST", path="/agentmsg/messages", tag="agentmsg", summary="Send a message", auth="agent",
-        body=MESSAGES, answers={202: Taken, **REPORTED},
+        body=MESSAGES, answers={202: Taken, **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/agentmsg/messages", tag="agentmsg", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **REPORTED},
+        query=InboxQuery, answers={200: Inbox, **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/agentmsg/ack", tag="agentmsg", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **REPORTED},
+        body=Ack, answers={200: dict[str, Any], **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/agentmsg/ws", tag="agentmsg", auth="agent",
         summary="WebSocket, subprotocol agentmsg.v1: one message a text frame; ?acks=many for ACKs of several",
         answers={101: None, 426: ErrorReport},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/agentmsg/state", tag="agentmsg", auth="agent",
-        summary="Read the shared state; the admin token may, too", answers={200: State, **REPORTED},
+        summary="Read the shared state; the admin token may, too", answers={200: State, **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/agentmsg/state", tag="agentmsg", auth="agent", body=StateUpdate,
         summary="Write a shared entity; `version` is what was read, 0 for a new one",
-        answers={200: Entity, **REPORTED},
+        answers={200: Entity, **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/agentmsg/state/watch", tag="agentmsg", auth="agent", query=WatchQuery,
         summary="Follow the shared state: server-sent events, each a StateUpdate", headers=LAST_EVENT,
-        answers={200: "text/event-stream", **REPORTED},
+        answers={200: "text/event-stream", **AGENTMSG_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/agentmsg/state/{entity_type}/{entity_id}", tag="agentmsg", auth="agent",
-        summary="Look at one shared entity", answers={200: Entity, **REPORTED},
+        summary="Look at one shared entity", answers={200: Entity, **AGENTMSG_ERRORS},
     ),
 )  # fmt: skip
 
 # -- a2acp -------------------------------------------------------------------------------------------------------
 
-COMPLAINED = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:], 504), Message)
+A2ACP_ERRORS = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:], 504), Message)
 
 A2ACP = (
-    Endpoint(
+    ApiRoute(
         method="POST", path="/auth/token", tag="a2acp", auth="agent", body=TokenWish,
         summary="Get a token for messages to one agent; the secret by HTTP Basic or as a bearer",
-        answers={200: TokenGrant, **COMPLAINED},
+        answers={200: TokenGrant, **A2ACP_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/.well-known/jwks.json", tag="a2acp", auth=None,
         summary="The public keys that tokens are signed with", answers={200: dict[str, Any]},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/a2acp/agents", tag="a2acp", auth="agent", body=Declaration,
-        summary="Say which intents an agent serves, on which terms", answers={200: Declared, **COMPLAINED},
+        summary="Say which intents an agent serves, on which terms", answers={200: Declared, **A2ACP_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/a2acp/messages", tag="a2acp", auth=None, body=Message,
         summary="Send a message; a request waits for its response. The credential is the message's own token",
         headers={"Prefer": "`respond-async`: 202 at once, and the response comes to the inbox."},
-        answers={200: Message, 202: Accepted, **COMPLAINED},
+        answers={200: Message, 202: Accepted, **A2ACP_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/a2acp/messages", tag="a2acp", auth="agent",
         summary="Wait for messages; `answer_to` has the answer to a request of one's own delivered once more",
-        query=MissedQuery, answers={200: Inbox, **COMPLAINED},
+        query=MissedQuery, answers={200: Inbox, **A2ACP_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="POST", path="/a2acp/ack", tag="a2acp", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **COMPLAINED},
+        body=Ack, answers={200: dict[str, Any], **A2ACP_ERRORS},
     ),
-    Endpoint(
+    ApiRoute(
         method="GET", path="/a2acp/ws", tag="a2acp", auth="agent",
         summary="WebSocket, subprotocol a2acp.v1: one message a text frame",
         answers={101: None, 426: Message},

@@ -1,6 +1,6 @@
 """What a route is: where it answers, who answers, and what its documentation says, in one value.
 
-The table (`table.py`) holds them; Starlette's routes and OpenAPI's paths are both made from it, so that neither can say
+`routes.py` lists them; Starlette's routes and OpenAPI's paths are both made from it, so that neither can say
 what the other does not.
 """
 
@@ -13,13 +13,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.desk import Desk
+from dragoman.api.context import Context
 from dragoman.messages.faults import Kind
 
-Handler = Callable[[Desk, Request], Awaitable[Response]]
+Handler = Callable[[Context, Request], Awaitable[Response]]
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """`answers` maps a status to the type of its body: a Struct, a media type as text, or None for no body.
 
     `handler` is None for what another transport serves and this one only documents.

@@ -18,7 +18,7 @@ from dragoman.supervisor.supervisor import Supervisor
 from dragoman.wire import guard
 
 
-class Desk:
+class Context:
     def __init__(
         self,
         intake: Intake,
