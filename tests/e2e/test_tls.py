@@ -25,7 +25,7 @@ from websockets.asyncio.client import connect as websocket
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, Task
 from dragoman.sdk.address import parse
 from dragoman.sdk.calling.api import ApiClient
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from tests.support.cli import dragoman
 from tests.support.hubproc import PATIENCE, HubProcess, running, until
 
@@ -279,7 +279,7 @@ async def test_an_sdk_without_the_ca_does_not_speak_to_the_hub(
 ) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "other.pem"))
-    impatient = ApiClient(parse(hub.url, "t"), RealWorld(), patience=0.2)
+    impatient = ApiClient(parse(hub.url, "t"), SystemRuntime(), retry_for=0.2)
     async with asyncio.timeout(2 * PATIENCE):
         with pytest.raises(HubUnreachable):
             await impatient.submit("a", "b", {}, {})

@@ -25,13 +25,13 @@ from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
 from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
 from dragoman.sdk.peers import State, Urgency
-from dragoman.sdk.runtime import RealWorld, World
+from dragoman.sdk.runtime import Runtime, SystemRuntime
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
 
 if TYPE_CHECKING:
     from dragoman.sdk.a2acp.channel import Channel, Post
-    from dragoman.sdk.a2acp.identity import Persona
+    from dragoman.sdk.a2acp.identity import Identity
     from dragoman.sdk.client import Client
     from dragoman.sdk.shared_state import SharedState
 
@@ -67,7 +67,7 @@ class Agent(Declared):
         gpu_vram_mb: int | None = None,
         state_dir: str | Path | None = None,
         grace: float = 30.0,
-        world: World | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         speak_plainly()
         _check(id, concurrency, grace)
@@ -84,26 +84,26 @@ class Agent(Declared):
         self._token = token
         self._state_dir = state_dir
         self._grace = grace
-        self._world = world or RealWorld()
+        self._runtime = runtime or SystemRuntime()
         self._through: Callable[[Link], Link] | None = None
         self._fetch: Fetch | None = None
         self._bring: Bring | None = None
         self._engine: Engine | None = None
         self._state: SharedState | None = None
-        self._persona: Persona | None = None
+        self._identity: Identity | None = None
 
     # --- other agents (a2acp) ---
 
     @property
     def client(self) -> Client:
         """To call other agents as this one, while it serves over a2acp: its answers come by the same link."""
-        if self._persona is None:
+        if self._identity is None:
             raise Misconfigured(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
         from dragoman.sdk.a2acp.caller import A2acpCaller
         from dragoman.sdk.client import Client
 
-        assert isinstance(self._persona.caller, A2acpCaller)
-        return Client(backend=self._persona.caller, world=self._world)
+        assert isinstance(self._identity.caller, A2acpCaller)
+        return Client(backend=self._identity.caller, runtime=self._runtime)
 
     # --- other agents (agentmsg) ---
 
@@ -125,7 +125,7 @@ class Agent(Declared):
         until it is acknowledged, as far as it matters: `max_attempts`, `base_delay_ms`, `max_delay_ms`,
         `backoff_multiplier`, `jitter`.
         """
-        await self._serving().bulletin.tell(to, payload, type, priority, ttl, retry)
+        await self._serving().status_reporter.tell(to, payload, type, priority, ttl, retry)
 
     async def status(
         self,
@@ -142,8 +142,8 @@ class Agent(Declared):
         """Tell the hub how this agent is. What is not said is filled in; what is said holds for the reports that go out
         by themselves every few heartbeats, too."""
         engine = self._serving()
-        engine.exchange.require("tell how it is", "")
-        engine.bulletin.tell_status(
+        engine.peer_requests.require("tell how it is", "")
+        engine.status_reporter.tell_status(
             state=state,
             capability_level=capability_level,
             tokens_used=tokens_used,
@@ -171,7 +171,7 @@ class Agent(Declared):
         Returns when the hub has it. `attempts` are what was tried (`strategy`, `outcome`, `details`), `actions` what
         could be done.
         """
-        await self._serving().bulletin.report_error(
+        await self._serving().status_reporter.report_error(
             error,
             error_type=error_type,
             severity=severity,
@@ -213,20 +213,20 @@ class Agent(Declared):
         await self._serve(resolve_agent(self.id, url, self._token))
 
     async def serve_in(
-        self, world: World, address: Address, *, state_dir: Path, through: Callable[[Link], Link]
+        self, runtime: Runtime, address: Address, *, state_dir: Path, through: Callable[[Link], Link]
     ) -> None:
         """As `serve`, in another world: its time, its disk (if the agent keeps anything there), and links that went
         `through` its hands. For tests: this is how `dragoman.testing` has an agent at work."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
-        usual = self._world, self._state_dir
-        self._world, self._through = world, through
+        usual = self._runtime, self._state_dir
+        self._runtime, self._through = runtime, through
         if self._state_dir is not None:
             self._state_dir = state_dir
         try:
             await self._serve(address)
         finally:
-            self._world, self._state_dir = usual
+            self._runtime, self._state_dir = usual
             self._through = None
 
     @property
@@ -235,11 +235,11 @@ class Agent(Declared):
         return [] if self._engine is None else self._engine.at_work
 
     async def _serve(self, address: Address) -> None:
-        address = msgspec.structs.replace(address, instance=self._world.mint())
+        address = msgspec.structs.replace(address, instance=self._runtime.mint())
         if address.protocol == "agentmsg":
             from dragoman.sdk.shared_state import SharedState
 
-            self._state = SharedState(address, self._world)
+            self._state = SharedState(address, self._runtime)
         self._fetch = self._bring = None
         if address.protocol in FETCHING:
             from dragoman.sdk.network.files import bringer, fetcher
@@ -248,7 +248,7 @@ class Agent(Declared):
         if address.protocol == "a2acp":
             return await self._serve_a2acp(address)
         try:
-            await self.serve_over(dialler(address, self._world), converses=address.protocol == "agentmsg")
+            await self.serve_over(dialler(address, self._runtime), converses=address.protocol == "agentmsg")
         finally:
             if self._state is not None:
                 await self._state.close()
@@ -266,30 +266,30 @@ class Agent(Declared):
     async def serve_as(self, post: Post, dial: Callable[[], Channel]) -> None:
         """As `serve`, over a2acp channels of one's own making."""
         from dragoman.sdk.a2acp.caller import A2acpCaller
-        from dragoman.sdk.a2acp.identity import Persona
+        from dragoman.sdk.a2acp.identity import Identity
         from dragoman.sdk.a2acp.mapping import A2acpLink, Memory
 
         state_dir, memory = self._state_dir, Memory()
-        persona = Persona(self.id, post, self._world, domain=self.domain, version=self.version, state_dir=state_dir)
-        persona.caller = A2acpCaller(persona)
-        self._persona = persona
+        identity = Identity(self.id, post, self._runtime, domain=self.domain, version=self.version, state_dir=state_dir)
+        identity.caller = A2acpCaller(identity)
+        self._identity = identity
         try:
-            await self.serve_over(lambda: A2acpLink(dial(), persona, memory), converses=False)
+            await self.serve_over(lambda: A2acpLink(dial(), identity, memory), converses=False)
         finally:
-            self._persona = None
-            await persona.caller.end(HubUnreachable(f"{self.id} is not at work any more"))
+            self._identity = None
+            await identity.caller.end(HubUnreachable(f"{self.id} is not at work any more"))
 
     async def serve_over(self, dial: Callable[[], Link], *, converses: bool = True) -> None:
         """As `serve`, over links of one's own making. Where agents do not converse, help is asked for as work."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
-        if not self._handlers and not self._listeners.help and not self._listeners.letters:
+        if not self._handlers and not self._peer_handlers.help and not self._peer_handlers.letters:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         handlers = self._handlers
-        if not converses and self._listeners.help:
+        if not converses and self._peer_handlers.help:
             from dragoman.sdk.conversation import help_as_work
 
-            handlers = {**handlers, **help_as_work.as_work(self._listeners.help, handlers)}
+            handlers = {**handlers, **help_as_work.as_work(self._peer_handlers.help, handlers)}
         who = Introduction(
             agent_id=self.id,
             kind=self.kind,
@@ -300,9 +300,9 @@ class Agent(Declared):
             memory_mb=self.memory_mb,
             gpu_vram_mb=self.gpu_vram_mb,
             capabilities=tuple(handler.capability() for handler in handlers.values()),
-            skills=(*self.skills, *self._listeners.help),
+            skills=(*self.skills, *self._peer_handlers.help),
         )
-        journal = Journal(self._world, path_for(self._state_dir, self.id))
+        journal = Journal(self._runtime, path_for(self._state_dir, self.id))
         through = self._through
         way = dial if through is None else lambda: through(dial())
         self._engine = Engine(
@@ -310,9 +310,9 @@ class Agent(Declared):
             handlers,
             way,
             journal,
-            self._world,
+            self._runtime,
             grace=self._grace,
-            listeners=self._listeners,
+            peer_handlers=self._peer_handlers,
             fetch=self._fetch,
             bring=self._bring,
         )

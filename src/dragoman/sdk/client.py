@@ -18,7 +18,7 @@ from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.errors import Misconfigured, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.excepthook import speak_plainly
-from dragoman.sdk.runtime import RealWorld, World
+from dragoman.sdk.runtime import Runtime, SystemRuntime
 from dragoman.sdk.work.outcome import data_of
 
 if TYPE_CHECKING:
@@ -77,15 +77,15 @@ class Client:
         domain: str | None = None,
         version: str | None = None,
         state_dir: str | Path | None = None,
-        world: World | None = None,
+        runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
         speak_plainly()
-        self._world = world or RealWorld()
+        self._runtime = runtime or SystemRuntime()
         self._address = None if backend is not None else resolve(url, token)
         if backend is None:
             who = _Who(id, kind, domain, version, state_dir)
-            backend = _backend(self._address or resolve(url, token), who, self._world)
+            backend = _backend(self._address or resolve(url, token), who, self._runtime)
         self._backend = backend
         self._state: SharedState | None = None
 
@@ -109,7 +109,7 @@ class Client:
                 )
             from dragoman.sdk.shared_state import SharedState
 
-            self._state = SharedState(self._address, self._world)
+            self._state = SharedState(self._address, self._runtime)
         return self._state
 
     @overload
@@ -255,19 +255,19 @@ def _collaboration(contract: Contract | str) -> str:
     return contract if isinstance(contract, str) else contract.collaboration_id
 
 
-def _backend(address: Address, who: _Who, world: World) -> Backend:
+def _backend(address: Address, who: _Who, runtime: Runtime) -> Backend:
     """Imports stay here: who calls over one way does not pay for the others."""
     id, kind = who.id, who.kind
     if address.protocol == API:
         from dragoman.sdk.calling.api import ApiClient
 
-        return ApiClient(address, world)
+        return ApiClient(address, runtime)
     if address.protocol == "coven":
         if not address.token and address.needs_token:
             raise Misconfigured("coven beyond this machine needs a token: pass token=… or set DRAGOMAN_TOKEN")
         from dragoman.sdk.coven.client import CovenClient
 
-        return CovenClient(address, id or "", world)
+        return CovenClient(address, id or "", runtime)
     if address.transport == STDIO:
         raise Misconfigured("a client cannot use the agent's own pipes: give it an address, as http://localhost:8420")
     if address.protocol == "forge":
@@ -276,7 +276,7 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
         from dragoman.sdk.forge.client import ForgeClient
         from dragoman.sdk.forge.ws import WebSocketWire
 
-        return ForgeClient(lambda: WebSocketWire(address), world, id)
+        return ForgeClient(lambda: WebSocketWire(address), runtime, id)
     if id is None:
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
     if not address.token:
@@ -285,15 +285,15 @@ def _backend(address: Address, who: _Who, world: World) -> Backend:
         from dragoman.sdk.agentmsg.client import AgentmsgClient
         from dragoman.sdk.agentmsg.io import pipes
 
-        return AgentmsgClient(id, pipes(address, world), world)
+        return AgentmsgClient(id, pipes(address, runtime), runtime)
     if address.protocol == "a2acp":
         from dragoman.sdk.a2acp.client import A2acpClient
-        from dragoman.sdk.a2acp.identity import Persona
+        from dragoman.sdk.a2acp.identity import Identity
         from dragoman.sdk.a2acp.io import HttpPost, channels
 
         post = HttpPost(address)
-        persona = Persona(id, post, world, domain=who.domain, version=who.version, state_dir=who.state_dir)
-        return A2acpClient(persona, channels(address, post))
+        identity = Identity(id, post, runtime, domain=who.domain, version=who.version, state_dir=who.state_dir)
+        return A2acpClient(identity, channels(address, post))
     from dragoman.sdk.chiffon.client import ChiffonClient
 
-    return ChiffonClient.at(address, kind or id, world)
+    return ChiffonClient.at(address, kind or id, runtime)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, Listeners
+from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, PeerHandlers
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.peers import HelpKind
 from dragoman.sdk.work.signature import Handler
@@ -22,7 +22,7 @@ class Declared:
     def __init__(self, id: str) -> None:
         self.id = id
         self._handlers: dict[str, Handler] = {}
-        self._listeners = Listeners()
+        self._peer_handlers = PeerHandlers()
 
     def __repr__(self) -> str:
         return f"Agent({self.id!r}, does {', '.join(self._handlers) or 'nothing yet'})"
@@ -82,9 +82,9 @@ class Declared:
     def on_handshake(self, function: F) -> F:
         """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
         or `Reject("why")`. Without one, the agent agrees with whoever the hub lets through."""
-        if self._listeners.handshake is not None:
+        if self._peer_handlers.handshake is not None:
             raise Misconfigured(f"{self.id} already decides on handshakes")
-        self._listeners.handshake = function
+        self._peer_handlers.handshake = function
         return function
 
     @overload
@@ -106,9 +106,9 @@ class Declared:
             for help_type in help_types:
                 if help_type not in HELP_TYPES:
                     raise Misconfigured(f"there is no help called {help_type}; there are {', '.join(HELP_TYPES)}")
-                if help_type in self._listeners.help:
+                if help_type in self._peer_handlers.help:
                     raise Misconfigured(f"{self.id} already helps with {help_type}")
-                self._listeners.help[help_type] = function
+                self._peer_handlers.help[help_type] = function
             return function
 
         if len(declared) == 1 and callable(declared[0]):
@@ -118,19 +118,19 @@ class Declared:
     def on_handoff(self, function: F) -> F:
         """Declare the function that decides whether to take over a task: it gets a `HandoffRequest` and returns True or
         False, `Accept(…)` or `Reject("why")`. Without one, the agent accepts what it does and has room for."""
-        if self._listeners.handoff is not None:
+        if self._peer_handlers.handoff is not None:
             raise Misconfigured(f"{self.id} already decides on handoffs")
-        self._listeners.handoff = function
+        self._peer_handlers.handoff = function
         return function
 
     def on_message(self, type: str | None = None) -> Callable[[F], F]:
-        """Declare the function that hears what others tell this agent directly, as a `Letter`: of one type, or all that
-        nobody else hears."""
+        """Declare the function that gets what other agents send this one directly, as a `DirectMessage`: of one type,
+        or of all types that no other function gets."""
 
         def declare(function: F) -> F:
-            if type in self._listeners.letters:
+            if type in self._peer_handlers.letters:
                 raise Misconfigured(f"{self.id} already hears {type or 'every message'}")
-            self._listeners.letters[type] = function
+            self._peer_handlers.letters[type] = function
             return function
 
         return declare

@@ -1,8 +1,8 @@
-"""What keeps an agent going: the link up, the hub heard, everybody's heart beating, and an orderly end.
+"""Keeps an agent going: the link up, the hub's messages dispatched, heartbeats, and an orderly end.
 
-Between the link (`links`, any protocol) and the desk (`desk`, any handlers) it only passes words on. When a link
-breaks it makes the next one, with growing pauses; over every new link first goes what the hub has not got yet, then
-a sign of life for everything in hand.
+It passes messages between the link (`links`, any protocol) and the task runner (`work.task_runner`, any handlers). When
+a link breaks it makes the next one, with growing pauses; over every new link first goes what the hub has not got yet,
+then a sign of life for everything in hand.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.conversation.peer_handlers import Listeners
-from dragoman.sdk.conversation.peer_requests import Exchange
-from dragoman.sdk.conversation.status import Bulletin
+from dragoman.sdk.conversation.peer_handlers import PeerHandlers
+from dragoman.sdk.conversation.peer_requests import PeerRequests
+from dragoman.sdk.conversation.status import StatusReporter
 from dragoman.sdk.links import Bring, Fetch, Introduction, Link, LinkDown
 from dragoman.sdk.messages import (
     Accepted,
+    Answer,
+    Assignment,
     Cancel,
-    Dismiss,
-    Hold,
-    Mail,
+    IncomingMessage,
+    Pause,
     Proposal,
     Refused,
-    Release,
-    Reply,
+    Resume,
+    Shutdown,
     Welcomed,
-    Work,
 )
-from dragoman.sdk.runtime import World, backoff
+from dragoman.sdk.runtime import Runtime, backoff
 from dragoman.sdk.work.journal import Journal
-from dragoman.sdk.work.outbox import Mailbox
+from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.work.task_runner import Desk
+from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -60,11 +60,11 @@ class Engine:
         handlers: Mapping[str, Handler],
         dial: Callable[[], Link],
         journal: Journal,
-        world: World,
+        runtime: Runtime,
         *,
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
-        listeners: Listeners | None = None,
+        peer_handlers: PeerHandlers | None = None,
         fetch: Fetch | None = None,
         bring: Bring | None = None,
     ) -> None:
@@ -73,38 +73,40 @@ class Engine:
         self._handlers = handlers
         self._dial = dial
         self._journal = journal
-        self._world = world
+        self._runtime = runtime
         self._grace = grace
         self._heartbeat = heartbeat
         self._link: Link | None = None
-        self._mailbox = Mailbox(world)
-        self._desk = Desk(who, handlers, self._mailbox, journal, world, bring)
-        self.exchange = Exchange(who, listeners or Listeners(), self._desk, self._mailbox, journal, world)
-        self.bulletin = Bulletin(who, self.exchange, self._desk, world)
+        self._outbox = Outbox(runtime)
+        self._runner = TaskRunner(who, handlers, self._outbox, journal, runtime, bring)
+        self.peer_requests = PeerRequests(
+            who, peer_handlers or PeerHandlers(), self._runner, self._outbox, journal, runtime
+        )
+        self.status_reporter = StatusReporter(who, self.peer_requests, self._runner, runtime)
         self._beating: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._is_heard = True
         self._loop = asyncio.get_running_loop()
         self._later: set[asyncio.Task[None]] = set()
         self._hear: dict[type, Callable[[Any], None]] = {
-            Work: self._on_work,
+            Assignment: self._on_work,
             Accepted: self._on_accepted,
             Cancel: self._on_cancel,
             Refused: self._on_refused,
-            Hold: self._on_hold,
-            Release: self._on_release,
-            Reply: self._desk.reply,
-            Mail: self.exchange.hear,
-            Proposal: self.exchange.consider,
+            Pause: self._on_pause,
+            Resume: self._on_resume,
+            Answer: self._runner.reply,
+            IncomingMessage: self.peer_requests.hear,
+            Proposal: self.peer_requests.consider,
             Welcomed: self._on_welcomed,
-            Dismiss: self._on_dismiss,
+            Shutdown: self._on_dismiss,
         }
 
     async def run(self) -> None:
         """Work until `stop`, or until the hub says that trying again is no use."""
         for unsent in self._journal.open():
-            self._mailbox.keep(unsent)
-        self.exchange.resume()
+            self._outbox.keep(unsent)
+        self.peer_requests.resume()
         online = self._loop.create_task(self._stay_online())
         pulse = self._loop.create_task(self._pulse())
         stopping = self._loop.create_task(self._stopping.wait())
@@ -115,8 +117,8 @@ class Engine:
             if online.done():
                 online.result()
         finally:
-            await self._desk.close()
-            await self.exchange.close()
+            await self._runner.close()
+            await self.peer_requests.close()
             await _end(online, pulse, stopping, *self._later)
             await self._journal.close()
 
@@ -140,25 +142,25 @@ class Engine:
     @property
     def at_work(self) -> list[Handler]:
         """The handlers that run now: without those that wait for a person, or for another agent's help."""
-        tasks = self._desk.tasks.values()
+        tasks = self._runner.tasks.values()
         return [self._handlers[task.type] for task in tasks if task.asking is None and not task.waits]
 
     async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
         quiet = self._loop.create_task(self._until_quiet())
-        grace = self._loop.create_task(self._world.sleep(self._grace))
+        grace = self._loop.create_task(self._runtime.sleep(self._grace))
         await asyncio.wait({quiet, grace, online}, return_when=asyncio.FIRST_COMPLETED)
         await _end(quiet, grace)
-        if self._desk.tasks:
-            log.warning("%d tasks are left; the hub will see to them", len(self._desk.tasks))
+        if self._runner.tasks:
+            log.warning("%d tasks are left; the hub will see to them", len(self._runner.tasks))
 
     async def _until_quiet(self) -> None:
         """Nothing runs and everything said has arrived. Who waits for a person can do so without us."""
         while (
-            (self._is_heard and self._mailbox.owes)
-            or self.exchange.is_busy
-            or not all(task.asking for task in self._desk.tasks.values())
+            (self._is_heard and self._outbox.owes)
+            or self.peer_requests.is_busy
+            or not all(task.asking for task in self._runner.tasks.values())
         ):
-            await self._world.sleep(0.02)
+            await self._runtime.sleep(0.02)
 
     # --- the link ---
 
@@ -166,89 +168,89 @@ class Engine:
         failures, delay = 0, 0.0
         while True:
             link = self._dial()
-            began = self._world.monotonic()
+            began = self._runtime.monotonic()
             try:
                 await link.open(self._who)
-                began = self._world.monotonic()
+                began = self._runtime.monotonic()
                 log.info("%s is connected", self._who.agent_id)
                 self._greet(link)
                 while True:
                     for said in await link.receive():
-                        if type(said) is Work and said.attached and self._fetch is not None:
+                        if type(said) is Assignment and said.attached and self._fetch is not None:
                             files = await self._fetch(said)
                             said = msgspec.structs.replace(said, files=(*said.files, *files), attached=())
                         self._hear[type(said)](said)
                     failures = 0
             except LinkDown as down:
-                if self._world.monotonic() - began > STEADY:
+                if self._runtime.monotonic() - began > STEADY:
                     failures = 0
-                delay = max(backoff(failures, self._world.chance()), down.retry_after or 0.0)
+                delay = max(backoff(failures, self._runtime.chance()), down.retry_after or 0.0)
                 failures += 1
                 log.warning("no link to the hub (%s); next try in %.1f s", down, delay)
             finally:
                 self._link = None
-                self._mailbox.detach()
+                self._outbox.detach()
                 if self._beating is not None:
                     self._beating.cancel()
                 await link.close()
-            await self._world.sleep(delay)
+            await self._runtime.sleep(delay)
 
     def _greet(self, link: Link) -> None:
         self._link = link
         if self._stopping.is_set():
             link.quiesce()
-        self._mailbox.attach(link)
-        for task in self._desk.tasks.values():
-            self._desk.speech.sign_of_life(task)
+        self._outbox.attach(link)
+        for task in self._runner.tasks.values():
+            self._runner.reporter.sign_of_life(task)
 
     # --- what the hub says ---
 
-    def _on_work(self, work: Work) -> None:
-        self._desk.take(work, closing=self._stopping.is_set())
+    def _on_work(self, work: Assignment) -> None:
+        self._runner.take(work, closing=self._stopping.is_set())
 
     def _on_accepted(self, accepted: Accepted) -> None:
         for id in accepted.ids:
-            self._desk.speech.accepted(id)
+            self._runner.reporter.accepted(id)
 
     def _on_cancel(self, cancel: Cancel) -> None:
-        self._mailbox.acknowledge(cancel.receipt)
-        task = self._desk.tasks.get(cancel.task_id)
+        self._outbox.acknowledge(cancel.receipt)
+        task = self._runner.tasks.get(cancel.task_id)
         if task is not None:
             log.info("task %s is cancelled: %s", task.id, cancel.reason)
-            self._desk.drop(task)
+            self._runner.drop(task)
 
-    def _on_hold(self, hold: Hold) -> None:
-        self._mailbox.acknowledge(hold.receipt)
-        task = self._desk.tasks.get(hold.task_id)
+    def _on_pause(self, hold: Pause) -> None:
+        self._outbox.acknowledge(hold.receipt)
+        task = self._runner.tasks.get(hold.task_id)
         if task is not None:
             task.hold()
 
-    def _on_release(self, release: Release) -> None:
-        self._mailbox.acknowledge(release.receipt)
-        task = self._desk.tasks.get(release.task_id)
+    def _on_resume(self, release: Resume) -> None:
+        self._outbox.acknowledge(release.receipt)
+        task = self._runner.tasks.get(release.task_id)
         if task is not None:
             task.release()
 
     def _on_refused(self, refused: Refused) -> None:
         """What we said about a request was refused. For good: then whatever we hold of it is void."""
-        self._mailbox.acknowledge(refused.receipt)
-        kept = list(self._mailbox.about(request_id=refused.request_id))
+        self._outbox.acknowledge(refused.receipt)
+        kept = list(self._outbox.about(request_id=refused.request_id))
         if refused.retryable:
-            for task_id in dict.fromkeys(message.errand.task_id for message in kept):
-                if self._mailbox.hold(task_id):
+            for task_id in dict.fromkeys(message.correlation.task_id for message in kept):
+                if self._outbox.hold(task_id):
                     later = self._loop.create_task(self._say_again(task_id))
                     self._later.add(later)
                     later.add_done_callback(self._later.discard)
             return
-        task = self._desk.of_request(refused.request_id)
+        task = self._runner.of_request(refused.request_id)
         if task is None and not kept:
             log.info("the hub says: %s", refused.reason)
             return
         log.warning("the hub refuses what was said about request %s: %s", refused.request_id, refused.reason)
         if task is not None:
-            self._desk.drop(task)
+            self._runner.drop(task)
         for message in kept:
-            self._desk.speech.accepted(message.id)
+            self._runner.reporter.accepted(message.id)
 
     def _on_welcomed(self, welcomed: Welcomed) -> None:
         if self._beating is not None:
@@ -257,7 +259,7 @@ class Engine:
         self._later.add(self._beating)
         self._beating.add_done_callback(self._later.discard)
 
-    def _on_dismiss(self, dismiss: Dismiss) -> None:
+    def _on_dismiss(self, dismiss: Shutdown) -> None:
         log.info("%s ends: %s", self._who.agent_id, dismiss.reason)
         self._is_heard = self._is_heard and dismiss.hears
         if dismiss.grace is not None:
@@ -265,8 +267,8 @@ class Engine:
         self.stop()
 
     async def _say_again(self, task_id: str) -> None:
-        await self._world.sleep(SAY_AGAIN)
-        self._mailbox.say_again(task_id)
+        await self._runtime.sleep(SAY_AGAIN)
+        self._outbox.say_again(task_id)
 
     # --- the heart ---
 
@@ -275,33 +277,33 @@ class Engine:
         beats = 0
         while True:
             if beats % BEATS_A_STATUS == 0:
-                self.bulletin.tell_status()
+                self.status_reporter.tell_status()
             else:
-                self.bulletin.beat()
+                self.status_reporter.beat()
             beats += 1
-            await self._world.sleep(interval)
+            await self._runtime.sleep(interval)
 
     async def _pulse(self) -> None:
         """Every second while there is work: who was silent for long shows that he lives, who is late is stopped."""
         while True:
-            if not self._desk.tasks:
-                self._desk.busy.clear()
-                await self._desk.busy.wait()
-            before = self._world.monotonic()
-            await self._world.sleep(PULSE)
-            now = self._world.monotonic()
+            if not self._runner.tasks:
+                self._runner.busy.clear()
+                await self._runner.busy.wait()
+            before = self._runtime.monotonic()
+            await self._runtime.sleep(PULSE)
+            now = self._runtime.monotonic()
             if now - before > PULSE + STOOD_STILL:  # the hub may have taken the silence for our end
                 log.warning(
                     "nothing could run for %.0f s: a handler that is a coroutine blocked the event loop, or the machine"
                     " slept. Let it await what takes long, or declare it with def: then it runs in a thread",
                     now - before - PULSE,
                 )
-            for task in list(self._desk.tasks.values()):
+            for task in list(self._runner.tasks.values()):
                 is_waiting = task.asking is not None or task.waits > 0
                 if task.deadline is not None and now >= task.deadline and not is_waiting:
-                    self._desk.stop_late(task)
+                    self._runner.stop_late(task)
                 elif now - task.last_sign >= self._heartbeat:
-                    self._desk.speech.sign_of_life(task)
+                    self._runner.reporter.sign_of_life(task)
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.messages import File, Inbound, Outbound, Work
-from dragoman.sdk.runtime import World
+from dragoman.sdk.messages import Assignment, File, Inbound, Outbound
+from dragoman.sdk.runtime import Runtime
 
 #: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
 #: once and returns what makes them, where links share a memory.
@@ -111,13 +111,13 @@ class Link(Protocol):
         ...
 
 
-Fetch: TypeAlias = Callable[[Work], Awaitable[Sequence[File]]]
+Fetch: TypeAlias = Callable[[Assignment], Awaitable[Sequence[File]]]
 """The files that came with work, where the link brings only their names."""
 Bring: TypeAlias = Callable[[File], Awaitable[str]]
 """Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
 
 
-def dialler(address: Address, world: World) -> Callable[[], Link]:
+def dialler(address: Address, runtime: Runtime) -> Callable[[], Link]:
     """A function that makes a fresh link to `address` each time."""
     place = LINKS.get((address.protocol, address.transport))
     if place is None:
@@ -126,5 +126,5 @@ def dialler(address: Address, world: World) -> Callable[[], Link]:
     module, name = place.split(":")
     make = getattr(importlib.import_module(module), name)
     if name.endswith("_links"):
-        return cast(Callable[[], Link], make(address, world))
-    return lambda: cast(Link, make(address, world))
+        return cast(Callable[[], Link], make(address, runtime))
+    return lambda: cast(Link, make(address, runtime))

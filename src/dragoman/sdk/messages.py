@@ -1,22 +1,19 @@
-"""The words between an agent's engine and its link: values only, and nobody's protocol.
+"""The messages between an agent's engine and its link. They belong to no protocol.
 
-    inbound                                    outbound
-    -----------------------------------------  ---------------------------------------------------------
-    Work       do this (also: the answer)      Report   how far it is; output as it comes
-    Reply      the answer, where asking is     Query    a question to a person; the work waits
-               a request                       Outcome  how it ended: kept until the hub has it
-    Cancel     stop doing it                   Decline  cannot be begun: unknown work, unfit input
-    Hold       pause it
-    Release    go on                           Letter   to another agent, or about ourselves
-    Mail       another agent says something    Verdict  whether we agree
-    Proposal   another agent wants to agree
-               on terms
-    Welcomed   how often to show that we live
-    Accepted   the hub has these, durably
-    Refused    the hub will not have it
-    Dismiss    end, for good
+    inbound                                       outbound
+    --------------------------------------------  ---------------------------------------------------------
+    Assignment       do this (also: the answer)   ProgressReport   how far it is; output as it comes
+    Answer           where asking is a request    Question         to a person; the work waits
+    Cancel           stop doing it                Outcome          how it ended: kept until the hub has it
+    Pause, Resume                                 Decline          unknown work, unfit input: cannot begin
+    IncomingMessage  of another agent             OutgoingMessage  to another agent, or about ourselves
+    Proposal         to agree on terms            ProposalAnswer   whether we agree
+    Welcomed         how often to send heartbeats
+    Accepted         the hub has these, durably
+    Refused          the hub does not take it
+    Shutdown         end, for good
 
-What they are in a protocol, its own `words` say.
+The `mapping` of each protocol turns them into its own messages and back.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from msgspec import UNSET, Struct, UnsetType
 from dragoman.sdk.peers import HandshakeRequest
 
 
-class Errand(Struct, frozen=True, kw_only=True):
+class Correlation(Struct, frozen=True, kw_only=True):
     """Which work a message is about: copied onto everything that is said about it."""
 
     task_id: str
@@ -42,7 +39,7 @@ class Errand(Struct, frozen=True, kw_only=True):
 
 
 PRIVATE = "private"
-"""In `Errand.about`: only the two agents can read what is said of this work, so the hub can show it to nobody."""
+"""In `Correlation.about`: only the two agents can read what is said of this work, so the hub can show it to nobody."""
 
 
 class File(Struct, frozen=True):
@@ -82,10 +79,10 @@ class ToolResult(Struct, frozen=True):
     is_error: bool = False
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class Assignment(Struct, frozen=True, kw_only=True):
     """Do this. `answer` is there when the work goes on after a question; `question` which one, if the hub says."""
 
-    errand: Errand
+    correlation: Correlation
     type: str
     input: dict[str, Any]
     receipt: str | None = None
@@ -145,12 +142,12 @@ class Cancel(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
 
 
-class Hold(Struct, frozen=True, kw_only=True):
+class Pause(Struct, frozen=True, kw_only=True):
     task_id: str
     receipt: str | None = None
 
 
-class Release(Struct, frozen=True, kw_only=True):
+class Resume(Struct, frozen=True, kw_only=True):
     task_id: str
     receipt: str | None = None
 
@@ -170,7 +167,7 @@ class Refused(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True):
     """A person answered the question with this id, while the work stood still. Without a receipt there is nothing to
     remember: asked again at the same place, the hub answers the same."""
 
@@ -180,7 +177,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     receipt: str | None = None
 
 
-class Mail(Struct, frozen=True, kw_only=True):
+class IncomingMessage(Struct, frozen=True, kw_only=True):
     """Another agent says something, or the hub on its behalf. `message` is the protocol's own, `tree` its JSON."""
 
     message: Any
@@ -202,7 +199,7 @@ class Welcomed(Struct, frozen=True):
     interval: float
 
 
-class Dismiss(Struct, frozen=True, kw_only=True):
+class Shutdown(Struct, frozen=True, kw_only=True):
     """Whoever started us lets us go: what runs may end within `grace` seconds, or within our own time. If not `hears`,
     nobody is left to say what arrived."""
 
@@ -211,15 +208,27 @@ class Dismiss(Struct, frozen=True, kw_only=True):
     hears: bool = True
 
 
-Inbound: TypeAlias = Work | Reply | Cancel | Hold | Release | Mail | Proposal | Welcomed | Accepted | Refused | Dismiss
+Inbound: TypeAlias = (
+    Assignment
+    | Answer
+    | Cancel
+    | Pause
+    | Resume
+    | IncomingMessage
+    | Proposal
+    | Welcomed
+    | Accepted
+    | Refused
+    | Shutdown
+)
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class ProgressReport(Struct, frozen=True, kw_only=True):
     """How far the work is. `output` is what is new since the last report; the rest is said beside the answer."""
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     status: Literal["running", "step_completed", "paused"] = "running"
     percent: int = 0
     step: str | None = None
@@ -239,12 +248,12 @@ class Report(Struct, frozen=True, kw_only=True):
         return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file or self.brought)
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class Question(Struct, frozen=True, kw_only=True):
     """A question to a person."""
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     question: str
     options: tuple[Any, ...] = ()
     timeout_seconds: float | None = None
@@ -256,7 +265,7 @@ NO_RESULT = msgspec.Raw()
 """msgspec cannot read "raw JSON or nothing" (`Raw | None`), so nothing is written as no JSON at all."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"correlation": "errand"}):
     """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the words in `output`.
 
     It has its own id and time, so that saying it again is saying the same.
@@ -264,7 +273,7 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     exit_code: int
     output: str = ""
     result: msgspec.Raw = NO_RESULT
@@ -278,7 +287,7 @@ class Decline(Struct, frozen=True, kw_only=True):
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     kind: Literal["invalid", "unsupported"]
     message: str
     field: str | None = None
@@ -292,13 +301,13 @@ class Decline(Struct, frozen=True, kw_only=True):
         return f"{field}: {self.message}" if field else self.message
 
 
-class Letter(Struct, frozen=True, kw_only=True):
+class OutgoingMessage(Struct, frozen=True, kw_only=True):
     """Something for another agent, or for the hub about ourselves, where agents converse. `payload` is the protocol's
     own; `beside` what it has no field for."""
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     to: str
     payload: Any
     correlation_id: str | None = None
@@ -308,18 +317,18 @@ class Letter(Struct, frozen=True, kw_only=True):
     beside: dict[str, Any] = {}
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class ProposalAnswer(Struct, frozen=True, kw_only=True):
     """Our answer to a proposal."""
 
     id: str
     at: datetime
-    errand: Errand
+    correlation: Correlation
     proposal: str
     accepted: bool
     reason: str = ""
 
 
-Outbound: TypeAlias = Report | Query | Outcome | Decline | Letter | Verdict
+Outbound: TypeAlias = ProgressReport | Question | Outcome | Decline | OutgoingMessage | ProposalAnswer
 
 
 def part(id: str, number: int) -> str:

@@ -189,7 +189,7 @@ class Handover(Struct, frozen=True, kw_only=True):
     parts: tuple[dict[str, Any], ...] = ()
 
 
-class Letter(Struct, frozen=True, kw_only=True):
+class DirectMessage(Struct, frozen=True, kw_only=True):
     """What another agent said to us directly. `payload` is the JSON object as it came."""
 
     id: str
@@ -198,3 +198,7 @@ class Letter(Struct, frozen=True, kw_only=True):
     type: str
     payload: dict[str, Any]
     correlation_id: str | None = None
+
+
+Letter = DirectMessage
+"""The name of `DirectMessage` in versions before 0.2."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
-class World(Protocol):
+class Runtime(Protocol):
     """Everything the SDK asks of its surroundings besides the network and the disk."""
 
     def now(self) -> datetime: ...
@@ -36,7 +36,7 @@ class World(Protocol):
         ...
 
 
-class RealWorld:
+class SystemRuntime:
     """The world as it is."""
 
     def now(self) -> datetime:

@@ -24,11 +24,11 @@ from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.retrying import Passing, Patience
+from dragoman.sdk.calling.retrying import HubRetries, TemporaryFailure
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import http_client, listening
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 PATH = "/agentmsg/state"
 RAISED: dict[int, type[DragomanError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
@@ -89,9 +89,11 @@ _report = msgspec.json.Decoder(ErrorReport).decode
 class SharedState:
     """The shared state of the hub at `address`, with its token."""
 
-    def __init__(self, address: Address, world: World, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
-        self._world = world
-        self._patience = Patience(address.base, world)
+    def __init__(
+        self, address: Address, runtime: Runtime, *, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        self._runtime = runtime
+        self._retries = HubRetries(address.base, runtime)
         self._http = http_client(address, transport=transport)
 
     async def close(self) -> None:
@@ -132,17 +134,17 @@ class SharedState:
             "entity_id": entity_id,
             "changes": changes,
             "version": version,
-            "timestamp": self._world.now(),
+            "timestamp": self._runtime.now(),
         }
         headers = {"content-type": "application/json"}
         try:
             response = await self._http.post(PATH, content=msgspec.json.encode(wish), headers=headers)
         except httpx2.TransportError as error:
             raise HubUnreachable(
-                f"no answer from {self._patience.where}: {sentence(error)}. "
+                f"no answer from {self._retries.where}: {sentence(error)}. "
                 "It may have happened: read before you try again"
             ) from None
-        self._patience.was_reached = True
+        self._retries.was_reached = True
         if not response.is_success:
             _raise(response)
         made = msgspec.json.decode(response.content, type=dict[str, Any])
@@ -167,7 +169,7 @@ class SharedState:
         current, told = after, set[tuple[str, str, str, int]]()
         asked = {"entity_type": entity_type, "entity_id": entity_id}
         only = {name: value for name, value in asked.items() if value is not None}
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             try:
                 params = {**only, "cursor": str(after)}
@@ -185,26 +187,26 @@ class SharedState:
                             after, current, told = current, at, set()
                         told.add(key)
                         yield msgspec.structs.replace(change, cursor=at)
-                raise Passing("the watch ended")
-            except (httpx2.TransportError, Passing) as error:
+                raise TemporaryFailure("the watch ended")
+            except (httpx2.TransportError, TemporaryFailure) as error:
                 await tries.again(error)
 
     # --- one request ---
 
     async def _get(self, path: str) -> bytes:
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             try:
                 response = await self._http.get(path)
                 self._check(response)
                 return response.content
-            except (httpx2.TransportError, Passing) as error:
+            except (httpx2.TransportError, TemporaryFailure) as error:
                 await tries.again(error)
 
     def _check(self, response: httpx2.Response) -> None:
-        self._patience.was_reached = True
+        self._retries.was_reached = True
         if response.status_code in PASSING:
-            raise Passing(f"the hub answered with {response.status_code}")
+            raise TemporaryFailure(f"the hub answered with {response.status_code}")
         if not response.is_success:
             _raise(response)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from dragoman.sdk.client import Backend, Client
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import Contract
@@ -42,7 +42,7 @@ class SyncClient:
         domain: str | None = None,
         version: str | None = None,
         state_dir: str | Path | None = None,
-        world: World | None = None,
+        runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
         self._client = Client(
@@ -53,7 +53,7 @@ class SyncClient:
             domain=domain,
             version=version,
             state_dir=state_dir,
-            world=world,
+            runtime=runtime,
             backend=backend,
         )
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dragoman.core.ids import SECOND, Instant
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Timer:
             self._call()
 
 
-class VirtualWorld(RealWorld):
-    """`sdk.world.World` for agents and clients on any loop; `instant` is the hub's clock."""
+class VirtualRuntime(SystemRuntime):
+    """`sdk.runtime.Runtime` for agents and clients on any loop; `instant` is the hub's clock."""
 
     def __init__(self) -> None:
         self._hub = Instant(int(time.time()) * SECOND)
@@ -127,7 +127,7 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        return self._environment.world.now()
+        return self._environment.runtime.now()
 
     def advance(self, seconds: float | timedelta) -> None:
         """Let so much time pass, at once: everything that becomes due on the way happens, in its order."""
@@ -136,7 +136,7 @@ class Clock:
 
     async def sleep(self, seconds: float) -> None:
         """For handlers: wait until so much of this time has passed. (`asyncio.sleep` waits for real.)"""
-        await self._environment.world.sleep(seconds)
+        await self._environment.runtime.sleep(seconds)
 
     @staticmethod
     def micros(seconds: float | timedelta) -> int:

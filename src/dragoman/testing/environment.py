@@ -34,7 +34,7 @@ from dragoman.sdk.calling.api import ApiClient
 from dragoman.sdk.client import Client
 from dragoman.sdk.errors import DragomanError, NotFound
 from dragoman.sdk.work.signature import Handler
-from dragoman.testing.clock import VirtualWorld
+from dragoman.testing.clock import VirtualRuntime
 from dragoman.testing.errors import Misused, Stuck
 from dragoman.testing.faults import Losses, LossyLink
 from dragoman.testing.loop import Listener
@@ -122,7 +122,7 @@ def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
 class Environment:
     def __init__(self, settings: Settings, listener: Listener) -> None:
         self.settings = settings
-        self.world = VirtualWorld()
+        self.runtime = VirtualRuntime()
         self.people: Client
         self.running: Running
         self.hub_is_up = asyncio.Event()
@@ -143,12 +143,12 @@ class Environment:
         await self._start()
         await self._http_relay.open()
         await self._grpc_relay.open()
-        self.api = ApiClient(parse(self.url, self.running.admin_token), self.world)
-        self.people = Client(backend=self.api, world=self.world)
+        self.api = ApiClient(parse(self.url, self.running.admin_token), self.runtime)
+        self.people = Client(backend=self.api, runtime=self.runtime)
 
     async def _start(self) -> None:
         watch = QuestionWatch(lambda row: self.on_question(row))
-        hub = wired(self.settings, clock=self.world.instant, metrics=watch)
+        hub = wired(self.settings, clock=self.runtime.instant, metrics=watch)
         self.running = await self._hub_context.enter_async_context(hub)
         for protocol, relay in self._relays():
             relay.connect_to(self._target(protocol))
@@ -269,7 +269,7 @@ class Environment:
         await relay.open()
         runner = self._runners[AgentId(agent.id)] = AgentRunner(agent, protocol, relay)
         serving = agent.serve_in(
-            self.world,
+            self.runtime,
             parse(f"{scheme}://{relay.address}", token),
             state_dir=Path(self.settings.data) / "agents-of-tests",
             through=lambda link: LossyLink(link, runner.losses),

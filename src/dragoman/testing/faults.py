@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dragoman.sdk.links import Introduction, Link, ProtocolCapabilities
-from dragoman.sdk.messages import Inbound, Outbound, Outcome, Work
+from dragoman.sdk.messages import Assignment, Inbound, Outbound, Outcome
 from dragoman.testing.errors import Misused
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LossyLink:
     async def receive(self) -> Sequence[Inbound]:
         while True:
             said = await self._link.receive()
-            kept = [word for word in said if not (isinstance(word, Work) and self._losses.is_lost("request"))]
+            kept = [word for word in said if not (isinstance(word, Assignment) and self._losses.is_lost("request"))]
             if kept:
                 return kept
 

@@ -181,15 +181,15 @@ class Hub:
         return SyncClient(**self._caller(protocol, id, given))
 
     def _caller(self, protocol: str | None, id: str, given: dict[str, Any]) -> dict[str, Any]:
-        world = self._environment.world
+        runtime = self._environment.runtime
         if protocol is None:
             if given:
                 raise Misused(f"{', '.join(given)}: only for a client that speaks a protocol, hub.client('chiffon', …)")
-            return {"url": self.url, "token": self.admin_token, "world": world}
+            return {"url": self.url, "token": self.admin_token, "runtime": runtime}
         state_dir = given.pop("state_dir", None)
         url, token = self.let_in(id, protocol, **given)
         mine = {name: given.get(name) for name in ("kind", "domain", "version")}
-        return {"url": url, "token": token, "id": id, "state_dir": state_dir, "world": world, **mine}
+        return {"url": url, "token": token, "id": id, "state_dir": state_dir, "runtime": runtime, **mine}
 
     @property
     def url(self) -> str:

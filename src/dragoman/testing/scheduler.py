@@ -81,18 +81,18 @@ class Scheduler:
     # --- time ---
 
     async def advance(self, micros: int) -> None:
-        world = self._environment.world
+        runtime = self._environment.runtime
         async with self._moving:
             await self.come_to_rest()
-            end = world.instant() + micros
-            while (wait := await self._next_wait()) is not None and world.instant() + wait <= end:
+            end = runtime.instant() + micros
+            while (wait := await self._next_wait()) is not None and runtime.instant() + wait <= end:
                 await self._move(wait)
-            await self._move(end - world.instant())
+            await self._move(end - runtime.instant())
             await self.settle()
 
     async def _move(self, micros: int) -> None:
         activity = self._listener.activity
-        self._environment.world.move(micros)
+        self._environment.runtime.move(micros)
         woken = False
         for _ in range(WAKE_ROUNDS):
             if not await self._environment.running.intake.wake_due():
@@ -108,12 +108,12 @@ class Scheduler:
     async def _next_wait(self) -> int | None:
         """Microseconds until the next thing is due, at the hub or with its agents; None if nothing is."""
         waits = [await self._hub_wait()]
-        if (seconds := self._environment.world.next_due) is not None:
+        if (seconds := self._environment.runtime.next_due) is not None:
             waits.append(int(seconds * SECOND) + 1)
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _hub_wait(self) -> int | None:
-        now = self._environment.world.instant()
+        now = self._environment.runtime.instant()
         due = await self._environment.running.intake.store.due(now, 1)
         if due.tasks or due.deliveries or due.agents or due.questions:
             return 0

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, FakeWorld
+from tests.unit.sdk.harness import FakeHub, FakeRuntime
 
 from dragoman import Agent
 
 
 @pytest.fixture
-def world() -> FakeWorld:
-    return FakeWorld()
+def runtime() -> FakeRuntime:
+    return FakeRuntime()
 
 
 @pytest.fixture
-def hub(world: FakeWorld) -> FakeHub:
-    return FakeHub(world)
+def hub(runtime: FakeRuntime) -> FakeHub:
+    return FakeHub(runtime)
 
 
 @pytest.fixture
-def agent(world: FakeWorld) -> Agent:
-    return Agent("worker", world=world)
+def agent(runtime: FakeRuntime) -> Agent:
+    return Agent("worker", runtime=runtime)

@@ -1,6 +1,6 @@
 """A world with a clock of its own, and a hub that is nothing but chiffon's HUB role at the end of a pipe.
 
-Nothing here sleeps: the clock is moved by hand (`world.advance`), and a test waits for what the agent says
+Nothing here sleeps: the clock is moved by hand (`runtime.advance`), and a test waits for what the agent says
 (`hub.next`), never longer than `PATIENCE` real seconds.
 """
 
@@ -44,7 +44,7 @@ from dragoman.wire.role import Role
 PATIENCE = 60.0
 
 
-class FakeWorld:
+class FakeRuntime:
     """Time stands still until it is advanced."""
 
     def __init__(self) -> None:
@@ -145,8 +145,8 @@ class FakePipe:
 class FakeHub:
     """Says what the test wants, and keeps what the agent says."""
 
-    def __init__(self, world: FakeWorld) -> None:
-        self.world = world
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self.runtime = runtime
         self.pipe: FakePipe | None = None
         self.registrations: list[Any] = []
         self.acked: list[str] = []
@@ -157,7 +157,7 @@ class FakeHub:
         self._news: asyncio.Queue[Envelope[Payload]] = asyncio.Queue()
 
     def dial(self) -> Link:
-        return ChiffonLink(FakePipe(self), self.world)
+        return ChiffonLink(FakePipe(self), self.runtime)
 
     def dial_pipe(self) -> FakePipe:
         return FakePipe(self)
@@ -203,12 +203,12 @@ class FakeHub:
         custom: dict[str, Any] | None = None,
     ) -> Envelope[WorkRequest]:
         envelope = codec.envelope(
-            WorkRequest(task_id=task_id or self.world.mint(), work_type=work_type, parameters=parameters or {}),
-            Stamp(self.world.mint(), self.world.now()),
-            Correlation(request_id or self.world.mint(), trace_id or self.world.mint()),
+            WorkRequest(task_id=task_id or self.runtime.mint(), work_type=work_type, parameters=parameters or {}),
+            Stamp(self.runtime.mint(), self.runtime.now()),
+            Correlation(request_id or self.runtime.mint(), trace_id or self.runtime.mint()),
             from_agent="orchestrator",
             to_agent="worker",
-            x_custom_fields={"delivery_id": self.world.mint(), **(custom or {})},
+            x_custom_fields={"delivery_id": self.runtime.mint(), **(custom or {})},
         )
         self.say(envelope)
         return envelope
@@ -221,11 +221,11 @@ class FakeHub:
             self.pipe.deliver(Frame(codec.encode(envelope)))
 
     def control(self, request: Envelope[WorkRequest], payload: Payload, **custom: Any) -> str:
-        delivery_id = self.world.mint()
+        delivery_id = self.runtime.mint()
         self.say(
             codec.envelope(
                 payload,
-                Stamp(self.world.mint(), self.world.now()),
+                Stamp(self.runtime.mint(), self.runtime.now()),
                 Correlation(request.request_id, request.trace_id),
                 from_agent="orchestrator",
                 to_agent="worker",

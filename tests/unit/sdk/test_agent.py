@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running
 
 from dragoman import Agent, Misconfigured, SyncTask, Task
 
@@ -158,8 +158,8 @@ async def test_a_plain_function_runs_in_a_thread_with_a_task_of_its_own_kind(age
     assert result.x_custom_fields["result"] == 8
 
 
-async def test_plain_functions_run_side_by_side(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", world=world, concurrency=3)
+async def test_plain_functions_run_side_by_side(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent("worker", runtime=runtime, concurrency=3)
     together = threading.Barrier(3, timeout=PATIENCE)
     agent.on("meet")(lambda: together.wait() is None)
     async with Running(agent, hub):
@@ -169,8 +169,10 @@ async def test_plain_functions_run_side_by_side(world: FakeWorld, hub: FakeHub) 
     assert [result.payload.exit_code for result in results] == [0, 0, 0]
 
 
-async def test_the_agent_introduces_itself(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", kind="infra", version="1.2.3", concurrency=5, memory_mb=4096, gpu_vram_mb=0, world=world)
+async def test_the_agent_introduces_itself(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent(
+        "worker", kind="infra", version="1.2.3", concurrency=5, memory_mb=4096, gpu_vram_mb=0, runtime=runtime
+    )
     agent.on("a")(lambda: None)
     async with Running(agent, hub):
         (said,) = hub.registrations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, FakeWorld, Running, for_ever, settle
+from tests.unit.sdk.harness import FakeHub, FakeRuntime, Running, for_ever, settle
 
 from dragoman import Agent, Task
 from dragoman.protocols.chiffon import chunks, errors
@@ -86,9 +86,9 @@ async def test_a_silent_handler_shows_that_it_lives_every_ten_seconds(agent: Age
     async with Running(agent, hub):
         hub.request("sleep")
         await hub.next("work_status")
-        await hub.world.advance(9)
+        await hub.runtime.advance(9)
         assert hub.count("work_status") == 1
-        await hub.world.advance(60)
+        await hub.runtime.advance(60)
         beats = hub.said[1:]
     assert 5 <= len(beats) <= 6
     assert {(b.payload.status, b.payload.progress_percent) for b in beats} == {("running", 30)}  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ async def test_silent_work_is_acknowledged_and_answered_work_needs_no_acknowledg
         slow = hub.request("sleep")
         hub.request("quick")
         await hub.next("work_result")
-        await hub.world.advance(0.1)
+        await hub.runtime.advance(0.1)
         assert hub.acked == [slow.x_custom_fields["delivery_id"]]
 
 
@@ -137,7 +137,7 @@ async def test_the_trace_goes_in_and_out(agent: Agent, hub: FakeHub) -> None:
     assert trace.current() is None
 
 
-async def test_nothing_overtakes_what_was_refused_for_now(agent: Agent, hub: FakeHub, world: FakeWorld) -> None:
+async def test_nothing_overtakes_what_was_refused_for_now(agent: Agent, hub: FakeHub, runtime: FakeRuntime) -> None:
     """What the handler says meanwhile waits, and all of it is said again in order, once however many were refused."""
     goes_on = asyncio.Event()
 
@@ -162,9 +162,9 @@ async def test_nothing_overtakes_what_was_refused_for_now(agent: Agent, hub: Fak
         await settle()
         assert hub.nothing_more()
         hub.accepts = True
-        await world.advance(1)
+        await runtime.advance(1)
         again = [await hub.next() for _ in range(6)]
-        await world.advance(5)
+        await runtime.advance(5)
         assert hub.nothing_more()
     assert [message.message_id for message in again[:3]] == [message.message_id for message in said]
     told = [(m.payload.progress_percent, m.payload.step and m.payload.step.output) for m in again[:5]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, for_ever, settle
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running, for_ever, settle
 
 from dragoman import Agent, SyncTask, Task
 from dragoman.protocols.chiffon import errors
@@ -29,7 +29,7 @@ async def test_a_cancel_stops_the_handler_and_nothing_more_is_said(agent: Agent,
         await settle()
         assert seen == [True]
         assert delivery in hub.acked
-        await hub.world.advance(60)
+        await hub.runtime.advance(60)
     assert hub.said == []
 
 
@@ -74,8 +74,8 @@ async def test_an_error_about_our_words_ends_the_work_too(agent: Agent, hub: Fak
         request = hub.request("sleep")
         await settle()
         hub.control(request, errors.invalid_message(validation_error="no such task", field_name="payload.task_id"))
-        await hub.world.advance(60)
-        assert not running.agent._engine._desk.tasks  # type: ignore[union-attr]
+        await hub.runtime.advance(60)
+        assert not running.agent._engine._runner.tasks  # type: ignore[union-attr]
 
 
 async def test_pause_and_resume_reach_the_handler_as_events(agent: Agent, hub: FakeHub) -> None:
@@ -92,7 +92,7 @@ async def test_pause_and_resume_reach_the_handler_as_events(agent: Agent, hub: F
         request = hub.request("steps")
         await settle()
         hub.steer(request, "paused")
-        await hub.world.advance(60)
+        await hub.runtime.advance(60)
         assert story == ["held"]
         assert hub.said == []  # no sign of life while it is held
         hub.steer(request, "running")
@@ -104,15 +104,15 @@ async def test_a_handler_that_takes_too_long_fails_with_124(agent: Agent, hub: F
     agent.on("sleep", timeout=5)(for_ever)
     async with Running(agent, hub):
         hub.request("sleep")
-        await hub.world.advance(7)
+        await hub.runtime.advance(7)
         result = await hub.next("work_result")
     assert (result.payload.exit_code, result.payload.output) == (124, "not done within 5 s")
 
 
 async def test_no_more_than_the_concurrency_run_at_once_and_the_rest_wait_their_turn(
-    world: FakeWorld, hub: FakeHub
+    runtime: FakeRuntime, hub: FakeHub
 ) -> None:
-    agent = Agent("worker", world=world, concurrency=2)
+    agent = Agent("worker", runtime=runtime, concurrency=2)
     gates: list[asyncio.Future[None]] = []
 
     @agent.on("wait")
@@ -132,9 +132,11 @@ async def test_no_more_than_the_concurrency_run_at_once_and_the_rest_wait_their_
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain function"])
-async def test_who_waits_for_a_person_leaves_its_place_to_others(world: FakeWorld, hub: FakeHub, plain: bool) -> None:
+async def test_who_waits_for_a_person_leaves_its_place_to_others(
+    runtime: FakeRuntime, hub: FakeHub, plain: bool
+) -> None:
     """With all places taken by waiting handlers, the next work waited for a place, and the answers for that work."""
-    agent = Agent("worker", world=world, concurrency=1)
+    agent = Agent("worker", runtime=runtime, concurrency=1)
 
     def ask_plainly(task: SyncTask) -> str:
         return str(task.ask("Go on?"))
@@ -154,7 +156,7 @@ async def test_who_waits_for_a_person_leaves_its_place_to_others(world: FakeWorl
         await settle()
         if not plain:  # its place is somebody else's, until that one ends
             assert hub.count("work_result") == 0
-            await world.advance(20)
+            await runtime.advance(20)
             assert answer.request_id in {said.request_id for said in hub.said}  # it shows that it is well
             hub.cancel(work)
         result = await hub.next("work_result")
@@ -162,9 +164,9 @@ async def test_who_waits_for_a_person_leaves_its_place_to_others(world: FakeWorl
 
 
 async def test_a_cancel_while_somebody_waits_to_come_back_leaves_every_place_free(
-    world: FakeWorld, hub: FakeHub
+    runtime: FakeRuntime, hub: FakeHub
 ) -> None:
-    agent = Agent("worker", world=world, concurrency=1)
+    agent = Agent("worker", runtime=runtime, concurrency=1)
     agent.on("work")(for_ever)
 
     @agent.on("ask")
@@ -191,8 +193,8 @@ async def test_a_cancel_while_somebody_waits_to_come_back_leaves_every_place_fre
     assert (result.request_id, result.payload.output) == (last.request_id, "2")
 
 
-async def test_stop_lets_running_work_end_and_takes_no_more(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", world=world, grace=30)
+async def test_stop_lets_running_work_end_and_takes_no_more(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent("worker", runtime=runtime, grace=30)
     gate = asyncio.Event()
 
     @agent.on("wait")
@@ -205,25 +207,25 @@ async def test_stop_lets_running_work_end_and_takes_no_more(world: FakeWorld, hu
         await settle()
         agent.stop()
         late = hub.request("wait")
-        await world.advance(5)
+        await runtime.advance(5)
         assert not running.serving.done()
         gate.set()
         result = await hub.next("work_result")
-        await world.advance(1)
+        await runtime.advance(1)
         assert running.serving.done()
     assert result.payload.output == "finished"
     assert hub.count("work_result") == 1
     assert late.x_custom_fields["delivery_id"] not in hub.acked
 
 
-async def test_stop_does_not_wait_longer_than_the_grace_time(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", world=world, grace=30)
+async def test_stop_does_not_wait_longer_than_the_grace_time(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent("worker", runtime=runtime, grace=30)
     agent.on("sleep")(for_ever)
     async with Running(agent, hub) as running:
         hub.request("sleep")
         await settle()
         agent.stop()
-        await world.advance(29)
+        await runtime.advance(29)
         assert not running.serving.done()
-        await world.advance(2)
+        await runtime.advance(2)
         assert running.serving.done()

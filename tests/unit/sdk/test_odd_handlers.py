@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
+from tests.unit.sdk.harness import FakeHub, FakeRuntime, Running
 
 from dragoman import Agent, Misconfigured, RateLimitExceeded, SyncTask, Task
 
@@ -127,7 +127,7 @@ async def test_what_cannot_be_said_is_the_handlers_mistake(
     assert why in said.payload.output
 
 
-class Standing(FakeWorld):
+class Standing(FakeRuntime):
     """Time that passed while nobody had a turn."""
 
     stood = 0.0
@@ -137,18 +137,18 @@ class Standing(FakeWorld):
 
 
 async def test_a_coroutine_that_blocks_is_told_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    world = Standing()
-    hub, agent = FakeHub(world), Agent("worker", world=world)
+    runtime = Standing()
+    hub, agent = FakeHub(runtime), Agent("worker", runtime=runtime)
 
     @agent.on("block")
     async def block() -> None:
-        await world.sleep(0.5)
-        world.stood += 20
-        await world.sleep(0.6)
+        await runtime.sleep(0.5)
+        runtime.stood += 20
+        await runtime.sleep(0.6)
 
     async with Running(agent, hub):
         hub.request("block")
-        await world.advance(2)
+        await runtime.advance(2)
         await hub.next("work_result")
     assert [record.message for record in caplog.records if "nothing could run for 20 s" in record.message]
 
@@ -216,8 +216,8 @@ class Model:
         return {"size": self.size, "mode": mode}
 
 
-async def test_models_of_pydantic_and_paths_may_be_parameters_and_results(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", world=world)
+async def test_models_of_pydantic_and_paths_may_be_parameters_and_results(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent("worker", runtime=runtime)
 
     @agent.on("measure")
     async def measure(model: Model, where: Path) -> Model:

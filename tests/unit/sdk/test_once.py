@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, settle
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running, settle
 
 from dragoman import Agent, Misconfigured, Task
 from dragoman.sdk.runtime import backoff
@@ -87,11 +87,11 @@ async def test_a_result_without_receipt_is_sent_again_after_the_reconnection(age
         lost = await hub.next("work_result")
         hub.cut()
         hub.accepts = True
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
         again = await hub.next("work_result")
         await settle()
         hub.cut()
-        await hub.world.advance(5)
+        await hub.runtime.advance(5)
     assert again == lost
     assert runs == [0]
     assert hub.count("work_result") == 2
@@ -104,7 +104,7 @@ async def test_an_accepted_result_is_not_sent_again(agent: Agent, hub: FakeHub) 
         await hub.next("work_result")
         await settle()
         hub.cut()
-        await hub.world.advance(5)
+        await hub.runtime.advance(5)
         assert hub.dialled == 2
     assert hub.count("work_result") == 1
 
@@ -117,11 +117,11 @@ async def test_a_split_result_that_broke_off_begins_anew_under_fresh_ids(agent: 
         first = [await hub.next("work_result") for _ in range(6)]
         hub.cut()
         hub.accepts = True
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
         second = [await hub.next("work_result") for _ in range(6)]
         await settle()
         hub.cut()
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
     assert [m.payload for m in first] == [m.payload for m in second]
     assert not {m.message_id for m in first} & {m.message_id for m in second}
     assert hub.count("work_result") == 12
@@ -136,7 +136,7 @@ async def test_after_a_reconnection_running_work_shows_at_once_that_it_lives(age
         request = hub.request("wait")
         await settle()
         hub.cut()
-        await hub.world.advance(0.2)
+        await hub.runtime.advance(0.2)
         status = await hub.next()
     assert (status.type, status.request_id) == ("work_status", request.request_id)
 
@@ -158,9 +158,9 @@ async def test_output_said_while_the_link_was_down_arrives_afterwards_in_order(a
         hub.cut()
         await settle()
         gate.set()
-        await hub.world.advance(30)
+        await hub.runtime.advance(30)
         hub.is_down = False
-        await hub.world.advance(20)
+        await hub.runtime.advance(20)
         await hub.next("work_result")
     outputs = [m.payload.step.output for m in hub.said if m.type == "work_status" and m.payload.step]  # type: ignore[union-attr]
     assert outputs == [f"line {n}\n" for n in range(20)]
@@ -170,12 +170,12 @@ async def test_the_agent_comes_back_with_growing_pauses(agent: Agent, hub: FakeH
     counting(agent)
     hub.is_down = True
     async with Running(agent, hub):
-        await hub.world.advance(10)
+        await hub.runtime.advance(10)
         tries = hub.dialled
-        await hub.world.advance(60)
+        await hub.runtime.advance(60)
         assert hub.dialled - tries < 10
         hub.is_down = False
-        await hub.world.advance(15)
+        await hub.runtime.advance(15)
         hub.request("count")
         await hub.next("work_result")
 
@@ -189,18 +189,18 @@ def test_pauses_double_up_to_a_limit_and_are_jittered() -> None:
 # --- restarts ---
 
 
-def restarted(world: FakeWorld, state: Path) -> Agent:
-    return Agent("worker", world=world, state_dir=state)
+def restarted(runtime: FakeRuntime, state: Path) -> Agent:
+    return Agent("worker", runtime=runtime, state_dir=state)
 
 
-async def test_a_result_survives_a_restart_of_the_agent(world: FakeWorld, hub: FakeHub, tmp_path: Path) -> None:
-    before = restarted(world, tmp_path)
+async def test_a_result_survives_a_restart_of_the_agent(runtime: FakeRuntime, hub: FakeHub, tmp_path: Path) -> None:
+    before = restarted(runtime, tmp_path)
     runs = counting(before)
     async with Running(before, hub):
         request = hub.request("count", {"n": 1})
         first = await hub.next("work_result")
         await settle()
-    after = restarted(world, tmp_path)
+    after = restarted(runtime, tmp_path)
     later_runs = counting(after)
     async with Running(after, hub):
         hub.request("count", {"n": 1}, task_id=request.payload.task_id, request_id=request.request_id)
@@ -210,15 +210,15 @@ async def test_a_result_survives_a_restart_of_the_agent(world: FakeWorld, hub: F
 
 
 async def test_a_result_that_never_reached_the_hub_is_offered_after_a_restart(
-    world: FakeWorld, hub: FakeHub, tmp_path: Path
+    runtime: FakeRuntime, hub: FakeHub, tmp_path: Path
 ) -> None:
-    before = restarted(world, tmp_path)
+    before = restarted(runtime, tmp_path)
     counting(before)
     hub.accepts = False
     async with Running(before, hub):
         hub.request("count")
         first = await hub.next("work_result")
-    after = restarted(world, tmp_path)
+    after = restarted(runtime, tmp_path)
     runs = counting(after)
     hub.accepts = True
     async with Running(after, hub):
@@ -228,10 +228,10 @@ async def test_a_result_that_never_reached_the_hub_is_offered_after_a_restart(
 
 @pytest.mark.parametrize("result", [None, {"a": 1}], ids=["no result", "a result"])
 async def test_what_was_said_and_never_reached_the_hub_is_in_the_result_after_a_restart(
-    world: FakeWorld, hub: FakeHub, tmp_path: Path, result: dict[str, int] | None
+    runtime: FakeRuntime, hub: FakeHub, tmp_path: Path, result: dict[str, int] | None
 ) -> None:
     """The pieces died with the process, and the task ended without a word."""
-    before = restarted(world, tmp_path)
+    before = restarted(runtime, tmp_path)
 
     @before.on("talk")
     async def talk(task: Task) -> dict[str, int] | None:
@@ -247,20 +247,20 @@ async def test_what_was_said_and_never_reached_the_hub_is_in_the_result_after_a_
     while not hub.nothing_more():  # what the first process said, perhaps with its result
         await hub.next()
     hub.accepts = True
-    after = restarted(world, tmp_path)
+    after = restarted(runtime, tmp_path)
     counting(after)
     async with Running(after, hub):
         again = await hub.next("work_result")
     assert (again.payload.output, again.x_custom_fields.get("result")) == ("one two", result)
 
 
-async def test_results_are_remembered_for_a_day(world: FakeWorld, hub: FakeHub, tmp_path: Path) -> None:
-    agent = restarted(world, tmp_path)
+async def test_results_are_remembered_for_a_day(runtime: FakeRuntime, hub: FakeHub, tmp_path: Path) -> None:
+    agent = restarted(runtime, tmp_path)
     runs = counting(agent)
     async with Running(agent, hub):
         first = hub.request("count")
         await hub.next("work_result")
-        await world.advance(24 * 3600 + 1)
+        await runtime.advance(24 * 3600 + 1)
         hub.request("count")
         await hub.next("work_result")
         hub.request("count", task_id=first.payload.task_id, request_id=first.request_id)
@@ -268,8 +268,8 @@ async def test_results_are_remembered_for_a_day(world: FakeWorld, hub: FakeHub, 
     assert len(runs) == 3
 
 
-async def test_two_processes_cannot_share_a_state_directory(world: FakeWorld, hub: FakeHub, tmp_path: Path) -> None:
-    first, second = restarted(world, tmp_path), restarted(world, tmp_path)
+async def test_two_processes_cannot_share_a_state_directory(runtime: FakeRuntime, hub: FakeHub, tmp_path: Path) -> None:
+    first, second = restarted(runtime, tmp_path), restarted(runtime, tmp_path)
     counting(first)
     counting(second)
     async with Running(first, hub):
@@ -277,8 +277,8 @@ async def test_two_processes_cannot_share_a_state_directory(world: FakeWorld, hu
             await second.serve_over(hub.dial)
 
 
-async def test_a_torn_last_line_of_the_journal_is_forgotten(world: FakeWorld, hub: FakeHub, tmp_path: Path) -> None:
-    agent = restarted(world, tmp_path)
+async def test_a_torn_last_line_of_the_journal_is_forgotten(runtime: FakeRuntime, hub: FakeHub, tmp_path: Path) -> None:
+    agent = restarted(runtime, tmp_path)
     counting(agent)
     async with Running(agent, hub):
         request = hub.request("count")
@@ -286,7 +286,7 @@ async def test_a_torn_last_line_of_the_journal_is_forgotten(world: FakeWorld, hu
         await settle()
     with (tmp_path / "worker.journal").open("ab") as file:
         file.write(b'{"type":"done","outco')
-    again = restarted(world, tmp_path)
+    again = restarted(runtime, tmp_path)
     runs = counting(again)
     async with Running(again, hub):
         hub.request("count", task_id=request.payload.task_id, request_id=request.request_id)
@@ -324,7 +324,7 @@ async def test_a_question_pauses_the_work_and_its_answer_lets_it_go_on(agent: Ag
             "timeout_seconds": 300,
             "default": "no",
         }
-        await hub.world.advance(3600)
+        await hub.runtime.advance(3600)
         assert hub.nothing_more()  # no sign of life while a person thinks
         task_id = request.payload.task_id
         second = hub.request("deploy", {"where": "prod", "answer": "yes"}, task_id=task_id)
@@ -346,23 +346,23 @@ async def test_time_spent_waiting_for_a_person_is_not_the_handlers(agent: Agent,
     async with Running(agent, hub):
         request = hub.request("deploy")
         await hub.next()
-        await hub.world.advance(3600)
+        await hub.runtime.advance(3600)
         hub.request("deploy", {"answer": "yes"}, task_id=request.payload.task_id)
         result = await hub.next("work_result")
     assert result.payload.output == "yes"
 
 
 async def test_an_agent_restarted_while_it_waits_gets_every_answer_at_its_place(
-    world: FakeWorld, hub: FakeHub, tmp_path: Path
+    runtime: FakeRuntime, hub: FakeHub, tmp_path: Path
 ) -> None:
-    before = restarted(world, tmp_path)
+    before = restarted(runtime, tmp_path)
     asking(before)
     async with Running(before, hub):
         request = hub.request("deploy", {"where": "prod"})
         await hub.next()
         hub.request("deploy", {"where": "prod", "answer": "yes"}, task_id=request.payload.task_id)
         await hub.next()
-    after = restarted(world, tmp_path)
+    after = restarted(runtime, tmp_path)
     story = asking(after)
     async with Running(after, hub):
         last = hub.request("deploy", {"where": "prod", "answer": "sure"}, task_id=request.payload.task_id)
@@ -406,22 +406,22 @@ async def test_an_open_question_is_asked_again_only_if_the_hub_has_not_got_it(ag
         first = await hub.next()
         hub.cut()
         hub.accepts = True
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
         again = await hub.next()
         await settle()
         hub.cut()
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
         assert hub.nothing_more()
     assert again == first
 
 
-async def test_who_waits_for_a_person_does_not_hold_up_a_stop(world: FakeWorld, hub: FakeHub) -> None:
-    agent = Agent("worker", world=world, grace=30)
+async def test_who_waits_for_a_person_does_not_hold_up_a_stop(runtime: FakeRuntime, hub: FakeHub) -> None:
+    agent = Agent("worker", runtime=runtime, grace=30)
     asking(agent)
     async with Running(agent, hub) as running:
         hub.request("deploy", {"where": "prod"})
         await hub.next()
         await settle()
         agent.stop()
-        await world.advance(1)
+        await runtime.advance(1)
         assert running.serving.done()

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeWorld
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime
 
 from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, NotFound, SharedState, StateConflict
 from dragoman.sdk.address import parse
@@ -19,8 +19,8 @@ from dragoman.sdk.shared_state import Change, Entity
 ADDRESS = parse("agentmsg+ws://127.0.0.1:1", "secret")
 
 
-def state(world: FakeWorld, answer: Callable[[httpx2.Request], Any]) -> SharedState:
-    return SharedState(ADDRESS, world, transport=httpx2.MockTransport(answer))
+def state(runtime: FakeRuntime, answer: Callable[[httpx2.Request], Any]) -> SharedState:
+    return SharedState(ADDRESS, runtime, transport=httpx2.MockTransport(answer))
 
 
 def refusal(status: int, message: str, **details: Any) -> httpx2.Response:
@@ -37,7 +37,7 @@ def refusal(status: int, message: str, **details: Any) -> httpx2.Response:
     return httpx2.Response(status, json=report)
 
 
-async def test_everything_and_one_thing_are_read(world: FakeWorld) -> None:
+async def test_everything_and_one_thing_are_read(runtime: FakeRuntime) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.headers["authorization"] == "Bearer secret"
         if request.url.path == "/agentmsg/state":
@@ -47,7 +47,7 @@ async def test_everything_and_one_thing_are_read(world: FakeWorld) -> None:
             return httpx2.Response(200, json=found)
         return refusal(404, "there is none")
 
-    shared = state(world, answer)
+    shared = state(runtime, answer)
     everything = await shared.read()
     one = await shared.get("RESOURCE", "a/b:tokens")
     assert (everything.cursor, everything.agent_registry) == (7, {"a": {"state": "IDLE"}})
@@ -57,7 +57,7 @@ async def test_everything_and_one_thing_are_read(world: FakeWorld) -> None:
         await shared.get("TASK", "x")
 
 
-async def test_a_change_names_what_its_writer_read(world: FakeWorld) -> None:
+async def test_a_change_names_what_its_writer_read(runtime: FakeRuntime) -> None:
     wishes: list[dict[str, Any]] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -67,7 +67,7 @@ async def test_a_change_names_what_its_writer_read(world: FakeWorld) -> None:
         made = {name: wish[name] for name in ("entity_type", "entity_id")}
         return httpx2.Response(200, json={**made, "version": wish["version"] + 1, "value": wish["changes"] or None})
 
-    shared = state(world, answer)
+    shared = state(runtime, answer)
     made = await shared.create("POLICY", "p", {"a": 1})
     changed = await shared.update("POLICY", "p", {"a": 2}, version=made.version)
     await shared.delete("POLICY", "p", version=changed.version)
@@ -79,16 +79,16 @@ async def test_a_change_names_what_its_writer_read(world: FakeWorld) -> None:
     ]
 
 
-async def test_whoever_was_slower_is_told_the_current_version(world: FakeWorld) -> None:
-    shared = state(world, lambda request: refusal(409, "somebody was faster", version=9))
+async def test_whoever_was_slower_is_told_the_current_version(runtime: FakeRuntime) -> None:
+    shared = state(runtime, lambda request: refusal(409, "somebody was faster", version=9))
     with pytest.raises(StateConflict, match="faster") as conflict:
         await shared.update("TASK", "t", {}, version=8)
     assert conflict.value.current_version == 9
     with pytest.raises(NotAllowed):
-        await state(world, lambda request: refusal(403, "not yours")).delete("TASK", "t", version=1)
+        await state(runtime, lambda request: refusal(403, "not yours")).delete("TASK", "t", version=1)
 
 
-async def test_a_change_whose_answer_is_lost_is_not_tried_again(world: FakeWorld) -> None:
+async def test_a_change_whose_answer_is_lost_is_not_tried_again(runtime: FakeRuntime) -> None:
     tries: list[int] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -96,7 +96,7 @@ async def test_a_change_whose_answer_is_lost_is_not_tried_again(world: FakeWorld
         raise httpx2.ReadError("cut")
 
     with pytest.raises(HubUnreachable, match="may have happened"):
-        await state(world, answer).update("TASK", "t", {}, version=8)
+        await state(runtime, answer).update("TASK", "t", {}, version=8)
     assert tries == [1]
 
 
@@ -116,7 +116,7 @@ def event(cursor: int, entity: str) -> bytes:
     return f"id: {cursor}\nevent: state\ndata: {json.dumps(change)}\n\n".encode()
 
 
-async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> None:
+async def test_a_watch_that_breaks_goes_on_without_a_gap(runtime: FakeRuntime) -> None:
     asked: list[dict[str, str]] = []
     pieces = iter([1, 4, 2])
     """How many changes come before the connection is cut."""
@@ -140,7 +140,7 @@ async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> No
     heard: list[Change] = []
 
     async def watch() -> None:
-        async with aclosing(state(world, answer).watch(entity_type="TASK")) as changes:
+        async with aclosing(state(runtime, answer).watch(entity_type="TASK")) as changes:
             async for change in changes:
                 heard.append(change)
                 if len(heard) == len(LOG):
@@ -149,7 +149,7 @@ async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> No
     task = asyncio.ensure_future(watch())
     async with asyncio.timeout(PATIENCE):
         while not task.done():
-            await world.advance(1)
+            await runtime.advance(1)
     await task
     assert [(change.cursor, change.entity_id) for change in heard] == list(LOG)
     assert heard[0].changes == {"n": 5}
@@ -157,8 +157,8 @@ async def test_a_watch_that_breaks_goes_on_without_a_gap(world: FakeWorld) -> No
     assert [one["cursor"] for one in asked] == ["4", "4", "4", "6"]
 
 
-async def test_a_watch_from_too_long_ago_says_so(world: FakeWorld) -> None:
-    shared = state(world, lambda request: refusal(409, "too old"))
+async def test_a_watch_from_too_long_ago_says_so(runtime: FakeRuntime) -> None:
+    shared = state(runtime, lambda request: refusal(409, "too old"))
     with pytest.raises(StateConflict, match="too old"):
         async for _ in shared.watch(cursor=1):
             pass

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sdk.harness import FakeHub, FakeWorld, Running
+from tests.unit.sdk.harness import FakeHub, FakeRuntime, Running
 
 from dragoman import Agent, SyncTask, Task
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.messages import File, Report
+from dragoman.sdk.messages import File, ProgressReport
 
 
 async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:
@@ -67,7 +67,7 @@ async def test_a_link_without_files_refuses_one_in_the_handler_and_says_what_to_
 
 
 async def test_a_file_is_brought_again_until_the_hub_has_it_and_then_named(
-    agent: Agent, hub: FakeHub, world: FakeWorld
+    agent: Agent, hub: FakeHub, runtime: FakeRuntime
 ) -> None:
     brought: list[File] = []
 
@@ -85,14 +85,14 @@ async def test_a_file_is_brought_again_until_the_hub_has_it_and_then_named(
     agent._bring = bring
     async with Running(agent, hub):
         hub.request("draw")
-        await world.advance(1)
+        await runtime.advance(1)
         said = await hub.next("work_status")
         result = await hub.next("work_result")
     assert brought == [File("a.png", "image/png", b"...")] * 2
     assert (said.x_custom_fields["file"], result.payload.output) == ("f-1", "drawn")
 
 
-async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeHub, world: FakeWorld) -> None:
+async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeHub, runtime: FakeRuntime) -> None:
     @agent.on("chat")
     async def chat(task: Task) -> None:
         await task.think("one")
@@ -102,14 +102,14 @@ async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeH
         hub.request("chat")
         first = await hub.next("work_status")
         hub.cut()
-        await world.advance(1)
+        await runtime.advance(1)
         again = await hub.next("work_status")
     assert (first.message_id, again.x_custom_fields["thinking"]) == (again.message_id, "one")
 
 
 @pytest.mark.parametrize(("said", "content"), [({}, False), ({"thinking": "x"}, True), ({"percent": 5}, False)])
 def test_only_content_must_arrive(said: dict[str, object], content: bool) -> None:
-    report = Report(id="i", at=FakeWorld().now(), errand=None, **said)  # type: ignore[arg-type]
+    report = ProgressReport(id="i", at=FakeRuntime().now(), correlation=None, **said)  # type: ignore[arg-type]
     assert report.has_content is content
 
 

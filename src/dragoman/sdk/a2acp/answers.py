@@ -24,7 +24,7 @@ from dragoman.sdk.work.outcome import TIMED_OUT
 
 def failed(outcome: Outcome) -> Refusal:
     """What an end without success is told as."""
-    known, is_personal = outcome.error or {}, PERSONAL in outcome.errand.about
+    known, is_personal = outcome.error or {}, PERSONAL in outcome.correlation.about
     details: dict[str, Any] = {**(known.get("details") or {})}
     if "code" in known:  # the handler's own words
         return Refusal(

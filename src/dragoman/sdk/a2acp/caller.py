@@ -23,10 +23,10 @@ from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp.calls import Call
 from dragoman.sdk.a2acp.channel import Channel, Write
-from dragoman.sdk.a2acp.identity import BROKER, PROGRESS, Persona
+from dragoman.sdk.a2acp.identity import BROKER, PROGRESS, Identity
 from dragoman.sdk.a2acp.keyring import Unopened
 from dragoman.sdk.a2acp.relations import Relations, Terms
-from dragoman.sdk.calling.calls import Calls
+from dragoman.sdk.calling.calls import CallTracker
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.failures import CallFailed, TimedOut, failure
 from dragoman.wire.errors import LocalProtocolError
@@ -49,19 +49,19 @@ class _Question:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
 
-class A2acpCaller(Calls[Call]):
+class A2acpCaller(CallTracker[Call]):
     """`talk.Caller`, and `sdk.client.Backend`."""
 
     protocol = "a2acp"
 
-    def __init__(self, persona: Persona) -> None:
-        super().__init__(persona.world)
-        self._persona = persona
+    def __init__(self, identity: Identity) -> None:
+        super().__init__(identity.runtime)
+        self._identity = identity
         self._channel: Channel | None = None
         self._questions: dict[str, _Question] = {}
         self._threads: dict[str, Call] = {}
         self._cancels: dict[str, tuple[Write, asyncio.Future[None]]] = {}
-        self.relations = Relations(persona, self._ask)
+        self.relations = Relations(identity, self._ask)
 
     async def open(self) -> None:
         """The link is somebody else's."""
@@ -76,7 +76,7 @@ class A2acpCaller(Calls[Call]):
         self._check(options, OPTIONS)
         span = trace.current()
         call = Call(
-            self._world.mint(),
+            self._runtime.mint(),
             Terms(target or None, work, options.get("mode") or "broker", bool(options.get("encrypt"))),
             given,
             None if span is None else span.traceparent,
@@ -95,8 +95,8 @@ class A2acpCaller(Calls[Call]):
         call = self._known(task_id)
         call.is_cancelled = True
         contract_id = None if call.contract is None else call.contract.contract_id
-        id, body = self._world.mint(), intents.Cancel(contract_id=contract_id, reason=reason or "")
-        write = self._persona.write(
+        id, body = self._runtime.mint(), intents.Cancel(contract_id=contract_id, reason=reason or "")
+        write = self._identity.write(
             MessageType.EVENT,
             id=id,
             to=BROKER,
@@ -129,12 +129,12 @@ class A2acpCaller(Calls[Call]):
     # --- the broker ---
 
     async def _ask(self, intent: str, body: intents.Body, capabilities: tuple[str, ...]) -> Message:
-        await self._persona.find_out()
-        id = self._world.mint()
-        question = _Question(self._persona.ask_broker(intent, body, correlation_id=id, capabilities=capabilities))
+        await self._identity.find_out()
+        id = self._runtime.mint()
+        question = _Question(self._identity.ask_broker(intent, body, correlation_id=id, capabilities=capabilities))
         self._questions[id] = question
         self._send(id, id, question.write)
-        patience = asyncio.get_running_loop().create_task(self._world.sleep(PATIENCE))
+        patience = asyncio.get_running_loop().create_task(self._runtime.sleep(PATIENCE))
         try:
             waiting: set[asyncio.Future[Any]] = {question.answer, patience}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -153,8 +153,8 @@ class A2acpCaller(Calls[Call]):
         payload = {**call.given, "contract_id": contract.contract_id}
         if call.traceparent is not None:
             payload["traceparent"] = call.traceparent
-        call.id = self._world.mint()
-        call.write = self._persona.write(
+        call.id = self._runtime.mint()
+        call.write = self._identity.write(
             MessageType.REQUEST,
             id=call.id,
             to=contract.target_agent,
@@ -178,12 +178,12 @@ class A2acpCaller(Calls[Call]):
             return
         if call.has_new_contract and call.contract is not None:
             self.relations.forget(call.contract.contract_id)
-        call.thread = self._world.mint()
+        call.thread = self._runtime.mint()
         self._chore(self._try_later(call, pause))
 
     async def _try_later(self, call: Call, pause: float) -> None:
         try:
-            await self._world.sleep(pause)
+            await self._runtime.sleep(pause)
             if call.is_cancelled:
                 raise CallFailed("cancelled before it was tried again", task_id=call.task_id)
             await self._try(call)
@@ -238,7 +238,7 @@ class A2acpCaller(Calls[Call]):
 
     def refused(self, id: str, message: Message | None, error: Exception | None) -> bool:
         if message is not None:
-            if self._persona.is_repetition(message):
+            if self._identity.is_repetition(message):
                 return self.accepted(id)
             error = failure(codec.error(message), by=message.source_agent.agent_id)
         assert error is not None
@@ -246,7 +246,7 @@ class A2acpCaller(Calls[Call]):
             error = Misconfigured(f"that cannot be said: {error}")
         call, question = self._untaken.get(id), self._questions.get(id)
         if call is not None:
-            if message is not None and self._persona.is_stale(message) and call.retries > 0:
+            if message is not None and self._identity.is_stale(message) and call.retries > 0:
                 call.retries -= 1
                 self._say(call)
             else:
@@ -263,7 +263,7 @@ class A2acpCaller(Calls[Call]):
 
     def _unanswered(self, id: str, question: _Question, message: Message | None, error: Exception) -> None:
         pause = error.retry_after if isinstance(error, CallFailed) and error.retryable else None
-        if message is not None and self._persona.is_stale(message):
+        if message is not None and self._identity.is_stale(message):
             pause = 0.0
         if pause is not None and question.tries < MOST_TRIES:
             question.tries += 1
@@ -272,7 +272,7 @@ class A2acpCaller(Calls[Call]):
             question.answer.set_exception(error)
 
     async def _ask_later(self, id: str, question: _Question, pause: float) -> None:
-        await self._world.sleep(pause)
+        await self._runtime.sleep(pause)
         if not question.answer.done():
             self._send(id, id, question.write)
 
@@ -295,7 +295,7 @@ class A2acpCaller(Calls[Call]):
             self._failed(call, call.failed(message), message)
             return True
         try:
-            opened = self._persona.opened(message)
+            opened = self._identity.opened(message)
         except Unopened as error:
             if message.message_type is MessageType.RESPONSE:
                 self._failed(call, error)

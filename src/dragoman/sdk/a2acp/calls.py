@@ -16,7 +16,7 @@ from dragoman.protocols.a2acp.types import BROKER_ID, Message
 from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.channel import Write
 from dragoman.sdk.a2acp.relations import Terms
-from dragoman.sdk.calling.calls import Followed
+from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import (
     CallFailed,
@@ -48,7 +48,7 @@ def kind_of(error: CallFailed) -> str:
     return SchemaMismatch.KIND if is_misfit and MISFIT in error.message.lower() else str(kind)
 
 
-class Call(Followed):
+class Call(PendingCall):
     def __init__(self, task_id: str, terms: Terms, given: Mapping[str, Any], traceparent: str | None, retries: int):
         super().__init__(task_id, "")
         self.thread = task_id

@@ -24,7 +24,7 @@ from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.http_link import Errands
+from dragoman.sdk.network.http_link import HttpLink
 from dragoman.sdk.network.pipe import Frame
 from dragoman.wire.errors import LocalProtocolError
 
@@ -63,7 +63,7 @@ class Post(Protocol):
     async def close(self) -> None: ...
 
 
-class Ear(Protocol):
+class Receiver(Protocol):
     """What comes."""
 
     async def open(self) -> None: ...
@@ -75,16 +75,16 @@ class Ear(Protocol):
     async def close(self) -> None: ...
 
 
-class Channel(Errands[Heard, tuple[str, Write]]):
+class Channel(HttpLink[Heard, tuple[str, Write]]):
     """One link: opened, used, closed."""
 
-    def __init__(self, post: Post, ear: Ear) -> None:
+    def __init__(self, post: Post, receiver: Receiver) -> None:
         super().__init__()
         self._post = post
-        self._ear = ear
+        self._receiver = receiver
 
     async def open(self) -> None:
-        await self._ear.open()
+        await self._receiver.open()
         self._begin()
 
     def say(self, id: str, lane: str, write: Write) -> None:
@@ -93,12 +93,12 @@ class Channel(Errands[Heard, tuple[str, Write]]):
 
     async def close(self) -> None:
         await self._end()
-        await self._ear.close()
+        await self._receiver.close()
         self._arrived.put_nowait(None)
 
     async def _fetch(self) -> None:
         while True:
-            frames = await self._ear.receive()
+            frames = await self._receiver.receive()
             if frames:
                 self._arrived.put_nowait(frames)
 
@@ -118,4 +118,4 @@ class Channel(Errands[Heard, tuple[str, Write]]):
         self._arrived.put_nowait(heard)
 
     async def _confirm(self, receipts: Sequence[str]) -> None:
-        await self._ear.acknowledge(receipts)
+        await self._receiver.acknowledge(receipts)

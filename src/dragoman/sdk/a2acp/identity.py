@@ -1,6 +1,6 @@
 """Who we are towards an a2acp broker, and what of ours and theirs is said: envelopes, tokens, seals.
 
-A `Persona` outlives its links. An agent that both serves and calls is one persona: its requests go out, and their
+An `Identity` outlives its links. An agent that both serves and calls is one identity: its requests go out, and their
 answers come in, over the link it serves by.
 """
 
@@ -20,9 +20,9 @@ from dragoman.protocols.a2acp.types import BROKER_ID, SEMVER_PATTERN, Agent, Mes
 from dragoman.sdk.a2acp import keyring
 from dragoman.sdk.a2acp.channel import Channel, Post, Write
 from dragoman.sdk.a2acp.keyring import KeyRing, Unopened
-from dragoman.sdk.a2acp.token_cache import Purse, claims
+from dragoman.sdk.a2acp.token_cache import TokenCache, claims
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -39,7 +39,7 @@ STALE = ("expiration", "signature", "revoked")
 
 
 class Caller(Protocol):
-    """Who asks others by a persona (`caller`)."""
+    """Who asks others by an identity (`caller`)."""
 
     def attach(self, channel: Channel) -> None: ...
 
@@ -54,14 +54,14 @@ class Caller(Protocol):
     def hear(self, message: Message) -> bool: ...
 
 
-class Persona:
+class Identity:
     """`domain` is what the hub says it is, unless it is given; then both must agree."""
 
     def __init__(
         self,
         agent_id: str,
         post: Post,
-        world: World,
+        runtime: Runtime,
         *,
         domain: str | None = None,
         version: str | None = None,
@@ -69,10 +69,10 @@ class Persona:
     ) -> None:
         if version is not None and re.match(SEMVER_PATTERN, version) is None:
             raise Misconfigured(f"a2acp wants a version as 1.2.3, not {version!r}")
-        self.world = world
+        self.runtime = runtime
         self.post = post
-        self.purse = Purse(agent_id, world, post.token)
-        self.ring = KeyRing(world, agent_id, keyring.path_for(state_dir, agent_id))
+        self.tokens = TokenCache(agent_id, runtime, post.token)
+        self.ring = KeyRing(runtime, agent_id, keyring.path_for(state_dir, agent_id))
         self.caller: Caller | None = None
         self._me = Agent(agent_id=agent_id, domain=domain or "?", version=version or VERSION)
         self._knows_domain = domain is not None
@@ -84,7 +84,7 @@ class Persona:
     async def find_out(self) -> None:
         """Learn from the auth service which domain we are of, once."""
         if not self._knows_domain:
-            domain = claims(await self.purse.token(BROKER_ID)).domain
+            domain = claims(await self.tokens.token(BROKER_ID)).domain
             self._me = msgspec.structs.replace(self._me, domain=domain)
             self._knows_domain = True
 
@@ -107,7 +107,7 @@ class Persona:
         same id and a new seal: no nonce is accepted twice."""
 
         async def written() -> bytes:
-            stamp = Stamp(id, self.world.now(), await self.purse.token(to.agent_id, capabilities))
+            stamp = Stamp(id, self.runtime.now(), await self.tokens.token(to.agent_id, capabilities))
             message = codec.message(
                 kind,
                 stamp,
@@ -133,7 +133,7 @@ class Persona:
         async def written() -> bytes:
             return await self.write(
                 MessageType.REQUEST,
-                id=self.world.mint(),
+                id=self.runtime.mint(),
                 to=BROKER,
                 intent=intent,
                 payload=intents.payload(body),
@@ -192,5 +192,5 @@ class Persona:
         error = codec.error(message)
         if error.code is not Code.AUTH_FAILED or error.details.get("rule") not in STALE:
             return False
-        self.purse.forget()
+        self.tokens.forget()
         return True

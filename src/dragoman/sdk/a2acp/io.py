@@ -108,7 +108,7 @@ class HttpPost:
             raise _down(response)
 
 
-class PollEar:
+class PollReceiver:
     """What comes by long poll."""
 
     def __init__(self, post: HttpPost) -> None:
@@ -127,7 +127,7 @@ class PollEar:
         """The post stays open."""
 
 
-class SocketEar:
+class WebSocketReceiver:
     """What comes over a WebSocket: each frame is a message, and its id is the receipt."""
 
     def __init__(self, address: Address) -> None:
@@ -153,8 +153,8 @@ class SocketEar:
 def channels(address: Address, post: HttpPost) -> Callable[[], Channel]:
     """What makes a channel to the address, each time a new one."""
     if address.transport == "ws":
-        return lambda: Channel(post, SocketEar(address))
-    return lambda: Channel(post, PollEar(post))
+        return lambda: Channel(post, WebSocketReceiver(address))
+    return lambda: Channel(post, PollReceiver(post))
 
 
 def error_in(content: bytes) -> ErrorBody | None:

@@ -24,7 +24,7 @@ from dragoman.protocols.a2acp.contracts import Contract
 from dragoman.protocols.a2acp.sealing import KEY_MESSAGES, KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import RESERVED, Message
 from dragoman.sdk.errors import DragomanError, Misconfigured
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.security import collaboration, private, sealing
 from dragoman.security.exchange import ExchangeError
 from dragoman.security.keys import decode64, encode64
@@ -81,8 +81,8 @@ class _Ring(Struct):
 
 
 class KeyRing:
-    def __init__(self, world: World, me: str, path: Path | None = None) -> None:
-        self._world = world
+    def __init__(self, runtime: Runtime, me: str, path: Path | None = None) -> None:
+        self._runtime = runtime
         self._me = me
         self._path = path
         self._ring = _Ring(relations={}, contracts={})
@@ -126,7 +126,7 @@ class KeyRing:
         if any(key.kid == grant.kid for key in relation.keys):
             return
         secret = self._unwrap(collaboration_id, relation, grant)
-        now = self._world.now()
+        now = self._runtime.now()
         for key in relation.keys:
             key.retired_at = key.retired_at or now
         relation.keys = [
@@ -182,7 +182,7 @@ class KeyRing:
     def open(self, message: Message) -> dict[str, Any]:
         """What a sealed payload holds, with what travelled in clear."""
         payload = message.payload or {}
-        kid, now = payload.get("kid"), self._world.now()
+        kid, now = payload.get("kid"), self._runtime.now()
         key = next((key for key in self._keys(message.contract_id) if key.kid == kid and _opens(key, now)), None)
         if key is None:
             raise Unopened("the payload is sealed with a key that we do not have", is_lost=True)

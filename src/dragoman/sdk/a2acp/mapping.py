@@ -35,7 +35,7 @@ from dragoman.sdk import trace
 from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.answers import declined, failed
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid, Write
-from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Persona
+from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Identity
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
 from dragoman.sdk.errors import Misconfigured
@@ -43,22 +43,22 @@ from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (
     PRIVATE,
     Accepted,
+    Answer,
     Cancel,
     Decline,
-    Hold,
     Inbound,
     Outbound,
     Outcome,
-    Query,
+    Pause,
+    ProgressReport,
+    ProposalAnswer,
+    Question,
     Refused,
-    Release,
-    Reply,
-    Report,
-    Verdict,
+    Resume,
     part,
 )
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -67,7 +67,7 @@ PIECE = 256 * 1024
 """Characters of output in one event: even sealed, and all of them written as escapes, it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
 MOST_TRIES = 3
-STEERED: dict[str | None, type[Hold | Release]] = {"pause": Hold, "resume": Release}
+STEERED: dict[str | None, type[Pause | Resume]] = {"pause": Pause, "resume": Resume}
 """Events of ours: a person holds the task, and lets it go on."""
 
 
@@ -81,10 +81,10 @@ class Memory(msgspec.Struct):
 class A2acpLink:
     """`links.Link` in a2acp."""
 
-    def __init__(self, channel: Channel, persona: Persona, memory: Memory) -> None:
+    def __init__(self, channel: Channel, identity: Identity, memory: Memory) -> None:
         self._channel = channel
-        self._persona = persona
-        self._world: World = persona.world
+        self._identity = identity
+        self._runtime: Runtime = identity.runtime
         self._memory = memory
         self._capabilities: dict[str, Capability] = {}
         self._sent: dict[str, tuple[Outbound, int]] = {}
@@ -95,10 +95,10 @@ class A2acpLink:
         return PROTOCOL_CAPABILITIES
 
     async def open(self, who: Introduction) -> None:
-        persona = self._persona
-        await persona.find_out()
+        identity = self._identity
+        await identity.find_out()
         self._capabilities = {one.intent: one for one in map(payloads.capability, who.capabilities)}
-        me = persona.me
+        me = identity.me
         registration = {
             "agent_id": me.agent_id,
             "domain": me.domain,
@@ -106,10 +106,10 @@ class A2acpLink:
             "capabilities": [msgspec.to_builtins(one) for one in self._capabilities.values()],
             "max_concurrent": who.concurrency,
         }
-        await persona.post.register(msgspec.json.encode(registration))
+        await identity.post.register(msgspec.json.encode(registration))
         await self._channel.open()
-        if persona.caller is not None:
-            persona.caller.attach(self._channel)
+        if identity.caller is not None:
+            identity.caller.attach(self._channel)
 
     async def receive(self) -> Sequence[Inbound]:
         while True:
@@ -138,18 +138,18 @@ class A2acpLink:
 
     def quiesce(self) -> None:
         """Work that comes now is left to the hub; what we called for still has to come."""
-        if self._persona.caller is None:
+        if self._identity.caller is None:
             self._channel.quiesce()
 
     async def close(self) -> None:
-        if self._persona.caller is not None:
-            self._persona.caller.detach()
+        if self._identity.caller is not None:
+            self._identity.caller.detach()
         await self._channel.close()
 
     # --- in ---
 
     def _understand(self, frame: Frame) -> Iterator[Inbound]:
-        message = self._persona.read(frame.data)
+        message = self._identity.read(frame.data)
         if message is None:
             return self._drop(frame)
         kind, receipt = message.message_type, frame.receipt
@@ -166,8 +166,8 @@ class A2acpLink:
         elif kind is MessageType.EVENT and message.intent == ANSWER:
             yield from self._reply(message, frame)
         else:
-            caller = self._persona.caller
-            is_known = self._persona.news(message)
+            caller = self._identity.caller
+            is_known = self._identity.news(message)
             is_known = (caller is not None and caller.hear(message)) or is_known
             if not is_known:
                 log.info("the hub said %s %s, and nobody waits for it", kind.value, message.intent)
@@ -179,43 +179,43 @@ class A2acpLink:
 
     def _work(self, message: Message, frame: Frame) -> Iterator[Inbound]:
         try:
-            opened = self._persona.opened(message)
+            opened = self._identity.opened(message)
         except Unopened as error:
             self._locked(message, frame, error)
             return
         id = task_in(frame.data) or message.thread
         capability = self._capabilities.get(message.intent or "")
-        work = work_of(opened, frame.data, id, capability, frame.receipt, self._world.mint())
-        if self._persona.ring.is_private(message.contract_id):
-            work.errand.about[PRIVATE] = "yes"
+        work = work_of(opened, frame.data, id, capability, frame.receipt, self._runtime.mint())
+        if self._identity.ring.is_private(message.contract_id):
+            work.correlation.about[PRIVATE] = "yes"
         yield work
 
     def _reply(self, message: Message, frame: Frame) -> Iterator[Inbound]:
         """What a person said. Sealed with a key that we lost since, it is told again when the work is begun anew."""
         try:
-            payload = self._persona.opened(message).payload or {}
+            payload = self._identity.opened(message).payload or {}
         except Unopened as error:
             log.warning("an answer stays shut: %s", error)
             return self._drop(frame)
         id, task_id = str(payload.get("question_id")), task_in(frame.data) or message.thread
-        yield Reply(id=id, task_id=task_id, answer=payload.get("answer"), receipt=frame.receipt)
+        yield Answer(id=id, task_id=task_id, answer=payload.get("answer"), receipt=frame.receipt)
 
     def _locked(self, message: Message, frame: Frame, error: Unopened) -> None:
         """Work that we cannot read. With a lost key, ask for a new one: the hub seals it anew when it comes again."""
-        collaboration = self._persona.ring.collaboration(message.contract_id)
+        collaboration = self._identity.ring.collaboration(message.contract_id)
         log.warning("a request of %s stays shut: %s", message.source_agent.agent_id, error)
         if error.is_lost and collaboration is not None and collaboration not in self._renewing:
             self._renewing.add(collaboration)
             pair = Pair()
-            self._persona.ring.replace(collaboration, pair)
+            self._identity.ring.replace(collaboration, pair)
             body = intents.Rotate(collaboration_id=collaboration, public_key=pair.public_key)
-            id = self._world.mint()
-            self._channel.say(id, id, self._persona.ask_broker(intents.ROTATE, body, correlation_id=id))
+            id = self._runtime.mint()
+            self._channel.say(id, id, self._identity.ask_broker(intents.ROTATE, body, correlation_id=id))
             return
         what = "the payload cannot be opened here; shake hands again"
         refusal = Refusal(code=Code.SECURITY_POLICY_VIOLATION, message=what, details={"field": "payload"})
-        id = self._world.mint()
-        write = self._persona.write(
+        id = self._runtime.mint()
+        write = self._identity.write(
             MessageType.ERROR,
             id=id,
             to=message.source_agent,
@@ -229,19 +229,19 @@ class A2acpLink:
     # --- what became of what we said ---
 
     def _accepted(self, said: Accepted) -> Iterator[Inbound]:
-        caller = self._persona.caller
+        caller = self._identity.caller
         for id in said.ids:
             self._sent.pop(id, None)
             if caller is None or not caller.accepted(id):
                 yield Accepted((id,))
 
     def _answered(self, said: Answered) -> Iterator[Inbound]:
-        message = self._persona.read(said.data)
+        message = self._identity.read(said.data)
         if message is None:
             return
         if not said.is_refusal:
-            caller = self._persona.caller
-            self._persona.news(message)
+            caller = self._identity.caller
+            self._identity.news(message)
             self._rotated(message)
             if caller is not None:
                 caller.hear(message)
@@ -254,30 +254,34 @@ class A2acpLink:
             body = msgspec.convert(message.payload, intents.Rotated)
             self._renewing.discard(body.collaboration_id)
             try:
-                self._persona.ring.take(body.collaboration_id, body.key)
+                self._identity.ring.take(body.collaboration_id, body.key)
             except Unopened as error:
                 log.warning("the new key is of no use: %s", error)
 
     def _refused(self, id: str, message: Message) -> Iterator[Inbound]:
-        caller = self._persona.caller
+        caller = self._identity.caller
         if caller is not None and caller.refused(id, message, None):
             return
         sent, tries = self._sent.pop(id, (None, 0))
         if sent is None:
             return
         error = codec.error(message)
-        if self._persona.is_repetition(message):
+        if self._identity.is_repetition(message):
             yield Accepted((id,))
-        elif self._persona.is_stale(message) and tries < MOST_TRIES:
+        elif self._identity.is_stale(message) and tries < MOST_TRIES:
             self._say(sent, tries + 1)
-        elif type(sent) in (Report, Verdict) and not TABLE[error.code].retry:  # no reason to give the work up
+        elif (
+            type(sent) in (ProgressReport, ProposalAnswer) and not TABLE[error.code].retry
+        ):  # no reason to give the work up
             log.info("the hub does not take a %s: %s", type(sent).__name__.lower(), error.message)
             yield Accepted((id,))
         else:
-            yield Refused(request_id=sent.errand.request_id, reason=error.message, retryable=TABLE[error.code].retry)
+            yield Refused(
+                request_id=sent.correlation.request_id, reason=error.message, retryable=TABLE[error.code].retry
+            )
 
     def _unsaid(self, said: Unsaid) -> Iterator[Inbound]:
-        caller = self._persona.caller
+        caller = self._identity.caller
         if caller is not None and caller.refused(said.id, None, said.error):
             return
         sent, tries = self._sent.pop(said.id, (None, 0))
@@ -286,16 +290,16 @@ class A2acpLink:
             error = {"message": words, "code": Code.INTERNAL_ERROR.value, "details": {"retryable": False}}
             self._say(msgspec.structs.replace(sent, exit_code=1, output=words, error=error), tries + 1)
         elif sent is not None:
-            log.error("a message about task %s cannot be said: %s", sent.errand.task_id, said.error)
+            log.error("a message about task %s cannot be said: %s", sent.correlation.task_id, said.error)
             yield Accepted((said.id,))
 
     # --- out ---
 
     def _say(self, message: Outbound, tries: int) -> None:
         self._sent[message.id] = message, tries
-        lane = message.errand.task_id
+        lane = message.correlation.task_id
         match message:
-            case Report():
+            case ProgressReport():
                 for id, piece in self._pieces(message):
                     self._channel.say(id, lane, piece)
                 write = self._report(message)
@@ -303,9 +307,9 @@ class A2acpLink:
                 write = self._finish(message)
             case Decline():
                 write = self._complain(message, declined(message))
-            case Query():
+            case Question():
                 write = self._ask(message)
-            case Verdict():
+            case ProposalAnswer():
                 write = self._agree(message)
             case _:
                 raise Misconfigured(f"a2acp has no word for a {type(message).__name__.lower()}")
@@ -321,16 +325,16 @@ class A2acpLink:
         intent: str | None = None,
         beside: Mapping[str, Any] | None = None,
     ) -> Write:
-        errand = message.errand
-        about = errand.about
-        payload["traceparent"] = f"00-{errand.trace_id.replace('-', '')}-{trace.span_id(message.id)}-01"
-        return self._persona.write(
+        correlation = message.correlation
+        about = correlation.about
+        payload["traceparent"] = f"00-{correlation.trace_id.replace('-', '')}-{trace.span_id(message.id)}-01"
+        return self._identity.write(
             kind,
             id=id,
-            to=Agent(agent_id=errand.sender, domain=about["domain"], version=about["version"]),
+            to=Agent(agent_id=correlation.sender, domain=about["domain"], version=about["version"]),
             intent=intent or about["intent"],
             payload=self._under(about.get("contract_id"), payload),
-            correlation_id=about.get(THREAD, errand.task_id),
+            correlation_id=about.get(THREAD, correlation.task_id),
             seal=SEALED in about and kind is not MessageType.ERROR,
             beside=beside,
         )
@@ -338,13 +342,13 @@ class A2acpLink:
     def _under(self, contract_id: str | None, payload: dict[str, Any]) -> dict[str, Any]:
         return payload if contract_id is None else {**payload, "contract_id": contract_id}
 
-    def _pieces(self, report: Report) -> Iterator[tuple[str, Write]]:
+    def _pieces(self, report: ProgressReport) -> Iterator[tuple[str, Write]]:
         """All but the last piece of a long output. They go in line, so the receipt of the last is that of all."""
         for number in range((len(report.output) - 1) // PIECE):
             id, payload = part(report.id, number + 1), {"output": report.output[number * PIECE : (number + 1) * PIECE]}
             yield id, self._write(MessageType.EVENT, report, payload, id=id, intent=PROGRESS)
 
-    def _report(self, report: Report) -> Write:
+    def _report(self, report: ProgressReport) -> Write:
         payload: dict[str, Any] = {"percent": report.percent}
         if report.step is not None:
             payload["message"] = report.step
@@ -356,7 +360,7 @@ class A2acpLink:
             payload["file"] = report.brought
         return self._write(MessageType.EVENT, report, payload, id=report.id, intent=PROGRESS)
 
-    def _ask(self, query: Query) -> Write:
+    def _ask(self, query: Question) -> Write:
         payload: dict[str, Any] = {"question": query.question}
         if query.options:
             payload["options"] = list(query.options)
@@ -370,31 +374,31 @@ class A2acpLink:
         if outcome.exit_code:
             return self._complain(outcome, failed(outcome))
         value: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
-        capability = self._capabilities.get(outcome.errand.about["intent"])
+        capability = self._capabilities.get(outcome.correlation.about["intent"])
         payload = payloads.payload(True if capability is None else capability.output_schema, value)
         beside: dict[str, Any] = {"value_in": payloads.value_in(value, payload)}
         if outcome.usage:
             beside["usage"] = outcome.usage
-        return self._write(MessageType.RESPONSE, outcome, dict(payload), id=self._world.mint(), beside=beside)
+        return self._write(MessageType.RESPONSE, outcome, dict(payload), id=self._runtime.mint(), beside=beside)
 
     def _complain(self, message: Outbound, refusal: Refusal) -> Write:
-        errand = message.errand
-        payload = refusal.payload(errand.about.get(THREAD, errand.task_id))
-        return self._write(MessageType.ERROR, message, payload, id=self._world.mint())
+        correlation = message.correlation
+        payload = refusal.payload(correlation.about.get(THREAD, correlation.task_id))
+        return self._write(MessageType.ERROR, message, payload, id=self._runtime.mint())
 
-    def _agree(self, verdict: Verdict) -> Write:
+    def _agree(self, verdict: ProposalAnswer) -> Write:
         asked = self._memory.proposals.get(verdict.proposal)
         contract = None if asked is None else msgspec.convert(asked.payload, intents.Offer).contract
         public_key = None
         if verdict.accepted and contract is not None and contract.security.encryption == "aes256":
             pair = self._memory.offers.get(verdict.proposal)
             if pair is None:
-                pair = self._memory.offers[verdict.proposal] = self._persona.ring.pair(contract)
+                pair = self._memory.offers[verdict.proposal] = self._identity.ring.pair(contract)
             public_key = pair.public_key
         body = intents.Decision(accepted=verdict.accepted, reason=verdict.reason, public_key=public_key)
-        return self._persona.write(
+        return self._identity.write(
             MessageType.RESPONSE,
-            id=self._world.mint(),
+            id=self._runtime.mint(),
             to=BROKER,
             intent=intents.ACCEPT,
             payload=intents.payload(body),

@@ -33,7 +33,7 @@ def capability(described: dict[str, Any]) -> Capability:
         version=described.get("version", "1.0.0"),
         required_capabilities=tuple(described.get("requires", ())),
         pii=described.get("pii", False),
-        timeout_seconds=_patience(described.get("timeout_seconds")),
+        timeout_seconds=_retries(described.get("timeout_seconds")),
         description=described.get("description", ""),
     )
 
@@ -69,7 +69,7 @@ def value_in(value: Any, payload: dict[str, Any]) -> str | None:
     return None if payload is value else VALUE if payload else ""
 
 
-def _patience(seconds: float | None) -> float:
+def _retries(seconds: float | None) -> float:
     return ROUTING_SECONDS if seconds is None else seconds + MARGIN
 
 

@@ -22,7 +22,7 @@ from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Contract, Mode
 from dragoman.protocols.a2acp.intents import Established, Initiate, Offering, Rotated
 from dragoman.protocols.a2acp.types import Message
-from dragoman.sdk.a2acp.identity import Persona
+from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.a2acp.keyring import Pair
 from dragoman.sdk.failures import CallFailed, CapabilityNotFound
 
@@ -47,8 +47,8 @@ class Terms(NamedTuple):
 class Relations:
     """`ask` puts a question to the broker and returns its response."""
 
-    def __init__(self, persona: Persona, ask: Ask) -> None:
-        self._persona = persona
+    def __init__(self, identity: Identity, ask: Ask) -> None:
+        self._identity = identity
         self._ask = ask
         self._contracts: dict[Terms, Contract] = {}
         self._turns: dict[Terms, asyncio.Lock] = {}
@@ -64,16 +64,16 @@ class Relations:
         """One that is in force, and will be for a while. `more`: the schemas of what we send and can read."""
         async with self._turns.setdefault(terms, asyncio.Lock()):
             known = self._contracts.get(terms)
-            if known is not None and self._persona.world.now() >= known.expires_at:
+            if known is not None and self._identity.runtime.now() >= known.expires_at:
                 known = None  # what is over cannot be renewed
             if known is not None and not more and not self._runs_out(known):
-                if self._persona.ring.is_worn(known.contract_id):
+                if self._identity.ring.is_worn(known.contract_id):
                     await self.rotate(known.collaboration_id)
                 return known
             try:
                 agreed = await self._shake_hands(terms, known, more)
             except CallFailed as failed:
-                if known is None or not failed.retryable or self._persona.world.now() >= known.expires_at:
+                if known is None or not failed.retryable or self._identity.runtime.now() >= known.expires_at:
                     self._contracts.pop(terms, None)
                     raise
                 log.info("contract %s could not be renewed yet: %s", known.contract_id, failed)
@@ -82,7 +82,7 @@ class Relations:
             return agreed
 
     def _runs_out(self, contract: Contract) -> bool:
-        left = contract.expires_at - self._persona.world.now()
+        left = contract.expires_at - self._identity.runtime.now()
         return left <= min(SOON, (contract.expires_at - contract.created_at) * SHARE)
 
     async def _shake_hands(self, terms: Terms, former: Contract | None, more: dict[str, Any]) -> Contract:
@@ -113,23 +113,23 @@ class Relations:
         answer = await self._ask(intents.INITIATE, body, partner.capability.required_capabilities)
         agreed = msgspec.convert(answer.payload, Established)
         if agreed.key is not None:
-            self._persona.ring.adopt(agreed.contract, pair)
-            self._persona.ring.agreed(agreed.contract, agreed.key)
+            self._identity.ring.adopt(agreed.contract, pair)
+            self._identity.ring.agreed(agreed.contract, agreed.key)
         return agreed.contract
 
     async def rotate(self, collaboration_id: str) -> None:
         """A new key for the collaboration, on both sides."""
         pair = Pair()
-        self._persona.ring.replace(collaboration_id, pair)
+        self._identity.ring.replace(collaboration_id, pair)
         body = intents.Rotate(collaboration_id=collaboration_id, public_key=pair.public_key)
         answer = await self._ask(intents.ROTATE, body, ())
         rotated = msgspec.convert(answer.payload, Rotated)
-        self._persona.ring.take(collaboration_id, rotated.key)
+        self._identity.ring.take(collaboration_id, rotated.key)
 
     async def terminate(self, collaboration_id: str, reason: str) -> None:
         await self._ask(intents.TERMINATE, intents.Terminate(collaboration_id=collaboration_id, reason=reason), ())
         self.forget(collaboration_id)
-        self._persona.ring.forget(collaboration_id)
+        self._identity.ring.forget(collaboration_id)
 
     def forget(self, name: str) -> None:
         """A contract or collaboration that does not hold any more."""

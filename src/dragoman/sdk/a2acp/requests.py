@@ -11,12 +11,12 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import payloads
-from dragoman.sdk.messages import Errand, Proposal, Work, around, attached
+from dragoman.sdk.messages import Assignment, Correlation, Proposal, around, attached
 from dragoman.sdk.peers import HandshakeRequest
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
-"""In `Errand.about`: the answer is to be sealed, what goes wrong is not to be told in clear, and what it answers is
-called."""
+"""In `Correlation.about`: the answer is to be sealed, errors are not to be told in clear, and which
+message it answers."""
 
 
 class _Task(msgspec.Struct):
@@ -48,10 +48,10 @@ def _task(frame: bytes) -> _Task:
 
 def work_of(
     message: Message, frame: bytes, task_id: str, capability: Capability | None, receipt: str | None, fresh: str
-) -> Work:
+) -> Assignment:
     """A request whose payload is open; `frame` is as it came. `fresh` is a UUID, for a trace if there is none yet.
 
-    What the answer needs travels with the errand, so that it can be given after a restart, too.
+    What the answer needs travels with the correlation, so that it can be given after a restart, too.
     """
     payload, source = message.payload or {}, message.source_agent
     span, told = trace.parse(payload.get("traceparent")), _task(frame)
@@ -70,8 +70,8 @@ def work_of(
     given = payloads.content(None if capability is None else capability.input_schema, payload)
     if terms is not None and terms.handover is not None:
         given.pop("handover", None)
-    return Work(
-        errand=Errand(
+    return Assignment(
+        correlation=Correlation(
             task_id=task_id,
             request_id=f"{source.agent_id}/{message.message_id}",
             trace_id=fresh.replace("-", "") if span is None else span.trace_id,

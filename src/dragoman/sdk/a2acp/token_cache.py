@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.protocols.a2acp.claims import DEFAULT_TTL, Claims, TokenGrant, TokenRequest
 from dragoman.sdk.errors import NotAllowed
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.security.keys import decode64
 
 MARGIN = 0.2
@@ -29,12 +29,12 @@ class _Held(NamedTuple):
     until: datetime
 
 
-class Purse:
+class TokenCache:
     """`fetch` asks the auth service."""
 
-    def __init__(self, agent_id: str, world: World, fetch: Fetch, *, ttl: int = DEFAULT_TTL) -> None:
+    def __init__(self, agent_id: str, runtime: Runtime, fetch: Fetch, *, ttl: int = DEFAULT_TTL) -> None:
         self._agent_id = agent_id
-        self._world = world
+        self._runtime = runtime
         self._fetch = fetch
         self._ttl = ttl
         self._held: dict[tuple[str, tuple[str, ...]], _Held] = {}
@@ -44,7 +44,7 @@ class Purse:
         """A token that will do for a while. Raises what `fetch` raises."""
         key = (audience, tuple(sorted(set(capabilities))))
         held = self._held.get(key)
-        if held is not None and self._world.now() < held.until:
+        if held is not None and self._runtime.now() < held.until:
             return held.token
         under_way = self._fetching.get(key)
         if under_way is None:
@@ -57,10 +57,10 @@ class Purse:
         request = TokenRequest(
             agent_id=self._agent_id, target_agent_id=audience, requested_capabilities=capabilities, ttl=self._ttl
         )
-        asked = self._world.now()
+        asked = self._runtime.now()
         grant = await self._fetch(request)
         if len(self._held) >= MOST:
-            now = self._world.now()
+            now = self._runtime.now()
             self._held = {known: held for known, held in self._held.items() if now < held.until}
         self._held[key] = _Held(grant.token, grant.expires_at - (grant.expires_at - asked) * MARGIN)
         return grant.token

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
-from dragoman.sdk.calling.calls import Followed
+from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
 
@@ -25,7 +25,7 @@ KINDS = {
 """Types of error → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
-class Call(Followed):
+class Call(PendingCall):
     def __init__(self, id: str, at: Any, to: str, assignment: TaskAssignment, **metadata: Any) -> None:
         super().__init__(assignment.task.task_id, id)
         self.at = at

@@ -28,14 +28,14 @@ from dragoman.protocols.agentmsg.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.calls import KINDS, Call
-from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Talk
-from dragoman.sdk.calling.connected import Online
+from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
+from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
 KNOWN = {"parent": "parent_task_id", "name": "name", "thread": "thread"}
@@ -45,18 +45,18 @@ SAY_AGAIN = 1.0
 MOST_TRIES = 4
 
 
-class AgentmsgClient(Online[Call, Talk]):
+class AgentmsgClient(ConnectedClient[Call, Session]):
     """What `Client` does, in agentmsg. `dial` makes a pipe; `name` is our id at the hub."""
 
     protocol = "agentmsg"
 
-    def __init__(self, name: str, dial: Callable[[], MessagePipe], world: World) -> None:
-        super().__init__(world)
+    def __init__(self, name: str, dial: Callable[[], MessagePipe], runtime: Runtime) -> None:
+        super().__init__(runtime)
         self._name = name
         self._dial = dial
         self._inbox = Inbox()
         self._cancels: dict[str, asyncio.Future[None]] = {}
-        self._talk: Talk | None = None
+        self._session: Session | None = None
         self._beating: asyncio.Task[None] | None = None
 
     # --- what callers want ---
@@ -71,14 +71,14 @@ class AgentmsgClient(Online[Call, Talk]):
         return call.task_id
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
-        id = self._world.mint()
+        id = self._runtime.mint()
         heard = self._cancels[id] = asyncio.get_running_loop().create_future()
         try:
             while not heard.done():
-                if self._talk is not None:
+                if self._session is not None:
                     update = TaskUpdate(task_id=task_id, status="cancelled", message=reason or "")
-                    self._talk.say(update, id=id, at=self._world.now(), lane=task_id, priority="high")
-                again = asyncio.ensure_future(self._world.sleep(SAY_AGAIN))
+                    self._session.say(update, id=id, at=self._runtime.now(), lane=task_id, priority="high")
+                again = asyncio.ensure_future(self._runtime.sleep(SAY_AGAIN))
                 await asyncio.wait({heard, again}, return_when=asyncio.FIRST_COMPLETED)
                 again.cancel()
             heard.result()
@@ -93,7 +93,7 @@ class AgentmsgClient(Online[Call, Talk]):
     def _request(self, target: str | None, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
         self._check(options, OPTIONS)
         span = trace.current()
-        task_id, priority = self._world.mint(), Priority(options.get("priority") or "normal")
+        task_id, priority = self._runtime.mint(), Priority(options.get("priority") or "normal")
         metadata = {place: options[name] for name, place in KNOWN.items() if options.get(name) is not None}
         limits = {name: options[name] for name in CONSTRAINTS if options.get(name) is not None}
         assignment = Assignment(
@@ -112,8 +112,8 @@ class AgentmsgClient(Online[Call, Talk]):
             input=given,
         )
         return Call(
-            self._world.mint(),
-            self._world.now(),
+            self._runtime.mint(),
+            self._runtime.now(),
             target or HUB,
             TaskAssignment(task=assignment),
             priority=max(priority, Priority.HIGH, key=routing.RANK.__getitem__).value,
@@ -121,37 +121,37 @@ class AgentmsgClient(Online[Call, Talk]):
         )
 
     def _say(self, call: Call) -> None:
-        if self._talk is not None:
-            self._talk.say(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
+        if self._session is not None:
+            self._session.say(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
 
     # --- the link ---
 
-    def _new_link(self) -> Talk:
-        return Talk(self._dial(), self._world, self._name, self._inbox)
+    def _new_link(self) -> Session:
+        return Session(self._dial(), self._runtime, self._name, self._inbox)
 
-    async def _connect(self, link: Talk) -> None:
+    async def _connect(self, link: Session) -> None:
         await link.open()
 
-    def _attach(self, link: Talk) -> None:
-        self._talk = link
-        link.say(Register(agent_id=self._name), id=self._world.mint(), at=self._world.now())
+    def _attach(self, link: Session) -> None:
+        self._session = link
+        link.say(Register(agent_id=self._name), id=self._runtime.mint(), at=self._runtime.now())
         for call in list(self._untaken.values()):
             self._say(call)
 
     def _detach(self) -> None:
-        self._talk = None
+        self._session = None
 
-    async def _listen(self, link: Talk) -> None:
+    async def _listen(self, link: Session) -> None:
         for said in await link.receive():
             self._hear(link, said)
 
     async def _beat(self, interval: float) -> None:
         while True:
-            await self._world.sleep(interval)
-            if self._talk is not None:
-                self._talk.say(Heartbeat(agent_id=self._name), id=self._world.mint(), at=self._world.now())
+            await self._runtime.sleep(interval)
+            if self._session is not None:
+                self._session.say(Heartbeat(agent_id=self._name), id=self._runtime.mint(), at=self._runtime.now())
 
-    def _hear(self, talk: Talk, said: Arrival | Accepted) -> None:
+    def _hear(self, session: Session, said: Arrival | Accepted) -> None:
         if isinstance(said, Accepted):
             for id in said.ids:
                 if (call := self._untaken.get(id)) is not None:
@@ -176,9 +176,9 @@ class AgentmsgClient(Online[Call, Talk]):
             interval = message.payload.heartbeat_interval_ms / 1000
             self._beating = self._chore(self._beat(interval))
         elif isinstance(message.payload, TaskAssignment):
-            self._decline(talk, message.payload.task.task_id)
+            self._decline(session, message.payload.task.task_id)
         if said.receipt is not None:
-            talk.acknowledge(said.receipt)
+            session.acknowledge(said.receipt)
 
     def _refused(self, call: Call, said: ErrorReport) -> None:
         """The hub did not take the request: for good, or for now."""
@@ -194,13 +194,13 @@ class AgentmsgClient(Online[Call, Talk]):
             if not heard.done():
                 heard.set_exception(error)
 
-    def _decline(self, talk: Talk, task_id: str) -> None:
+    def _decline(self, session: Session, task_id: str) -> None:
         """Somebody wants work of a client."""
-        id, kind = self._world.mint(), ErrorType.VALIDATION_ERROR
+        id, kind = self._runtime.mint(), ErrorType.VALIDATION_ERROR
         words = f"{self._name} gives out work and does none"
         details = {"retryable": False, "supported_types": ()}
         error = report(kind, words, id=id, agent=self._name, task_id=task_id, details=details)
-        talk.say(TaskFailed(task_id=task_id, error=error), id=id, at=self._world.now(), lane=task_id)
+        session.say(TaskFailed(task_id=task_id, error=error), id=id, at=self._runtime.now(), lane=task_id)
 
 
 def _raised(said: ErrorReport) -> DragomanError:

@@ -22,7 +22,7 @@ from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 
 class _Receipt(msgspec.Struct, frozen=True):
@@ -32,29 +32,29 @@ class _Receipt(msgspec.Struct, frozen=True):
 
 
 PATH = "/agentmsg/ws?acks=many"
-"""One ACK of the hub's may name several messages: `Talk` reads them all."""
+"""One ACK of the hub's may name several messages: `Session` reads them all."""
 
 _receipt = msgspec.json.Decoder(_Receipt).decode
 _report = msgspec.json.Decoder(ErrorReport).decode
 
 
-def http_links(address: Address, world: World) -> Callable[[], Link]:
+def http_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
     """An agent's links over HTTP, with one memory."""
     memory = Memory()
-    return lambda: AgentmsgLink(HttpMessages(address, world), world, memory)
+    return lambda: AgentmsgLink(HttpMessages(address, runtime), runtime, memory)
 
 
-def ws_links(address: Address, world: World) -> Callable[[], Link]:
+def ws_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
     """An agent's links over WebSockets, with one memory."""
     memory = Memory()
-    return lambda: AgentmsgLink(WebSocketMessages(address), world, memory)
+    return lambda: AgentmsgLink(WebSocketMessages(address), runtime, memory)
 
 
-def pipes(address: Address, world: World) -> Callable[[], MessagePipe]:
+def pipes(address: Address, runtime: Runtime) -> Callable[[], MessagePipe]:
     """A client's pipes."""
     if address.transport == "ws":
         return lambda: WebSocketMessages(address)
-    return lambda: HttpMessages(address, world)
+    return lambda: HttpMessages(address, runtime)
 
 
 class HttpMessages(PolledPipe):
@@ -65,9 +65,11 @@ class HttpMessages(PolledPipe):
     REFUSED = PolledPipe.REFUSED | {429}
     confirms = True
 
-    def __init__(self, address: Address, world: World, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, address: Address, runtime: Runtime, *, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
         super().__init__(address, transport=transport)
-        self._world = world
+        self._runtime = runtime
 
     async def _register(self, registration: bytes) -> bytes:
         return await self._greet()  # the registration is a message like any other
@@ -77,7 +79,7 @@ class HttpMessages(PolledPipe):
             answer = _receipt(response.content).answer
             return (Accepted((message_id,)), *((Frame(bytes(answer)),) if answer else ()))
         report = _report(response.content)
-        stamp = Stamp(self._world.mint(), self._world.now())
+        stamp = Stamp(self._runtime.mint(), self._runtime.now())
         said = codec.message(report, stamp, sender=HUB, to=ANYONE, correlation_id=message_id)
         return (Frame(codec.encode(said)),)
 

@@ -42,33 +42,33 @@ from dragoman.protocols.agentmsg.types import (
     Welcome,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Talk
+from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (
     Accepted,
+    Answer,
+    Assignment,
     Cancel,
+    Correlation,
     Decline,
-    Errand,
-    Hold,
     Inbound,
-    Letter,
-    Mail,
+    IncomingMessage,
     Outbound,
     Outcome,
-    Query,
+    OutgoingMessage,
+    Pause,
+    ProgressReport,
+    Question,
     Refused,
-    Release,
-    Reply,
-    Report,
+    Resume,
     Terms,
     Welcomed,
-    Work,
     attached,
     part,
 )
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.outcome import TIMED_OUT
 from dragoman.wire.errors import LocalProtocolError
 
@@ -79,42 +79,42 @@ PIECE = 512 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
 """What the document has no field for: more fields of a TASK_UPDATE."""
-STEERED: dict[str | None, type[Hold | Release]] = {"paused": Hold, "in_progress": Release}
+STEERED: dict[str | None, type[Pause | Resume]] = {"paused": Pause, "in_progress": Resume}
 
 
 class Memory(Struct):
     """What outlives a link: what came, and the questions whose answers may come over the next one."""
 
     inbox: Inbox = field(default_factory=Inbox)
-    queries: dict[str, Query] = {}
+    queries: dict[str, Question] = {}
 
 
 class AgentmsgLink:
     """`links.Link` in agentmsg."""
 
-    def __init__(self, pipe: MessagePipe, world: World, memory: Memory) -> None:
+    def __init__(self, pipe: MessagePipe, runtime: Runtime, memory: Memory) -> None:
         self._pipe = pipe
-        self._world = world
+        self._runtime = runtime
         self._memory = memory
         self._name = ""
-        self._talk: Talk | None = None
+        self._session: Session | None = None
         self._registration = ""
-        self._about: dict[str, Errand] = {}
+        self._about: dict[str, Correlation] = {}
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities:
         return PROTOCOL_CAPABILITIES
 
     @property
-    def talk(self) -> Talk:
-        assert self._talk is not None, "opened before it is used"
-        return self._talk
+    def session(self) -> Session:
+        assert self._session is not None, "opened before it is used"
+        return self._session
 
     async def open(self, who: Introduction) -> None:
         self._name = who.agent_id
-        self._talk = Talk(self._pipe, self._world, who.agent_id, self._memory.inbox)
-        await self._talk.open()
-        self._registration = self._world.mint()
+        self._session = Session(self._pipe, self._runtime, who.agent_id, self._memory.inbox)
+        await self._session.open()
+        self._registration = self._runtime.mint()
         register = Register(
             agent_id=who.agent_id,
             capabilities=who.skills,
@@ -122,12 +122,12 @@ class AgentmsgLink:
             version=who.version,
             max_concurrent=who.concurrency,
         )
-        self._talk.say(register, id=self._registration, at=self._world.now())
+        self._session.say(register, id=self._registration, at=self._runtime.now())
 
     async def receive(self) -> Sequence[Inbound]:
         while True:
             heard: list[Inbound] = []
-            for said in await self.talk.receive():
+            for said in await self.session.receive():
                 if isinstance(said, Accepted):
                     for id in said.ids:
                         self._about.pop(id, None)
@@ -138,34 +138,34 @@ class AgentmsgLink:
                 return heard
 
     def acknowledge(self, receipt: str) -> None:
-        self.talk.acknowledge(receipt)
+        self.session.acknowledge(receipt)
 
     def send(self, message: Outbound) -> None:
-        if type(message) is Letter:
+        if type(message) is OutgoingMessage:
             self._post(message)
             return
-        if type(message) is not Report or message.has_content:
-            self._about[message.id] = message.errand
-        if type(message) is Report:
+        if type(message) is not ProgressReport or message.has_content:
+            self._about[message.id] = message.correlation
+        if type(message) is ProgressReport:
             self._report(message)
-        elif type(message) is Query:
+        elif type(message) is Question:
             self._memory.queries[message.id] = message
             self._ask(message)
         elif type(message) is Outcome:
             self._finish(message)
         else:
             assert type(message) is Decline
-            self._say(message, TaskFailed(task_id=message.errand.task_id, error=_declined(message, self._name)))
+            self._say(message, TaskFailed(task_id=message.correlation.task_id, error=_declined(message, self._name)))
 
     async def drain(self) -> None:
-        await self.talk.drain()
+        await self.session.drain()
 
     def quiesce(self) -> None:
-        self.talk.quiesce()
+        self.session.quiesce()
 
     async def close(self) -> None:
-        if self._talk is not None:
-            await self._talk.close()
+        if self._session is not None:
+            await self._session.close()
 
     # --- in ---
 
@@ -174,7 +174,7 @@ class AgentmsgLink:
         payload = message.payload
         match payload:
             case TaskAssignment():
-                yield _work(said, self._world)
+                yield _work(said, self._runtime)
             case TaskUpdate(status="cancelled"):
                 yield Cancel(task_id=payload.task_id, reason=payload.message or "cancelled", receipt=receipt)
             case TaskUpdate(status="paused" | "in_progress"):
@@ -184,20 +184,22 @@ class AgentmsgLink:
             case ErrorReport() if message.answers == self._registration:
                 self._not_registered(payload, receipt)
             case ErrorReport() if message.answers in self._about:
-                errand = self._about.pop(message.answers)
+                correlation = self._about.pop(message.answers)
                 retry = errors.is_retryable(payload)
-                yield Refused(request_id=errand.request_id, reason=payload.message, retryable=retry, receipt=receipt)
+                yield Refused(
+                    request_id=correlation.request_id, reason=payload.message, retryable=retry, receipt=receipt
+                )
             case Welcome():
                 yield Welcomed(payload.heartbeat_interval_ms / 1000)
             case _:
-                yield Mail(message=message, tree=tree, receipt=receipt)
+                yield IncomingMessage(message=message, tree=tree, receipt=receipt)
 
-    def _reply(self, response: HelpResponse, tree: dict[str, Any], receipt: str | None) -> Reply:
+    def _reply(self, response: HelpResponse, tree: dict[str, Any], receipt: str | None) -> Answer:
         query = self._memory.queries.pop(response.request_id)
         answer: Any = tree["payload"].get("answer", response.content)
         if response.response_type is HelpResponseType.UNABLE_TO_HELP:  # nobody answered in time
             answer = None if query.default is UNSET else query.default
-        return Reply(id=query.id, task_id=query.errand.task_id, answer=answer, receipt=receipt)
+        return Answer(id=query.id, task_id=query.correlation.task_id, answer=answer, receipt=receipt)
 
     def _not_registered(self, report: ErrorReport, receipt: str | None) -> None:
         if report.error_type is ErrorType.AUTHENTICATION_ERROR:
@@ -209,11 +211,11 @@ class AgentmsgLink:
     # --- out ---
 
     def _say(self, message: Outbound, payload: Any, id: str | None = None, **metadata: Any) -> None:
-        errand = message.errand
-        metadata["traceparent"] = f"00-{errand.trace_id}-{trace.span_id(message.id)}-01"
-        self.talk.say(payload, id=id or message.id, at=message.at, lane=errand.task_id, **metadata)
+        correlation = message.correlation
+        metadata["traceparent"] = f"00-{correlation.trace_id}-{trace.span_id(message.id)}-01"
+        self.session.say(payload, id=id or message.id, at=message.at, lane=correlation.task_id, **metadata)
 
-    def _post(self, letter: Letter) -> None:
+    def _post(self, letter: OutgoingMessage) -> None:
         try:
             self._say(
                 letter,
@@ -228,8 +230,8 @@ class AgentmsgLink:
         except LocalProtocolError as error:
             log.error("a message to %s cannot be said: %s", letter.to, error)
 
-    def _report(self, report: Report) -> None:
-        task_id = report.errand.task_id
+    def _report(self, report: ProgressReport) -> None:
+        task_id = report.correlation.task_id
         *first, last = _pieces(report.output)
         for number, piece in enumerate(first, start=1):
             self._say(report, TaskUpdate(task_id=task_id, output=piece), part(report.id, number), priority="high")
@@ -248,7 +250,7 @@ class AgentmsgLink:
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)
 
     def _finish(self, outcome: Outcome) -> None:
-        task_id = outcome.errand.task_id
+        task_id = outcome.correlation.task_id
         usage = None if outcome.usage is None else Usage(**outcome.usage)
         if outcome.exit_code:
             self._say(outcome, TaskFailed(task_id=task_id, error=_failed(outcome, self._name), usage=usage))
@@ -267,7 +269,7 @@ class AgentmsgLink:
             words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
             self._finish(msgspec.structs.replace(outcome, exit_code=1, output=words, error={"message": words}))
 
-    def _ask(self, query: Query) -> None:
+    def _ask(self, query: Question) -> None:
         seconds = query.timeout_seconds
         beside: dict[str, Any] = {"ask": "person"}
         if query.options:
@@ -276,7 +278,7 @@ class AgentmsgLink:
             beside["default"] = query.default
         request = HelpRequest(
             requester_id=self._name,
-            task_id=query.errand.task_id,
+            task_id=query.correlation.task_id,
             help_type=HelpType.TECHNICAL_GUIDANCE,
             description=query.question,
             context=HelpContext(current_state=f"{query.percent} % done", attempted_solutions=()),
@@ -286,7 +288,7 @@ class AgentmsgLink:
         self._say(query, request, beside=beside)
 
 
-def _work(said: Arrival, world: World) -> Work:
+def _work(said: Arrival, runtime: Runtime) -> Assignment:
     """The task as work. A delivery that is repeated is the same message, so it is the same request."""
     message, tree, receipt = said
     task, raw = message.payload.task, tree["payload"]["task"]
@@ -295,11 +297,11 @@ def _work(said: Arrival, world: World) -> Work:
     context, constraints = raw.get("context") or {}, raw.get("constraints") or {}
     metadata = context.get("metadata") or {}
     handover = raw.get("handover") or metadata.get("handover")
-    return Work(
-        errand=Errand(
+    return Assignment(
+        correlation=Correlation(
             task_id=task.task_id,
             request_id=f"{message.sender}/{message.id}",
-            trace_id=world.mint().replace("-", "") if span is None else span.trace_id,
+            trace_id=runtime.mint().replace("-", "") if span is None else span.trace_id,
             sender=message.sender,
         ),
         type=task.task_type,
@@ -327,7 +329,7 @@ def _failed(outcome: Outcome, agent: str) -> ErrorReport:
     words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
     kind = ErrorType.TIMEOUT if outcome.exit_code == TIMED_OUT else ErrorType.EXTERNAL_SERVICE_ERROR
     details = {"kind": "work_failed", "retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code}
-    return report(kind, words, id=outcome.id, agent=agent, task_id=outcome.errand.task_id, details=details)
+    return report(kind, words, id=outcome.id, agent=agent, task_id=outcome.correlation.task_id, details=details)
 
 
 def _declined(decline: Decline, agent: str) -> ErrorReport:
@@ -342,7 +344,9 @@ def _declined(decline: Decline, agent: str) -> ErrorReport:
             "supported_types": decline.supported,
         }
     kind = ErrorType.VALIDATION_ERROR
-    return report(kind, decline.sentence, id=decline.id, agent=agent, task_id=decline.errand.task_id, details=details)
+    return report(
+        kind, decline.sentence, id=decline.id, agent=agent, task_id=decline.correlation.task_id, details=details
+    )
 
 
 def _pieces(output: str) -> list[str]:

@@ -25,7 +25,7 @@ from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, Message
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.wire.errors import Stage
 from dragoman.wire.role import Role
 
@@ -47,12 +47,12 @@ class Arrival(NamedTuple):
     receipt: str | None
 
 
-class Talk:
+class Session:
     """`name` is who we are at the hub."""
 
-    def __init__(self, pipe: MessagePipe, world: World, name: str, inbox: Inbox) -> None:
+    def __init__(self, pipe: MessagePipe, runtime: Runtime, name: str, inbox: Inbox) -> None:
         self._pipe = pipe
-        self._world = world
+        self._runtime = runtime
         self._connection = Connection(Role.AGENT, name, inbox=inbox, outbox=None if pipe.confirms else Outbox())
         self._held: dict[str, tuple[Message, str | None]] = {}
         self._acks: list[Message] = []
@@ -85,7 +85,7 @@ class Talk:
 
     def _hear(self, frame: Frame) -> list[Arrival | Accepted]:
         heard: list[Arrival | Accepted] = []
-        for event in self._connection.receive(frame.data, self._world.now()):
+        for event in self._connection.receive(frame.data, self._runtime.now()):
             match event:
                 case Received():
                     heard.append(self._received(event, frame.receipt))
@@ -117,7 +117,7 @@ class Talk:
         log.warning("the hub said something that %s", event.what if isinstance(event, Invalid) else "is too old")
         frame = self._connection.refuse(event, self._stamp())
         if frame is not None:
-            self._send(frame, self._world.mint(), "")
+            self._send(frame, self._runtime.mint(), "")
 
     # --- acknowledgments ---
 
@@ -184,7 +184,7 @@ class Talk:
         if outbox is not None and outbox.state(id) not in (Sent.UNSENT, Sent.WAITING):
             self._send(data, id, lane)  # it is over for the outbox, but its owner says it once more
             return
-        frame = self._connection.send(message, self._world.now(), chance=self._world.chance(), data=data)
+        frame = self._connection.send(message, self._runtime.now(), chance=self._runtime.chance(), data=data)
         self._send(frame, id, lane)
 
     def _send(self, frame: bytes, id: str, lane: str) -> None:
@@ -205,8 +205,8 @@ class Talk:
                 self._said.clear()
                 await self._said.wait()
                 continue
-            await self._world.sleep(max(0.0, (due - self._world.now()).total_seconds()))
-            for late in self._connection.late(self._world.now(), self._world.chance()):
+            await self._runtime.sleep(max(0.0, (due - self._runtime.now()).total_seconds()))
+            for late in self._connection.late(self._runtime.now(), self._runtime.chance()):
                 if isinstance(late, SendAgain):
                     self._pipe.send(late.data, late.message_id, "")
                 else:
@@ -214,4 +214,4 @@ class Talk:
                     await self._pipe.close()
 
     def _stamp(self) -> Stamp:
-        return Stamp(self._world.mint(), self._world.now())
+        return Stamp(self._runtime.mint(), self._runtime.now())

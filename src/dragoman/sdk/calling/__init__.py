@@ -1,9 +1,10 @@
-"""What clients have in common, whatever they speak.
+"""What clients share, whatever protocol they speak.
 
-following  calls: how one goes, and how a client keeps them
-online     a link of their own that is dialled anew            patience  a hub that is gone for a moment is waited for
+calls      how one call goes, and how a client keeps its calls
+connected  a client with a link of its own, which it makes again when it breaks
+retrying   requests that wait for a hub that is gone for a moment
 api        the client of the management API
 
-Those that keep a link (chiffon, forge, agentmsg, a2acp) stand on the first two, those that ask and are answered (the
-management API, coven, the shared state) on patience.
+Clients that keep a link (chiffon, forge, agentmsg, a2acp) use the first two; those that only make requests (the
+management API, coven, the shared state) use `retrying`.
 """

@@ -2,7 +2,7 @@
 
 Submitting is safe to repeat (an Idempotency-Key goes along), waiting is a long poll, and following a task is a
 stream that begins again where it broke off: nothing missed, nothing twice. A hub that was reached once and is gone
-for a moment (a restart) is waited for, up to `patience` seconds; one that was never reached is reported at once.
+for a moment (a restart) is waited for, up to `retry_for` seconds; one that was never reached is reported at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.retrying import ABSENCE, Passing, Patience
+from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, HubRetries, TemporaryFailure
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.network.http import http_client, listening
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 V1 = "/api/v1"
 WAIT = 60
@@ -69,13 +69,13 @@ class ApiClient:
     def __init__(
         self,
         address: Address,
-        world: World,
+        runtime: Runtime,
         *,
-        patience: float = ABSENCE,
+        retry_for: float = LONGEST_ABSENCE,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._world = world
-        self._patience = Patience(address.base, world, patience)
+        self._runtime = runtime
+        self._retries = HubRetries(address.base, runtime, retry_for)
         self._names: dict[str, str] = {}
         self._http = http_client(address, read=WAIT + 30.0, transport=transport)
 
@@ -115,7 +115,7 @@ class ApiClient:
 
     async def _submit(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         answer = await self._ask(
-            "POST", "/tasks", body=body, headers={"idempotency-key": self._world.mint(), **headers}
+            "POST", "/tasks", body=body, headers={"idempotency-key": self._runtime.mint(), **headers}
         )
         return msgspec.json.decode(answer, type=TaskInfo).id
 
@@ -172,7 +172,7 @@ class ApiClient:
 
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
         """A task's events from `after` on, until it is final and all was told."""
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             try:
                 path, headers = (
@@ -191,8 +191,8 @@ class ApiClient:
                             continue
                         after = told.seq
                         yield told.event
-                raise Passing("the stream ended before the task did")
-            except (httpx2.TransportError, Passing) as error:
+                raise TemporaryFailure("the stream ended before the task did")
+            except (httpx2.TransportError, TemporaryFailure) as error:
                 await tries.again(error)
 
     # --- one request ---
@@ -208,17 +208,17 @@ class ApiClient:
     ) -> bytes:
         content = None if body is None else msgspec.json.encode(body)
         sent = {**(headers or {}), **({} if content is None else {"content-type": "application/json"})}
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             try:
                 response = await self._http.request(method, V1 + path, content=content, params=params, headers=sent)
                 self._check(response)
                 return response.content
-            except (httpx2.TransportError, Passing) as error:
+            except (httpx2.TransportError, TemporaryFailure) as error:
                 await tries.again(error)
 
     def _check(self, response: httpx2.Response) -> None:
-        self._patience.was_reached = True
+        self._retries.was_reached = True
         if response.is_success:
             return
         try:
@@ -229,6 +229,6 @@ class ApiClient:
             detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
             message = None
         if response.status_code in (429, 502, 503, 504) and kind not in ("unavailable", "resources", "timeout"):
-            raise Passing(detail)
+            raise TemporaryFailure(detail)
         raised = None if kind == "unavailable" else RAISED.get(response.status_code)
         raise refused(detail, kind=kind, message=message, facts=facts) if raised is None else raised(detail)

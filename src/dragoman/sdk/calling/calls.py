@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 MOST_ENDED = 256
 """Calls that were followed to their end, and whose result is kept."""
 
 
-class Followed:
+class PendingCall:
     """A request on its way, at work, or done. `id` is what it was said under last."""
 
     def __init__(self, task_id: str, id: str) -> None:
@@ -90,16 +90,16 @@ def _raise_in(future: asyncio.Future[Any], error: Exception) -> None:
         future.exception()  # seen: who waits hears of it; that nobody does is no news
 
 
-C = TypeVar("C", bound=Followed)
+C = TypeVar("C", bound=PendingCall)
 
 
-class Calls(ABC, Generic[C]):
+class CallTracker(ABC, Generic[C]):
     """A client that keeps its calls: how each is waited for and followed, and let go when it is over."""
 
     protocol: ClassVar[str]
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._calls: dict[str, C] = {}
         self._untaken: dict[str, C] = {}
         self._ended: dict[str, C] = {}
@@ -163,7 +163,7 @@ class Calls(ABC, Generic[C]):
         """If there is a link; over the next one, everything that was not taken is said again."""
 
     async def _say_later(self, call: C, delay: float) -> None:
-        await self._world.sleep(delay)
+        await self._runtime.sleep(delay)
         if not call.taken.done():
             self._say(call)
 

@@ -7,7 +7,7 @@ import logging
 from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from dragoman.sdk.calling.calls import C, Calls
+from dragoman.sdk.calling.calls import C, CallTracker
 from dragoman.sdk.errors import DragomanError, HubUnreachable
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.connect_errors import asks
@@ -28,7 +28,7 @@ def unreachable(down: LinkDown) -> HubUnreachable:
     return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 
-class Online(Calls[C], Generic[C, L]):
+class ConnectedClient(CallTracker[C], Generic[C, L]):
     """A client with a link of its own; what that is for a protocol, the five methods below `close` say."""
 
     _online: asyncio.Task[None] | None = None
@@ -81,11 +81,11 @@ class Online(Calls[C], Generic[C, L]):
                         await self._listen(link)
                         failures = 0
                 except LinkDown as down:
-                    delay = max(backoff(failures, self._world.chance()), down.retry_after or 0.0)
+                    delay = max(backoff(failures, self._runtime.chance()), down.retry_after or 0.0)
                     log.warning("no link to the hub (%s); next try in %.1f s", down, delay)
                     self._detach()
                     await link.close()
-                    await self._world.sleep(delay)
+                    await self._runtime.sleep(delay)
                 link, is_connected, failures = self._new_link(), False, failures + 1
         except DragomanError as error:
             self._fail_all(error)

@@ -17,50 +17,50 @@ from __future__ import annotations
 
 from dragoman.sdk.errors import HubUnreachable
 from dragoman.sdk.network.connect_errors import asks, sentence
-from dragoman.sdk.runtime import World, backoff
+from dragoman.sdk.runtime import Runtime, backoff
 
-ABSENCE = 120.0
+LONGEST_ABSENCE = 120.0
 """Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to
 finish, and then is started again."""
 
 
-class Passing(Exception):
+class TemporaryFailure(Exception):
     """It does not work now; it may in a moment."""
 
 
-class Patience:
+class HubRetries:
     """With one hub: `where` it is, and whether it was ever there."""
 
-    def __init__(self, where: str, world: World, seconds: float = ABSENCE) -> None:
+    def __init__(self, where: str, runtime: Runtime, seconds: float = LONGEST_ABSENCE) -> None:
         self.where = where
-        self.world = world
+        self.runtime = runtime
         self.seconds = seconds
         self.was_reached = False
 
-    def begin(self) -> Tries:
-        return Tries(self)
+    def begin(self) -> Attempts:
+        return Attempts(self)
 
 
-class Tries:
+class Attempts:
     """One request, as often as it takes."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, retries: HubRetries) -> None:
+        self._retries = retries
         self._failures = 0
         self._gone_since: float | None = None
 
     def reached(self) -> None:
         """The hub said something."""
-        self._patience.was_reached = True
+        self._retries.was_reached = True
         self._failures, self._gone_since = 0, None
 
     async def again(self, error: Exception, *, is_there: bool = False) -> None:
         """Wait before the next try; raises if there should be none. `is_there`: somebody listens at the address."""
-        patience, world = self._patience, self._patience.world
+        retries, runtime = self._retries, self._retries.runtime
         if self._gone_since is None:
-            self._gone_since = world.monotonic()
-        if not (patience.was_reached or is_there) or world.monotonic() - self._gone_since > patience.seconds:
-            said = f"no answer from {patience.where}: {sentence(error)}"
+            self._gone_since = runtime.monotonic()
+        if not (retries.was_reached or is_there) or runtime.monotonic() - self._gone_since > retries.seconds:
+            said = f"no answer from {retries.where}: {sentence(error)}"
             raise HubUnreachable(asks(said, "Is the hub running?")) from None
-        await world.sleep(backoff(self._failures, world.chance()))
+        await runtime.sleep(backoff(self._failures, runtime.chance()))
         self._failures += 1

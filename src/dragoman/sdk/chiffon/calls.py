@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
-from dragoman.sdk.calling.calls import Followed
+from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.errors import TaskFailed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
@@ -23,7 +23,7 @@ def told(message: Envelope[Payload]) -> dict[str, Any]:
     return fault if isinstance(fault, dict) else {}
 
 
-class Call(Followed):
+class Call(PendingCall):
     def __init__(self, request: Envelope[WorkRequest]) -> None:
         super().__init__(request.payload.task_id, request.message_id)
         self.request = request

@@ -25,20 +25,20 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.connected import Online
+from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.chiffon.calls import Call, told
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
 
 OPTIONS = frozenset({"priority", "dependencies", "hints", "parent"})
 
 
-class ChiffonClient(Online[Call, Pipe]):
+class ChiffonClient(ConnectedClient[Call, Pipe]):
     """What `Client` does, in chiffon. `dial` makes a pipe; `name` is our kind, or our id when we have none."""
 
     protocol = "chiffon"
@@ -47,10 +47,10 @@ class ChiffonClient(Online[Call, Pipe]):
         self,
         name: str,
         dial: Callable[[], Pipe],
-        world: World,
+        runtime: Runtime,
         cancel: Callable[[str, str | None], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(world)
+        super().__init__(runtime)
         self._name = name
         self._dial = dial
         self._cancel = cancel
@@ -58,15 +58,15 @@ class ChiffonClient(Online[Call, Pipe]):
         self._pipe: Pipe | None = None
 
     @classmethod
-    def at(cls, address: Address, name: str, world: World) -> ChiffonClient:
+    def at(cls, address: Address, name: str, runtime: Runtime) -> ChiffonClient:
         """The client of the hub there. Who polls does not pay for WebSockets."""
         from dragoman.sdk.chiffon.http import HttpPipe, canceller
 
         if address.transport == "ws":
             from dragoman.sdk.chiffon.ws import WebSocketPipe
 
-            return cls(name, lambda: WebSocketPipe(address), world, canceller(address))
-        return cls(name, lambda: HttpPipe(address), world, canceller(address))
+            return cls(name, lambda: WebSocketPipe(address), runtime, canceller(address))
+        return cls(name, lambda: HttpPipe(address), runtime, canceller(address))
 
     # --- what callers want ---
 
@@ -101,13 +101,13 @@ class ChiffonClient(Online[Call, Pipe]):
         hints = options.get("hints")
         request = codec.envelope(
             WorkRequest(
-                task_id=self._world.mint(),
+                task_id=self._runtime.mint(),
                 work_type=work,
                 parameters=given,
                 hints=None if hints is None else msgspec.convert(hints, Hints),
             ),
-            Stamp(self._world.mint(), self._world.now()),
-            Correlation(self._world.mint(), trace.uuid(span.trace_id) if span is not None else self._world.mint()),
+            Stamp(self._runtime.mint(), self._runtime.now()),
+            Correlation(self._runtime.mint(), trace.uuid(span.trace_id) if span is not None else self._runtime.mint()),
             from_agent=self._name,
             to_agent=kind,
             x_custom_fields=custom,
@@ -182,7 +182,7 @@ class ChiffonClient(Online[Call, Pipe]):
             self._untaken.pop(call.id, None)
             call.is_pinned = True
             pinned = {**call.request.x_custom_fields, "agent_id": call.request.to_agent}
-            ids = {"message_id": self._world.mint(), "request_id": self._world.mint()}
+            ids = {"message_id": self._runtime.mint(), "request_id": self._runtime.mint()}
             call.send_as(msgspec.structs.replace(call.request, **ids, x_custom_fields=pinned))
             self._keep(call)
             return self._say(call)
@@ -201,7 +201,7 @@ class ChiffonClient(Online[Call, Pipe]):
         work_type = message.payload.work_type if isinstance(message.payload, WorkRequest) else ""
         envelope = codec.envelope(
             errors.unsupported_work(work_type_requested=work_type, supported_types=()),
-            Stamp(self._world.mint(), self._world.now()),
+            Stamp(self._runtime.mint(), self._runtime.now()),
             Correlation(message.request_id, message.trace_id),
             from_agent=self._name,
             to_agent=message.from_agent,

@@ -16,12 +16,12 @@ from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 
-def agent_link(address: Address, world: World) -> Link:
+def agent_link(address: Address, runtime: Runtime) -> Link:
     """An agent's link over HTTP."""
-    return ChiffonLink(HttpPipe(address), world)
+    return ChiffonLink(HttpPipe(address), runtime)
 
 
 class HttpPipe(PolledPipe):

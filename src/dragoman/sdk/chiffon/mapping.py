@@ -28,7 +28,6 @@ from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
-    Correlation,
     Envelope,
     ErrorPayload,
     Payload,
@@ -40,28 +39,29 @@ from dragoman.protocols.chiffon.types import (
     WorkResult,
     WorkStatus,
 )
+from dragoman.protocols.chiffon.types import Correlation as Ids
 from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.sdk import trace
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.messages import (
     Accepted,
+    Assignment,
     Cancel,
+    Correlation,
     Decline,
-    Errand,
-    Hold,
     Inbound,
     Outbound,
     Outcome,
-    Query,
+    Pause,
+    ProgressReport,
+    Question,
     Refused,
-    Release,
-    Report,
-    Work,
+    Resume,
     around,
     attached,
 )
 from dragoman.sdk.network.pipe import Frame, Pipe
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -76,9 +76,9 @@ _encode = msgspec.json.Encoder().encode
 class ChiffonLink:
     """`links.Link` in chiffon."""
 
-    def __init__(self, pipe: Pipe, world: World) -> None:
+    def __init__(self, pipe: Pipe, runtime: Runtime) -> None:
         self._pipe = pipe
-        self._world = world
+        self._runtime = runtime
         self._name = ""
         self._version = PROTOCOL_VERSION
         self._parts: dict[str, str] = {}
@@ -114,7 +114,7 @@ class ChiffonLink:
         self._pipe.acknowledge(receipt)
 
     def send(self, message: Outbound) -> None:
-        lane = message.errand.task_id
+        lane = message.correlation.task_id
         for id, payload, custom in self._payloads(message):
             self._pipe.send(self._wrap(message, id, payload, custom), id, lane)
 
@@ -165,7 +165,7 @@ class ChiffonLink:
             retryable = errors.is_retryable(payload.error_code)
             return Refused(request_id=message.request_id, reason=reason, retryable=retryable, receipt=receipt)
         if type(payload) is WorkStatus:
-            word = Hold if payload.status == "paused" else Release
+            word = Pause if payload.status == "paused" else Resume
             return word(task_id=payload.task_id, receipt=receipt)
         if receipt is not None:
             self._pipe.acknowledge(receipt)
@@ -173,11 +173,11 @@ class ChiffonLink:
         return None
 
     def _complain(self, error: ChiffonError) -> None:
-        id = self._world.mint()
+        id = self._runtime.mint()
         envelope = codec.envelope(
             error.answer,
-            Stamp(id, self._world.now()),
-            error.about or Correlation(id, id),
+            Stamp(id, self._runtime.now()),
+            error.about or Ids(id, id),
             from_agent=self._name,
             to_agent="orchestrator",
             protocol_version=self._version,
@@ -187,16 +187,16 @@ class ChiffonLink:
     # --- out ---
 
     def _wrap(self, message: Outbound, id: str, payload: Payload, custom: dict[str, Any]) -> bytes:
-        errand = message.errand
-        custom["traceparent"] = f"00-{errand.trace_id.replace('-', '')}-{trace.span_id(id)}-01"
+        correlation = message.correlation
+        custom["traceparent"] = f"00-{correlation.trace_id.replace('-', '')}-{trace.span_id(id)}-01"
         envelope: Envelope[Payload] = Envelope(
             protocol_version=self._version,
             message_id=id,
             from_agent=self._name,
-            to_agent=errand.sender,
+            to_agent=correlation.sender,
             timestamp=message.at,
-            trace_id=errand.trace_id,
-            request_id=errand.request_id,
+            trace_id=correlation.trace_id,
+            request_id=correlation.request_id,
             type=_TYPES[type(payload)],
             payload=payload,
             x_custom_fields=custom,
@@ -207,18 +207,18 @@ class ChiffonLink:
         """The one message, or the several, that say it: id, payload, custom fields."""
         if type(message) is Outcome:
             yield from self._result(message)
-        elif type(message) is Report:
+        elif type(message) is ProgressReport:
             yield from self._status(message)
-        elif type(message) is Query:
-            status = WorkStatus(task_id=message.errand.task_id, status="paused", progress_percent=message.percent)
+        elif type(message) is Question:
+            status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
             yield message.id, status, {"question": _question(message)}
         else:
             assert type(message) is Decline
-            yield message.id, _error(message), {"task_id": message.errand.task_id}
+            yield message.id, _error(message), {"task_id": message.correlation.task_id}
 
     def _result(self, outcome: Outcome) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
         whole = WorkResult(
-            task_id=outcome.errand.task_id,
+            task_id=outcome.correlation.task_id,
             status="failed" if outcome.exit_code else "success",
             exit_code=outcome.exit_code,
             output=outcome.output,
@@ -238,7 +238,7 @@ class ChiffonLink:
         for id, part in zip(self._part_ids(outcome.id, len(parts)), parts, strict=True):
             yield id, part, custom if part is parts[-1] else {}
 
-    def _status(self, report: Report) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+    def _status(self, report: ProgressReport) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
         blocks: list[tuple[str, str | None]] = [(report.output, None)]
         ids = [report.id]
         if chunks.must_split(report.output):
@@ -252,13 +252,13 @@ class ChiffonLink:
             if report.step is not None or text:
                 step = Step(number=report.number, name=report.step or "output", output=text, output_chunk=label)
             status = WorkStatus(
-                task_id=report.errand.task_id, status=report.status, progress_percent=report.percent, step=step
+                task_id=report.correlation.task_id, status=report.status, progress_percent=report.percent, step=step
             )
             yield id, status, dict(asides)
             asides.clear()
 
     def _part_ids(self, message_id: str, count: int) -> list[str]:
-        ids = [self._world.mint() for _ in range(count)]
+        ids = [self._runtime.mint() for _ in range(count)]
         self._parts.update(dict.fromkeys(ids, message_id))
         self._missing[message_id] = count
         return ids
@@ -272,11 +272,11 @@ _TYPES: dict[type, Any] = {
 }
 
 
-def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> Work:
+def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> Assignment:
     custom = message.x_custom_fields
     attempt = custom.get("attempt")
-    return Work(
-        errand=Errand(
+    return Assignment(
+        correlation=Correlation(
             task_id=request.task_id,
             request_id=message.request_id,
             trace_id=message.trace_id,
@@ -311,7 +311,7 @@ def _registration(who: Introduction) -> bytes:
     return _encode(said)
 
 
-def _question(query: Query) -> dict[str, Any]:
+def _question(query: Question) -> dict[str, Any]:
     asked: dict[str, Any] = {"question": query.question}
     if query.options:
         asked["options"] = query.options

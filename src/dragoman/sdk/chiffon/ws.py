@@ -17,7 +17,7 @@ from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 PATH = "/api/agent/ws?receipts=1"
 
@@ -32,9 +32,9 @@ _receipts = msgspec.json.Decoder(_Receipts).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def agent_link(address: Address, world: World) -> Link:
+def agent_link(address: Address, runtime: Runtime) -> Link:
     """An agent's link over a WebSocket."""
-    return ChiffonLink(WebSocketPipe(address), world)
+    return ChiffonLink(WebSocketPipe(address), runtime)
 
 
 class WebSocketPipe:

@@ -1,10 +1,9 @@
 """Agents among each other: the values that handlers see of it are in `peers`.
 
-exchange   help asked for and given, tasks handed over, letters: both sides
-listening  the agent's own handlers for them, and what their ends mean
-bulletin   what an agent says of itself, and tells others directly
-trouble    what went wrong, as a report
-helping    help as work, where a protocol has no word for it
+peer_requests  help and handoffs that tasks ask for, direct messages
+peer_handlers  the agent's own handlers for what others ask, and what their ends mean
+status         status reports, error reports, and direct messages
+help_as_work   help as a task, for protocols without help
 
-The words are agentmsg's, the one protocol whose agents converse (`links.ProtocolCapabilities`).
+The messages are agentmsg's, the one protocol whose agents converse (`links.ProtocolCapabilities`).
 """

@@ -34,7 +34,7 @@ def _worker(help_type: str, function: Callable[..., Any]) -> Callable[..., Any]:
         said = help or {}
         request = HelpRequest(
             id=task.id,
-            requester=task._job.errand.sender,
+            requester=task._running.correlation.sender,
             task_id=str(said.get("task") or task.id),
             help_type=help_type,
             description=content,

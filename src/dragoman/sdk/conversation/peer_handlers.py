@@ -29,33 +29,32 @@ from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.links import Introduction
-from dragoman.sdk.messages import Letter as Outgoing
-from dragoman.sdk.messages import Mail
+from dragoman.sdk.messages import IncomingMessage, OutgoingMessage
 from dragoman.sdk.peers import (
     Accept,
+    DirectMessage,
     Escalate,
     HandoffRequest,
     HandshakeRequest,
     Help,
     HelpRequest,
-    Letter,
     Reject,
     Unable,
     as_help,
     escalations_in,
 )
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.journal import Journal
-from dragoman.sdk.work.outbox import Mailbox
+from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import raised
-from dragoman.sdk.work.task_runner import Desk
+from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
 
 HELP_TYPES = tuple(kind.value for kind in agentmsg.HelpType)
 
 
-class Listeners(Struct):
+class PeerHandlers(Struct):
     """What an agent declared: who helps with what, who decides on handoffs and handshakes, who hears which letters."""
 
     help: dict[str, Callable[..., Any]] = {}
@@ -67,56 +66,56 @@ class Listeners(Struct):
 class Answered(NamedTuple):
     """An answer on its way to the hub. With the last one the letter it answers is dealt with."""
 
-    answer: Outgoing
+    answer: OutgoingMessage
     key: str | None
 
 
-class Reception:
+class IncomingRequests:
     """Takes what is for the agent itself, runs the handlers, and says their answers. `write` makes a letter."""
 
     def __init__(
         self,
         who: Introduction,
-        listeners: Listeners,
-        desk: Desk,
-        mailbox: Mailbox,
+        peer_handlers: PeerHandlers,
+        runner: TaskRunner,
+        outbox: Outbox,
         journal: Journal,
-        world: World,
-        write: Callable[..., Outgoing],
+        runtime: Runtime,
+        write: Callable[..., OutgoingMessage],
     ) -> None:
         self._who = who
-        self._listeners = listeners
-        self._desk = desk
-        self._mailbox = mailbox
+        self._peer_handlers = peer_handlers
+        self._runner = runner
+        self._outbox = outbox
         self._journal = journal
-        self._world = world
+        self._runtime = runtime
         self._write = write
         self._answers: dict[str, Answered] = {}
 
-    async def receive(self, mail: Mail) -> None:
+    async def receive(self, mail: IncomingMessage) -> None:
         """What is kept is acknowledged once it is in the journal."""
         if mail.receipt is None:  # told once
             return await self.deal(mail, None)
         key = f"{mail.message.sender}/{mail.message.id}"
         is_new = await self._journal.note(key, msgspec.json.encode(mail.tree))
-        self._mailbox.acknowledge(mail.receipt)
+        self._outbox.acknowledge(mail.receipt)
         if is_new:
             await self.deal(mail, key)
         return None
 
-    def undealt(self) -> Iterator[tuple[Mail, str]]:
+    def undealt(self) -> Iterator[tuple[IncomingMessage, str]]:
         """What a former process took and did not deal with."""
         for noted in self._journal.undealt():
             try:
                 tree = codec.parse(bytes(noted.letter))
-                yield Mail(message=codec.interpret(tree), tree=tree), noted.key
+                yield IncomingMessage(message=codec.interpret(tree), tree=tree), noted.key
             except AgentmsgError as error:  # an older version of us understood it
                 log.warning("a letter that was kept makes no sense any more: %s", error)
                 self._journal.deal(noted.key)
 
-    async def deal(self, mail: Mail, key: str | None) -> None:
+    async def deal(self, mail: IncomingMessage, key: str | None) -> None:
         said = trace.parse(mail.message.metadata.traceparent)
-        fresh = self._world.mint()
+        fresh = self._runtime.mint()
         trace.enter(trace.Span(said.trace_id if said else fresh.replace("-", ""), trace.span_id(fresh)))
         match mail.message.payload:
             case agentmsg.HelpRequest():
@@ -130,10 +129,10 @@ class Reception:
 
     # --- answers ---
 
-    def _answer(self, mail: Mail, payload: Record, key: str | None) -> None:
+    def _answer(self, mail: IncomingMessage, payload: Record, key: str | None) -> None:
         letter = self._write(payload, mail.message.sender, correlation_id=mail.message.id)
         self._answers[letter.id] = Answered(letter, key)
-        self._mailbox.post(letter)
+        self._outbox.enqueue(letter)
 
     def accepted(self, id: str) -> None:
         """The hub has an answer of ours."""
@@ -146,17 +145,17 @@ class Reception:
         if id is None or id not in self._answers:
             return False
         if not is_passing:
-            self._mailbox.settle(id)
+            self._outbox.settle(id)
             self.accepted(id)
         return True
 
     def answer_again(self, id: str) -> None:
         if (answered := self._answers.get(id)) is not None:
-            self._mailbox.post(answered.answer)
+            self._outbox.enqueue(answered.answer)
 
     # --- help ---
 
-    async def _help(self, mail: Mail, key: str | None) -> None:
+    async def _help(self, mail: IncomingMessage, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
         async for given in self._given(payload, message.id, mail.tree["payload"]):
             try:
@@ -182,7 +181,7 @@ class Reception:
 
     async def _given(self, payload: agentmsg.HelpRequest, id: str, said: dict[str, Any]) -> AsyncIterator[Help]:
         """What the handler gives, up to the first that is the last. `said` is the payload with all its fields."""
-        handler = self._listeners.help.get(payload.help_type.value)
+        handler = self._peer_handlers.help.get(payload.help_type.value)
         if handler is None:
             yield Help(f"{self._who.agent_id} does not help with {payload.help_type.value}", "UNABLE_TO_HELP")
             return
@@ -214,7 +213,7 @@ class Reception:
 
     # --- handoffs ---
 
-    async def _decide(self, mail: Mail, key: str | None) -> None:
+    async def _decide(self, mail: IncomingMessage, key: str | None) -> None:
         message, payload = mail.message, mail.message.payload
         verdict = await self._verdict(message.id, payload, mail.tree["payload"])
         try:
@@ -226,11 +225,11 @@ class Reception:
     def _decision(self, verdict: Accept | Reject, payload: agentmsg.TaskHandoffRequest) -> agentmsg.TaskHandoffResponse:
         if isinstance(verdict, Reject):
             return agentmsg.TaskHandoffResponse(accepted=False, agent_id=self._who.agent_id, error=verdict.reason)
-        soon = timedelta(milliseconds=max(1000.0, self._desk.vitals.average_ms))
+        soon = timedelta(milliseconds=max(1000.0, self._runner.stats.average_ms))
         return agentmsg.TaskHandoffResponse(
             accepted=True,
             agent_id=self._who.agent_id,
-            estimated_completion=verdict.estimated_completion or self._world.now() + soon,
+            estimated_completion=verdict.estimated_completion or self._runtime.now() + soon,
             requirements=verdict.requirements,
             constraints=payload.constraints,
         )
@@ -249,9 +248,9 @@ class Reception:
             deadline=payload.due,
         )
         given: Any = None
-        if self._listeners.handoff is not None:
+        if self._peer_handlers.handoff is not None:
             try:
-                given = await self._run(self._listeners.handoff, request)
+                given = await self._run(self._peer_handlers.handoff, request)
             except Exception as error:
                 log.warning("whether to take task %s over could not be decided", payload.task_id, exc_info=error)
                 return Reject(raised(error).output)
@@ -261,18 +260,18 @@ class Reception:
             return Accept() if given else Reject(f"{self._who.agent_id} does not want it")
         if payload.context.task_type not in self._who.work_types:
             return Reject(f"{self._who.agent_id} does not do {payload.context.task_type}")
-        if len(self._desk.tasks) >= self._who.concurrency:
-            return Reject(f"{self._who.agent_id} is busy with {len(self._desk.tasks)} tasks")
+        if len(self._runner.tasks) >= self._who.concurrency:
+            return Reject(f"{self._who.agent_id} is busy with {len(self._runner.tasks)} tasks")
         return Accept()
 
     # --- handshakes ---
 
     async def agree(self, request: HandshakeRequest) -> Reject | None:
         """Why we do not agree; without a handler we do."""
-        if self._listeners.handshake is None:
+        if self._peer_handlers.handshake is None:
             return None
         try:
-            given = await self._run(self._listeners.handshake, request)
+            given = await self._run(self._peer_handlers.handshake, request)
         except Rejected as no:
             return Reject(no.reason)
         except Exception as error:
@@ -284,17 +283,17 @@ class Reception:
 
     # --- letters ---
 
-    async def _listen(self, mail: Mail) -> None:
+    async def _listen(self, mail: IncomingMessage) -> None:
         message = mail.message
         kind = message.type.value
-        handler = self._listeners.letters.get(kind) or self._listeners.letters.get(None)
+        handler = self._peer_handlers.letters.get(kind) or self._peer_handlers.letters.get(None)
         if handler is None:
             if isinstance(message.payload, ErrorReport):
                 log.warning("%s reports: %s", message.sender, message.payload.message)
             else:
                 log.info("%s said %s, and nobody listens to that", message.sender, kind)
             return
-        letter = Letter(
+        letter = DirectMessage(
             id=message.id,
             at=message.timestamp,
             sender=message.sender,
@@ -312,7 +311,7 @@ class Reception:
         try:
             if inspect.iscoroutinefunction(handler):
                 return await handler(value)
-            given = await self._desk.in_thread(lambda: handler(value))
+            given = await self._runner.in_thread(lambda: handler(value))
             return await given if inspect.isawaitable(given) else given
         except (SystemExit, asyncio.CancelledError) as error:
             us = asyncio.current_task()

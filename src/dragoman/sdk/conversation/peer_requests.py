@@ -33,18 +33,18 @@ from dragoman.protocols.agentmsg.records import (
     TaskContext,
     TaskEvent,
 )
-from dragoman.sdk.conversation.peer_handlers import Listeners, Reception
+from dragoman.sdk.conversation.peer_handlers import IncomingRequests, PeerHandlers
 from dragoman.sdk.conversation.trouble import report
 from dragoman.sdk.errors import Misconfigured, RequestRefused
 from dragoman.sdk.links import Introduction
-from dragoman.sdk.messages import Errand, Letter, Mail, Proposal, Verdict
+from dragoman.sdk.messages import Correlation, IncomingMessage, OutgoingMessage, Proposal, ProposalAnswer
 from dragoman.sdk.peers import Handoff, Help, Resource
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.outbox import Mailbox
+from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import encoded, raised
-from dragoman.sdk.work.running_task import Job
-from dragoman.sdk.work.task_runner import Desk
+from dragoman.sdk.work.running_task import RunningTask
+from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -64,41 +64,41 @@ Deadline = datetime | timedelta | float | None
 class Asked(Struct):
     """A letter that somebody waits with. `task` waits for its answer; without one, somebody waits for its receipt."""
 
-    letter: Letter
+    letter: OutgoingMessage
     waiting: asyncio.Future[Any]
-    task: Job | None = None
+    task: RunningTask | None = None
     more: asyncio.Queue[Help] | None = None
     escalations: tuple[Help, ...] = ()
     tries: int = 1
 
 
-class Exchange:
+class PeerRequests:
     """One agent's dealings with others."""
 
     def __init__(
         self,
         who: Introduction,
-        listeners: Listeners,
-        desk: Desk,
-        mailbox: Mailbox,
+        peer_handlers: PeerHandlers,
+        runner: TaskRunner,
+        outbox: Outbox,
         journal: Journal,
-        world: World,
+        runtime: Runtime,
     ) -> None:
         self._who = who
-        self._desk = desk
-        self._mailbox = mailbox
+        self._runner = runner
+        self._outbox = outbox
         self._journal = journal
-        self._world = world
+        self._runtime = runtime
         self._asked: dict[str, Asked] = {}
         self._chores: set[asyncio.Task[None]] = set()
-        self._reception = Reception(who, listeners, desk, mailbox, journal, world, self.letter)
-        desk.speech.exchange = self
+        self._incoming = IncomingRequests(who, peer_handlers, runner, outbox, journal, runtime, self.letter)
+        runner.reporter.peer_requests = self
 
     # --- what tasks want ---
 
     async def help(
         self,
-        task: Job,
+        task: RunningTask,
         question: str,
         help_type: str,
         to: str | None,
@@ -108,7 +108,7 @@ class Exchange:
         error: BaseException | str | None,
     ) -> Help:
         self.require("ask another agent for help", "; task.ask asks a person over any protocol")
-        recorded = self._desk.speech.recorded(task, question)
+        recorded = self._runner.reporter.recorded(task, question)
         if recorded is not None:
             return msgspec.convert(recorded.answer, Help)
         request = agentmsg.HelpRequest(
@@ -134,7 +134,7 @@ class Exchange:
 
     async def handoff(
         self,
-        task: Job,
+        task: RunningTask,
         to: str | None,
         reason: str,
         context: dict[str, Any],
@@ -149,7 +149,7 @@ class Exchange:
         assert due is not None
         cause = None
         if error is not None:
-            kind, id = ErrorType.INTERNAL_ERROR, self._world.mint()
+            kind, id = ErrorType.INTERNAL_ERROR, self._runtime.mint()
             cause = report(kind, _words(error), id=id, agent=self._who.agent_id, task_id=task.id, details={})
         request = agentmsg.TaskHandoffRequest(
             task_id=task.id,
@@ -172,115 +172,117 @@ class Exchange:
             given: Handoff = await self._wait(task, Asked(self.letter(request, to or HUB, task), _future(), task))
         if given.accepted:
             task.handed_to = given.agent_id or "somebody else"
-            for message in self._mailbox.about(task_id=task.id):
-                self._desk.speech.accepted(message.id)
+            for message in self._outbox.about(task_id=task.id):
+                self._runner.reporter.accepted(message.id)
         return given
 
-    async def _wait(self, task: Job, asked: Asked) -> Any:
+    async def _wait(self, task: RunningTask, asked: Asked) -> Any:
         """What comes back. Others' time is not the handler's, and no sign of life disturbs it."""
-        async with self._desk.speech.away(task):
+        async with self._runner.reporter.away(task):
             task.waits += 1
             task.answer = asked.waiting
-            self._post(asked)
-            self._desk.speech.spoke(task)
+            self._enqueue(asked)
+            self._runner.reporter.spoke(task)
             try:
                 return await asked.waiting
             finally:
                 task.waits -= 1
                 task.answer = None
-                self._mailbox.settle(asked.letter.id)
+                self._outbox.settle(asked.letter.id)
                 if asked.more is None or asked.waiting.cancelled():
                     self._asked.pop(asked.letter.id, None)
 
     # --- what the agent itself says ---
 
     def require(self, what: str, instead: str) -> None:
-        name = self._mailbox.protocol_capabilities.name
-        if not self._mailbox.protocol_capabilities.converses:
+        name = self._outbox.protocol_capabilities.name
+        if not self._outbox.protocol_capabilities.converses:
             raise Misconfigured(
                 f"{name} has no word to {what}: agentmsg has (agentmsg+ws://…, agentmsg+http://…){instead}"
             )
 
-    def letter(self, payload: Record, to: str, task: Job | None = None, **more: Any) -> Letter:
+    def letter(self, payload: Record, to: str, task: RunningTask | None = None, **more: Any) -> OutgoingMessage:
         """A message to somebody. Raises if it cannot be told: one that is kept would be tried over every link."""
         _readable(payload, more.get("beside"))
-        trace_id = self._world.mint().replace("-", "")
-        errand = Errand(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task.errand
-        errand = msgspec.structs.replace(errand, trace_id=errand.trace_id.replace("-", ""))
-        id, at = self._world.mint(), self._world.now()
-        return Letter(id=id, at=at, errand=errand, to=to, payload=payload, **more)
+        trace_id = self._runtime.mint().replace("-", "")
+        correlation = (
+            Correlation(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task.correlation
+        )
+        correlation = msgspec.structs.replace(correlation, trace_id=correlation.trace_id.replace("-", ""))
+        id, at = self._runtime.mint(), self._runtime.now()
+        return OutgoingMessage(id=id, at=at, correlation=correlation, to=to, payload=payload, **more)
 
-    def mention(self, letter: Letter) -> None:
+    def send_once(self, letter: OutgoingMessage) -> None:
         """Say it if there is somebody to hear it."""
-        self._mailbox.mention(letter)
+        self._outbox.send_once(letter)
 
-    async def deliver(self, letter: Letter) -> None:
+    async def deliver(self, letter: OutgoingMessage) -> None:
         """Until the hub has it; raises `RequestRefused` if it will not have it."""
         asked = Asked(letter, _future())
-        self._post(asked)
+        self._enqueue(asked)
         try:
             await asked.waiting
         finally:
             self._asked.pop(letter.id, None)
-            self._mailbox.settle(letter.id)
+            self._outbox.settle(letter.id)
 
-    def _post(self, asked: Asked) -> None:
+    def _enqueue(self, asked: Asked) -> None:
         self._asked[asked.letter.id] = asked
-        self._mailbox.post(asked.letter)
+        self._outbox.enqueue(asked.letter)
 
     def accepted(self, id: str) -> None:
         """The hub has a letter of ours."""
-        self._reception.accepted(id)
+        self._incoming.accepted(id)
         asked = self._asked.get(id)
         if asked is not None and asked.task is None and not asked.waiting.done():
             asked.waiting.set_result(None)
 
     # --- what others say ---
 
-    def hear(self, mail: Mail) -> None:
+    def hear(self, mail: IncomingMessage) -> None:
         message = mail.message
         asked = self._asked.get(message.answers or "")
         match message.payload:
             case agentmsg.HelpResponse():
                 self._chore(self._helped(mail))
             case agentmsg.TaskHandoffResponse():
-                self._mailbox.acknowledge(mail.receipt)
+                self._outbox.acknowledge(mail.receipt)
                 self._decided(asked, message.payload)
             case ErrorReport() if asked is not None:
-                self._mailbox.acknowledge(mail.receipt)
+                self._outbox.acknowledge(mail.receipt)
                 self._refused(asked, message.payload)
-            case ErrorReport() if self._reception.refused(message.answers, message.payload.error_type in PASSING):
-                self._mailbox.acknowledge(mail.receipt)
+            case ErrorReport() if self._incoming.refused(message.answers, message.payload.error_type in PASSING):
+                self._outbox.acknowledge(mail.receipt)
                 if message.payload.error_type in PASSING:
                     self._chore(self._answer_again(message.answers))
             case _:
-                self._chore(self._reception.receive(mail))
+                self._chore(self._incoming.receive(mail))
 
-    async def _helped(self, mail: Mail) -> None:
+    async def _helped(self, mail: IncomingMessage) -> None:
         response = mail.message.payload
         asked = self._asked.get(codec.lowered(response.request_id))
         if asked is None or asked.task is None or asked.more is None:
             log.info("help came from %s that nobody waits for any more", response.responder_id)
-            return self._mailbox.acknowledge(mail.receipt)
+            return self._outbox.acknowledge(mail.receipt)
         given, id, task = _help(response), asked.letter.id, asked.task
         if given.response_type == ESCALATION:  # no answer yet: the hub asks the next helper, and in the end a person
             asked.escalations = (*asked.escalations, given)
-            return self._mailbox.acknowledge(mail.receipt)
+            return self._outbox.acknowledge(mail.receipt)
         given = msgspec.structs.replace(given, escalations=asked.escalations)
         if not given.follow_up_required:
             self._asked.pop(id, None)
         if asked.waiting.done():
             asked.more.put_nowait(given)
-            return self._mailbox.acknowledge(mail.receipt)
+            return self._outbox.acknowledge(mail.receipt)
         answered = Answered(
             task_id=task.id,
             request_id=id,
-            at=self._world.now(),
+            at=self._runtime.now(),
             answer=msgspec.to_builtins(given),
             question=asked.letter.payload.description,
         )
         await self._journal.answer(answered)
-        self._mailbox.acknowledge(mail.receipt)
+        self._outbox.acknowledge(mail.receipt)
         if not asked.waiting.done():
             asked.waiting.set_result(answered)
         return None
@@ -312,7 +314,7 @@ class Exchange:
         elif isinstance(payload, agentmsg.HelpRequest) and said.error_type not in OURS_TO_MEND and asked.task:
             self._asked.pop(asked.letter.id, None)
             given = Help(said.message, "UNABLE_TO_HELP", responder=HUB, escalations=asked.escalations)
-            now, answer = self._world.now(), msgspec.to_builtins(given)
+            now, answer = self._runtime.now(), msgspec.to_builtins(given)
             asked.waiting.set_result(
                 Answered(
                     task_id=asked.task.id,
@@ -327,36 +329,36 @@ class Exchange:
             asked.waiting.set_exception(RequestRefused(said.message, kind=kind, facts=facts))
 
     async def _say_again(self, asked: Asked) -> None:
-        await self._world.sleep(SAY_AGAIN)
+        await self._runtime.sleep(SAY_AGAIN)
         if not asked.waiting.done():
-            self._mailbox.post(asked.letter)
+            self._outbox.enqueue(asked.letter)
 
     async def _answer_again(self, id: str) -> None:
-        await self._world.sleep(SAY_AGAIN)
-        self._reception.answer_again(id)
+        await self._runtime.sleep(SAY_AGAIN)
+        self._incoming.answer_again(id)
 
     def resume(self) -> None:
         """Go on with what a former process was not done with."""
-        for mail, key in self._reception.undealt():
-            self._chore(self._reception.deal(mail, key))
+        for mail, key in self._incoming.undealt():
+            self._chore(self._incoming.deal(mail, key))
 
     def consider(self, proposal: Proposal) -> None:
         """Another agent wants to come to terms."""
         self._chore(self._consider(proposal))
 
     async def _consider(self, proposal: Proposal) -> None:
-        no = await self._reception.agree(proposal.request)
-        trace_id, sender = self._world.mint().replace("-", ""), proposal.request.source
-        verdict = Verdict(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=Errand(task_id=proposal.id, request_id=proposal.id, trace_id=trace_id, sender=sender),
+        no = await self._incoming.agree(proposal.request)
+        trace_id, sender = self._runtime.mint().replace("-", ""), proposal.request.source
+        verdict = ProposalAnswer(
+            id=self._runtime.mint(),
+            at=self._runtime.now(),
+            correlation=Correlation(task_id=proposal.id, request_id=proposal.id, trace_id=trace_id, sender=sender),
             proposal=proposal.id,
             accepted=no is None,
             reason="" if no is None else no.reason,
         )
-        self._mailbox.post(verdict)
-        self._mailbox.acknowledge(proposal.receipt)
+        self._outbox.enqueue(verdict)
+        self._outbox.acknowledge(proposal.receipt)
 
     # --- its end ---
 
@@ -384,7 +386,7 @@ class Exchange:
     def _due(self, deadline: Deadline) -> datetime | None:
         if deadline is None or isinstance(deadline, datetime):
             return deadline
-        return self._world.now() + (deadline if isinstance(deadline, timedelta) else timedelta(seconds=deadline))
+        return self._runtime.now() + (deadline if isinstance(deadline, timedelta) else timedelta(seconds=deadline))
 
 
 def _future() -> asyncio.Future[Any]:

@@ -24,86 +24,86 @@ from dragoman.protocols.agentmsg.records import (
     ResourceUsage,
 )
 from dragoman.protocols.agentmsg.retry import RetryWish
-from dragoman.sdk.conversation.peer_requests import Exchange
+from dragoman.sdk.conversation.peer_requests import PeerRequests
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction
-from dragoman.sdk.messages import Letter
-from dragoman.sdk.runtime import World
+from dragoman.sdk.messages import OutgoingMessage
+from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.outcome import raised
-from dragoman.sdk.work.task_runner import Desk
+from dragoman.sdk.work.task_runner import TaskRunner
 
 HUB = agentmsg.HUB
 
 
-class Bulletin:
-    def __init__(self, who: Introduction, exchange: Exchange, desk: Desk, world: World) -> None:
+class StatusReporter:
+    def __init__(self, who: Introduction, peer_requests: PeerRequests, runner: TaskRunner, runtime: Runtime) -> None:
         self._who = who
-        self._exchange = exchange
-        self._desk = desk
-        self._world = world
+        self._peer_requests = peer_requests
+        self._runner = runner
+        self._runtime = runtime
 
     # --- that it lives, and how ---
 
     def beat(self) -> None:
-        self._desk.vitals.beaten_at = self._world.now()
-        self._exchange.mention(
-            self._exchange.letter(agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state), HUB)
+        self._runner.stats.beaten_at = self._runtime.now()
+        self._peer_requests.send_once(
+            self._peer_requests.letter(agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state), HUB)
         )
 
     def tell_status(self, **said: Any) -> None:
         """What is said holds for later reports, too, unless it cannot be told."""
-        vitals = self._desk.vitals
-        before = dict(vitals.said)
-        vitals.said.update((name, value) for name, value in said.items() if value is not None)
-        vitals.beaten_at = self._world.now()
+        stats = self._runner.stats
+        before = dict(stats.said)
+        stats.said.update((name, value) for name, value in said.items() if value is not None)
+        stats.beaten_at = self._runtime.now()
         try:
-            letter = self._exchange.letter(self.status(), HUB)
+            letter = self._peer_requests.letter(self.status(), HUB)
         except (TypeError, ValueError):
-            vitals.said = before
+            stats.said = before
             raise
-        self._exchange.mention(letter)
+        self._peer_requests.send_once(letter)
 
     def status(self) -> agentmsg.StatusUpdate:
         """All that the agent knows of itself, and what it said of itself."""
-        vitals = self._desk.vitals
-        said = vitals.said
+        stats = self._runner.stats
+        said = stats.said
         available = said.get("next_available")
         if isinstance(available, int | float | timedelta):
             span = available if isinstance(available, timedelta) else timedelta(seconds=available)
-            available = self._world.now() + span
+            available = self._runtime.now() + span
         return agentmsg.StatusUpdate(
             agent_id=self._who.agent_id,
             status=AgentStatus(
                 state=self._state,
                 capability_level=said.get("capability_level", 100),
-                error_rate=vitals.error_rate,
-                avg_response_time_ms=round(vitals.average_ms, 1),
-                last_heartbeat=vitals.beaten_at,
+                error_rate=stats.error_rate,
+                avg_response_time_ms=round(stats.average_ms, 1),
+                last_heartbeat=stats.beaten_at,
             ),
-            current_tasks=tuple(self._desk.tasks),
+            current_tasks=tuple(self._runner.tasks),
             resource_usage=ResourceUsage(
-                tokens_used=said.get("tokens_used", vitals.used["tokens_used"]),
+                tokens_used=said.get("tokens_used", stats.used["tokens_used"]),
                 tokens_remaining=said.get("tokens_remaining", 0),
-                cost_usd=said.get("cost_usd", vitals.used["cost_usd"]),
-                cpu_usage=said.get("cpu_usage", vitals.cpu_percent()),
-                memory_usage=said.get("memory_usage", vitals.memory_percent()),
+                cost_usd=said.get("cost_usd", stats.used["cost_usd"]),
+                cpu_usage=said.get("cpu_usage", stats.cpu_percent()),
+                memory_usage=said.get("memory_usage", stats.memory_percent()),
             ),
             health_metrics=HealthMetrics(
-                uptime_seconds=round(vitals.uptime, 1),
-                success_rate=1 - vitals.error_rate,
-                avg_latency_ms=round(vitals.average_ms, 1),
-                error_count=vitals.failed,
-                last_error=vitals.last_error,
+                uptime_seconds=round(stats.uptime, 1),
+                success_rate=1 - stats.error_rate,
+                avg_latency_ms=round(stats.average_ms, 1),
+                error_count=stats.failed,
+                last_error=stats.last_error,
             ),
             next_available=available,
         )
 
     @property
     def _state(self) -> AgentState:
-        said = self._desk.vitals.said.get("state")
+        said = self._runner.stats.said.get("state")
         if said is not None:
             return AgentState(said)
-        return AgentState.BUSY if self._desk.tasks else AgentState.IDLE
+        return AgentState.BUSY if self._runner.tasks else AgentState.IDLE
 
     # --- what went wrong ---
 
@@ -119,10 +119,10 @@ class Bulletin:
         attempts: Sequence[Mapping[str, Any]],
         actions: Sequence[str],
     ) -> None:
-        self._exchange.require("report an error", "")
+        self._peer_requests.require("report an error", "")
         rule = errors.TABLE[ErrorType(error_type)]
         report = ErrorReport(
-            error_id=self._world.mint(),
+            error_id=self._runtime.mint(),
             agent_id=self._who.agent_id,
             error_type=ErrorType(error_type),
             severity=severity or rule.severity,  # type: ignore[arg-type]
@@ -132,11 +132,13 @@ class Bulletin:
             suggested_actions=tuple(actions) or (rule.action,),
             task_id=task_id,
         )
-        self._desk.vitals.last_error = self._world.now()
-        await self._exchange.deliver(self._exchange.letter(report, to or HUB, self._desk.tasks.get(task_id or "")))
+        self._runner.stats.last_error = self._runtime.now()
+        await self._peer_requests.deliver(
+            self._peer_requests.letter(report, to or HUB, self._runner.tasks.get(task_id or ""))
+        )
 
     def _attempt(self, number: int, said: Mapping[str, Any]) -> RecoveryAttempt:
-        known = {"attempt_number": number, "timestamp": self._world.now(), "outcome": "failure", "details": ""}
+        known = {"attempt_number": number, "timestamp": self._runtime.now(), "outcome": "failure", "details": ""}
         return msgspec.convert({**known, **said}, RecoveryAttempt)
 
     # --- what others are told ---
@@ -151,15 +153,15 @@ class Bulletin:
         retry: Mapping[str, Any] | None = None,
     ) -> None:
         """Kept ones until the hub has them; others are on their way when this returns."""
-        self._exchange.require("tell another agent something", "")
+        self._peer_requests.require("tell another agent something", "")
         record, beside = self._record(payload, type)
         ttl_ms = None if ttl is None else ttl * 1000
         wish = None if retry is None else _wish(retry)
-        letter = self._exchange.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms, retry=wish)
+        letter = self._peer_requests.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms, retry=wish)
         if _is_kept(letter):
-            await self._exchange.deliver(letter)
+            await self._peer_requests.deliver(letter)
         else:
-            self._exchange.mention(letter)
+            self._peer_requests.send_once(letter)
 
     def _record(self, payload: Record | Mapping[str, Any], type: str | None) -> tuple[Record, dict[str, Any]]:
         """The payload in the protocol's form, and what it has no field for."""
@@ -189,7 +191,7 @@ def _wish(retry: Mapping[str, Any]) -> RetryWish:
         raise Misconfigured(f"retry cannot be so: {error}") from None
 
 
-def _is_kept(letter: Letter) -> bool:
+def _is_kept(letter: OutgoingMessage) -> bool:
     own = Priority(letter.priority) if letter.priority else Priority.LOW
     table = routing.PRIORITY[agentmsg.TYPE_OF[type(letter.payload)]]
     return routing.GUARANTEE[max(own, table, key=routing.RANK.__getitem__)] is routing.Guarantee.AT_LEAST_ONCE

@@ -2,7 +2,7 @@
 
 A request is said again under the same id until the hub has it, and the stream of a task begins again after the last
 event that was heard: nothing missed, nothing twice. A hub that was reached once and is gone for a moment is waited for,
-up to `patience` seconds; one that was never reached is reported at once.
+up to `retry_for` seconds; one that was never reached is reported at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.retrying import ABSENCE, Passing, Patience, Tries
+from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure
 from dragoman.sdk.coven.calls import Hearing
 from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
@@ -33,7 +33,7 @@ from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import File
 from dragoman.sdk.network.connect_errors import advised
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 OPTIONS = frozenset({"priority", "thread", "files"})
 MOST_BYTES = 128 * 1024 * 1024
@@ -66,11 +66,11 @@ _LIMITS = Limits(message_bytes=MOST_BYTES)
 class CovenClient:
     """What `Client` does, in coven. `id` is who calls; without a token it is a guest's name, and may be empty."""
 
-    def __init__(self, address: Address, id: str, world: World, *, patience: float = ABSENCE) -> None:
+    def __init__(self, address: Address, id: str, runtime: Runtime, *, retry_for: float = LONGEST_ABSENCE) -> None:
         self._address = address
         self._id = id
-        self._world = world
-        self._patience = Patience(address.shown, world, patience)
+        self._runtime = runtime
+        self._retries = HubRetries(address.shown, runtime, retry_for)
         self._channel: grpc.aio.Channel | None = None
         self._unread: dict[str, Any] = {}
 
@@ -90,7 +90,7 @@ class CovenClient:
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
         request = codec.encode_send(self._message(target, work, given, options))
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             call = self._at(SEND)(request, metadata=self._metadata())
             try:
@@ -104,7 +104,7 @@ class CovenClient:
                 tries.reached()
                 self._keep(task_id, call)
                 return task_id
-            except (Passing, *BROKEN) as error:
+            except (TemporaryFailure, *BROKEN) as error:
                 call.cancel()
                 await self._try_again(tries, error)
             except BaseException:
@@ -123,7 +123,7 @@ class CovenClient:
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         request = codec.encode_cancel(CancelRequest(task_id=task_id, reason=reason or ""))
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             try:
                 await self._unary()(request, metadata=self._metadata(), timeout=CALL_TIMEOUT)
@@ -146,7 +146,7 @@ class CovenClient:
     async def _listen(self, hearing: Hearing) -> AsyncIterator[Event]:
         """Over as many streams as it takes."""
         call = self._unread.pop(hearing.task_id, None) if not hearing.cursor else None
-        tries = self._patience.begin()
+        tries = self._retries.begin()
         while True:
             if call is None:
                 request = codec.encode_follow(FollowRequest(task_id=hearing.task_id, after=hearing.cursor))
@@ -159,7 +159,7 @@ class CovenClient:
                         yield event
                     if hearing.is_over:
                         return
-                error: Exception = Passing("the stream ended before the task did")
+                error: Exception = TemporaryFailure("the stream ended before the task did")
             except BROKEN as broken:
                 error = self._judge(broken)
             finally:
@@ -191,7 +191,7 @@ class CovenClient:
         content = fields.pop("content") if isinstance(words, str) and words else ""
         files = [msgspec.convert(file, File, from_attributes=True) for file in options.get("files") or ()]
         return SendMessage(
-            request_id=self._world.mint(),
+            request_id=self._runtime.mint(),
             thread_id=options.get("thread") or "",
             sender=self._id,
             content=content,
@@ -232,19 +232,19 @@ class CovenClient:
     def _judge(self, error: Exception) -> Exception:
         """What a broken call means: passing, then it is returned; else raised."""
         if not isinstance(error, grpc.aio.AioRpcError):
-            return Passing(str(error) or type(error).__name__)
+            return TemporaryFailure(str(error) or type(error).__name__)
         meant = self._meant(error.code(), error.details() or "", dict(error.trailing_metadata() or ()))
-        if isinstance(meant, Passing):
+        if isinstance(meant, TemporaryFailure):
             return meant
         raise meant
 
     def _meant(self, code: grpc.StatusCode, words: str, trailing: Mapping[str, Any]) -> Exception:
         fault = trailing.get("dragoman-fault")
         if fault in PASSING:
-            self._patience.was_reached = True
-            return Passing(words)
+            self._retries.was_reached = True
+            return TemporaryFailure(words)
         if fault is None and code in TRANSPORT:
-            return Passing(advised(in_brief(words), secure=self._address.is_secure) or code.name)
+            return TemporaryFailure(advised(in_brief(words), secure=self._address.is_secure) or code.name)
         if fault in CONFLICTS:
             return Conflict(words)
         raised = RAISED.get(code)
@@ -254,7 +254,7 @@ class CovenClient:
         message = said.decode("utf-8", "replace") if isinstance(said, bytes) else words
         return refused(words or code.name, kind=str(fault) if fault else code.name.lower(), message=message)
 
-    async def _try_again(self, tries: Tries, error: Exception) -> None:
+    async def _try_again(self, tries: Attempts, error: Exception) -> None:
         """A wire that was cut after it had been made says that somebody is there."""
         await tries.again(error, is_there=NO_CONNECTION not in str(error))
 

@@ -33,9 +33,9 @@ from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_chan
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
 from dragoman.sdk.links import Introduction, Link, LinkDown, ProtocolCapabilities
-from dragoman.sdk.messages import Accepted, Cancel, Inbound, Outbound, Query, Report
+from dragoman.sdk.messages import Accepted, Cancel, Inbound, Outbound, ProgressReport, Question
 from dragoman.sdk.network.connect_errors import advised
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.wire.errors import LocalProtocolError
 from dragoman.wire.role import Role
 
@@ -60,18 +60,18 @@ FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
 }
 
 
-def agent_links(address: Address, world: World) -> Callable[[], Link]:
+def agent_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
     """Links to one hub, with one memory."""
     memory = Transcripts()
-    return lambda: CovenLink(address, world, memory)
+    return lambda: CovenLink(address, runtime, memory)
 
 
 class CovenLink:
     """`links.Link` in coven."""
 
-    def __init__(self, address: Address, world: World, memory: Transcripts) -> None:
+    def __init__(self, address: Address, runtime: Runtime, memory: Transcripts) -> None:
         self._address = address
-        self._world = world
+        self._runtime = runtime
         self._memory = memory
         self._connection = Connection(Role.AGENT)
         self._does: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class CovenLink:
         self._memory.asked.pop(message.thread_id, None)
         for said in self._memory.begin(message.request_id, turn.print):
             self._say(said)
-        self._heard.put_nowait(mapping.work_of(message, turn, self._world.mint(), self._does))
+        self._heard.put_nowait(mapping.work_of(message, turn, self._runtime.mint(), self._does))
 
     def _cancel(self, reason: str) -> None:
         turn = self._turn
@@ -236,7 +236,7 @@ class CovenLink:
     def send(self, message: Outbound) -> None:
         """What is about no open request waits in the memory until the hub asks again, if ever it does."""
         self._memory.add(message)
-        if self._turn is not None and message.errand.request_id == self._turn.request_id:
+        if self._turn is not None and message.correlation.request_id == self._turn.request_id:
             self._say(message)
         else:
             self._heard.put_nowait(Accepted((message.id,)))
@@ -250,11 +250,11 @@ class CovenLink:
                 self._put(response)
         except LocalProtocolError as error:  # too large for one message: say that instead, and end where it had to end
             log.warning("something about task %s cannot be said in coven: %s", turn.task_id, error)
-            if self._connection.request is not None and not isinstance(message, Report):
+            if self._connection.request is not None and not isinstance(message, ProgressReport):
                 self._put(mapping.unspeakable(turn, str(error)))
         self._mark(message.id)
         if self._connection.request is None:
-            if isinstance(message, Query) and turn.is_plain:
+            if isinstance(message, Question) and turn.is_plain:
                 self._memory.ask(turn.thread_id, turn.task_id)
             self._end_turn(turn)
 
@@ -304,8 +304,8 @@ class CovenLink:
 
     async def _beat(self) -> None:
         while True:
-            await self._world.sleep(HEARTBEAT)
-            self._queue(self._connection.send_heartbeat(int(self._world.now().timestamp() * 1000)))
+            await self._runtime.sleep(HEARTBEAT)
+            self._queue(self._connection.send_heartbeat(int(self._runtime.now().timestamp() * 1000)))
 
     async def drain(self) -> None:
         await self._room.wait()

@@ -90,7 +90,7 @@ def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
     )
 
 
-def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> messages.Work:
+def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> messages.Assignment:
     """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
     span = trace.parse(message.traceparent)
     is_answer = turn.is_plain and turn.task_id != message.request_id
@@ -99,8 +99,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         answer = _json(message.answer_json)
     elif is_answer:
         answer = message.content
-    return messages.Work(
-        errand=messages.Errand(
+    return messages.Assignment(
+        correlation=messages.Correlation(
             task_id=turn.task_id,
             request_id=message.request_id,
             trace_id=span.trace_id if span is not None else mint.replace("-", ""),
@@ -138,16 +138,16 @@ def _json(text: str) -> Any:
 
 def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResponse]:
     """What says it; nothing at all for a sign of life that this gateway would not understand."""
-    if isinstance(message, messages.Report):
+    if isinstance(message, messages.ProgressReport):
         yield from _report(message, turn)
-    elif isinstance(message, messages.Query):
+    elif isinstance(message, messages.Question):
         yield _said(turn, Done(question=_question(message)))
     elif isinstance(message, messages.Decline):
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
             facts["field"] = message.field
         yield _failure(turn, DECLINED[message.kind], message.sentence, facts)
-    elif isinstance(message, messages.Letter | messages.Verdict):
+    elif isinstance(message, messages.OutgoingMessage | messages.ProposalAnswer):
         raise TypeError("coven's agents do not converse")
     elif message.exit_code:
         error = message.error or {}
@@ -167,7 +167,7 @@ def unspeakable(turn: Turn, why: str) -> MessageResponse:
     return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
 
 
-def _report(report: messages.Report, turn: Turn) -> Iterator[MessageResponse]:
+def _report(report: messages.ProgressReport, turn: Turn) -> Iterator[MessageResponse]:
     events: list[ResponseEvent] = []
     if report.thinking:
         events.append(Thinking(clean(report.thinking)))
@@ -216,7 +216,7 @@ def _failure(turn: Turn, kind: str, said: str, facts: dict[str, Any]) -> Message
     return _said(turn, Error(said[-PIECE:]), fault=fault)
 
 
-def _question(query: messages.Query) -> Question:
+def _question(query: messages.Question) -> Question:
     return Question(
         question=clean(query.question),
         options_json=_text(query.options) if query.options else "",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.sdk.messages import Decline, Outbound, Outcome, Report
+from dragoman.sdk.messages import Decline, Outbound, Outcome, ProgressReport
 
 MOST_REQUESTS = 64
 MOST_THREADS = 1024
@@ -47,10 +47,10 @@ class Transcripts:
 
     def add(self, message: Outbound) -> None:
         """Remember what must be said again; the same message twice is one."""
-        transcript = self._kept.get(message.errand.request_id)
+        transcript = self._kept.get(message.correlation.request_id)
         if transcript is None or message.id in transcript.said or isinstance(message, Decline):
             return
-        if isinstance(message, Report):
+        if isinstance(message, ProgressReport):
             if not message.has_content:
                 return
             transcript.size += len(message.output) + len(message.thinking)

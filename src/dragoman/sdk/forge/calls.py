@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, SubmitTask, TaskUpdated
-from dragoman.sdk.calling.calls import Followed
+from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import FINAL, value_of
 from dragoman.sdk.failures import failed
 
 
-class Call(Followed):
+class Call(PendingCall):
     def __init__(self, said: SubmitTask, stamp: Stamp, traceparent: str | None) -> None:
         super().__init__("", stamp.id)
         self.said = said

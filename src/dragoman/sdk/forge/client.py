@@ -18,7 +18,7 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import ErrorBody, Failure, Message, Response, Stamp
 from dragoman.sdk import trace
-from dragoman.sdk.calling.connected import Online
+from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.errors import (
     Conflict,
     DragomanError,
@@ -30,9 +30,9 @@ from dragoman.sdk.errors import (
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.forge.calls import Call
-from dragoman.sdk.forge.session import Conversation, Wire
+from dragoman.sdk.forge.session import Session, Wire
 from dragoman.sdk.messages import File
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 #: The hub's options → forge's fields.
 OPTIONS = {
@@ -53,18 +53,18 @@ NOBODY = "unavailable"
 STATUSES = {"pending": "waiting", "retrying": "queued"}
 
 
-class ForgeClient(Online[Call, Conversation]):
+class ForgeClient(ConnectedClient[Call, Session]):
     """What `Client` does, in forge. `dial` makes a wire. A client that names itself (`id`) is refused with another
     agent's token."""
 
     protocol = "forge"
 
-    def __init__(self, dial: Callable[[], Wire], world: World, id: str | None = None) -> None:
-        super().__init__(world)
+    def __init__(self, dial: Callable[[], Wire], runtime: Runtime, id: str | None = None) -> None:
+        super().__init__(runtime)
         self._dial = dial
         self._id = id
         self._early: dict[str, list[Message]] = {}
-        self._talk: Conversation | None = None
+        self._session: Session | None = None
         self._is_known: dict[str, str] = {}
         self._asked: dict[str, tuple[forge.Payload, Stamp, asyncio.Future[Response]]] = {}
 
@@ -76,7 +76,7 @@ class ForgeClient(Online[Call, Conversation]):
         said, traceparent = _submission(work, dict(given), options), _traceparent()
         for field in self._addresses(target):
             named = said if target is None else msgspec.structs.replace(said, **{field: target})
-            call = Call(named, Stamp(self._world.mint(), self._world.now()), traceparent)
+            call = Call(named, Stamp(self._runtime.mint(), self._runtime.now()), traceparent)
             try:
                 task_id = await self._submit(call)
             except RequestRefused as error:
@@ -109,9 +109,11 @@ class ForgeClient(Online[Call, Conversation]):
     # --- calls ---
 
     def _say(self, call: Call) -> None:
-        if self._talk is not None:
+        if self._session is not None:
             meta = {"traceparent": call.traceparent} if call.traceparent else None
-            self._talk.request(call.said, lambda response: self._answered(call, response), stamp=call.stamp, meta=meta)
+            self._session.request(
+                call.said, lambda response: self._answered(call, response), stamp=call.stamp, meta=meta
+            )
 
     def _answered(self, call: Call, response: Response) -> None:
         if call.id not in self._untaken or call.taken.done():
@@ -136,7 +138,7 @@ class ForgeClient(Online[Call, Conversation]):
 
     async def _ask(self, payload: forge.Payload) -> dict[str, Any]:
         """Over the next link, too, if this one breaks before the answer."""
-        stamp = Stamp(self._world.mint(), self._world.now())
+        stamp = Stamp(self._runtime.mint(), self._runtime.now())
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._asked[stamp.id] = payload, stamp, answered
         self._put(payload, stamp, answered)
@@ -149,23 +151,23 @@ class ForgeClient(Online[Call, Conversation]):
         return response.payload
 
     def _put(self, payload: forge.Payload, stamp: Stamp, answered: asyncio.Future[Response]) -> None:
-        if self._talk is not None:
+        if self._session is not None:
             then = lambda response: None if answered.done() else answered.set_result(response)  # noqa: E731
-            self._talk.request(payload, then, stamp=stamp)
+            self._session.request(payload, then, stamp=stamp)
 
-    def _look(self, link: Conversation, call: Call) -> None:
+    def _look(self, link: Session, call: Call) -> None:
         """Whether it has ended unheard."""
         link.request(forge.GetTask(task_id=call.task_id), lambda response: self._looked(link, call, response))
 
-    def _looked(self, link: Conversation, call: Call, response: Response) -> None:
+    def _looked(self, link: Session, call: Call, response: Response) -> None:
         if isinstance(response, Failure) and is_retryable(response.error):
             self._chore(self._look_later(link, call))
         else:
             call.look(response)
 
-    async def _look_later(self, link: Conversation, call: Call) -> None:
-        await self._world.sleep(RETRY_DELAYS[1])
-        if self._talk is link and not call.done.done():
+    async def _look_later(self, link: Session, call: Call) -> None:
+        await self._runtime.sleep(RETRY_DELAYS[1])
+        if self._session is link and not call.done.done():
             self._look(link, call)
 
     def _fail_all(self, error: Exception) -> None:
@@ -176,15 +178,15 @@ class ForgeClient(Online[Call, Conversation]):
 
     # --- the link ---
 
-    def _new_link(self) -> Conversation:
-        return Conversation(self._dial(), self._world)
+    def _new_link(self) -> Session:
+        return Session(self._dial(), self._runtime)
 
-    async def _connect(self, link: Conversation) -> None:
+    async def _connect(self, link: Session) -> None:
         await link.open()
         if self._id is not None:
             await self._register(link, self._id)
 
-    async def _register(self, link: Conversation, id: str) -> None:
+    async def _register(self, link: Session, id: str) -> None:
         """The client tells the hub its id before it says anything else; the hub compares it with the token's owner.
         A hub that cannot answer now does not keep the client from calling: it tells each call the same."""
         answers: list[Response] = []
@@ -196,9 +198,9 @@ class ForgeClient(Online[Call, Conversation]):
         if isinstance(answer, Failure) and not is_retryable(answer.error):
             raise _error(answer.error)
 
-    def _attach(self, link: Conversation) -> None:
+    def _attach(self, link: Session) -> None:
         """A new link: ask again what has no answer, and look at what may have ended unheard."""
-        self._talk = link
+        self._session = link
         for call in list(self._untaken.values()):
             self._say(call)
         for asked in list(self._asked.values()):
@@ -208,13 +210,13 @@ class ForgeClient(Online[Call, Conversation]):
                 self._look(link, call)
 
     def _detach(self) -> None:
-        self._talk = None
+        self._session = None
 
-    async def _listen(self, link: Conversation) -> None:
+    async def _listen(self, link: Session) -> None:
         for notice in await link.notices():
             self._hear(link, notice)
 
-    def _hear(self, talk: Conversation, notice: Message) -> None:
+    def _hear(self, session: Session, notice: Message) -> None:
         said = notice.payload
         if isinstance(said, forge.TaskUpdated):
             call = self._calls.get(said.task_id)
@@ -226,7 +228,7 @@ class ForgeClient(Online[Call, Conversation]):
                 self._early.clear()
         elif isinstance(said, forge.TaskAssigned):
             why = {"code": Code.INVALID_REQUEST, "message": "this is a client: it asks for work and does none"}
-            talk.request(forge.UpdateTask(task_id=said.task_id, status="failed", error=why), lambda _: None)
+            session.request(forge.UpdateTask(task_id=said.task_id, status="failed", error=why), lambda _: None)
 
 
 def _submission(work: str, given: dict[str, Any], options: Mapping[str, Any]) -> forge.SubmitTask:

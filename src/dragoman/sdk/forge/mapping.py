@@ -32,28 +32,28 @@ from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Success
 from dragoman.sdk import trace
 from dragoman.sdk.errors import DragomanError, NotAllowed
-from dragoman.sdk.forge.session import LARGEST, Conversation, Declined, HungUp, TooLong, Wire
+from dragoman.sdk.forge.session import LARGEST, Declined, HungUp, Session, TooLong, Wire
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.messages import (
     Accepted,
+    Answer,
+    Assignment,
     Cancel,
+    Correlation,
     Decline,
-    Dismiss,
-    Errand,
     File,
-    Hold,
     Inbound,
     Outbound,
     Outcome,
-    Query,
+    Pause,
+    ProgressReport,
+    Question,
     Refused,
-    Release,
-    Reply,
-    Report,
-    Work,
+    Resume,
+    Shutdown,
     around,
 )
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
 """A question without a time would be given up as any request is (D8): who asks the SDK for none means none."""
@@ -72,8 +72,8 @@ GRACE_MARGIN = 0.9
 class ForgeLink:
     """`links.Link` in forge. `is_child`: whoever started us is at the other end, and we end with it."""
 
-    def __init__(self, wire: Wire, world: World, *, is_child: bool = False) -> None:
-        self._world = world
+    def __init__(self, wire: Wire, runtime: Runtime, *, is_child: bool = False) -> None:
+        self._runtime = runtime
         self._is_child = is_child
         self._heard: list[Inbound] = []
         self._news = asyncio.Event()
@@ -82,14 +82,14 @@ class ForgeLink:
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._steps: dict[str, int] = {}
         self._begun: set[str] = set()
-        self.talk = Conversation(wire, world)
+        self.session = Session(wire, runtime)
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities:
         return PROTOCOL_CAPABILITIES
 
     async def open(self, who: Introduction) -> None:
-        await self.talk.open()
+        await self.session.open()
         self._reading = asyncio.get_running_loop().create_task(self._read())
         said = forge.Register(
             agent_id=None if self._is_child else who.agent_id,  # a child is who the hub started it as
@@ -98,7 +98,7 @@ class ForgeLink:
             version=who.version,
             max_concurrent=who.concurrency,
         )
-        self.talk.request(said, self._registered)
+        self.session.request(said, self._registered)
 
     async def receive(self) -> Sequence[Inbound]:
         while not self._heard:
@@ -118,13 +118,13 @@ class ForgeLink:
     def _acknowledge(self) -> None:
         begun, self._begun = self._begun, set()
         for task_id in begun:
-            self.talk.event(forge.Progress(task_id=task_id))
+            self.session.event(forge.Progress(task_id=task_id))
 
     def send(self, message: Outbound) -> None:
-        self._begun.discard(message.errand.task_id)
-        if type(message) is Report:
+        self._begun.discard(message.correlation.task_id)
+        if type(message) is ProgressReport:
             self._report(message)
-        elif type(message) is Query:
+        elif type(message) is Question:
             self._ask(message)
         elif type(message) is Outcome:
             self._finish(message)
@@ -133,7 +133,7 @@ class ForgeLink:
             self._update(message, message.id, status="failed", error=_declined(message))
 
     async def drain(self) -> None:
-        await self.talk.drain()
+        await self.session.drain()
 
     def quiesce(self) -> None:
         """The hub pushes; what comes now is left to it."""
@@ -143,17 +143,17 @@ class ForgeLink:
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
-        await self.talk.close()
+        await self.session.close()
 
     # --- in ---
 
     async def _read(self) -> None:
         try:
             while True:
-                for notice in await self.talk.notices():
+                for notice in await self.session.notices():
                     self._notice(notice)
         except HungUp as gone:
-            self._tell(Dismiss(reason=str(gone), grace=None if gone.hears else 0.0, hears=False))
+            self._tell(Shutdown(reason=str(gone), grace=None if gone.hears else 0.0, hears=False))
         except DragomanError as error:
             self._fail(error)
         except Exception as error:
@@ -187,11 +187,11 @@ class ForgeLink:
                     fetching.cancel()
                 self._tell(Cancel(task_id=said.task_id, reason=said.reason))
             case forge.TaskPaused():
-                self._tell(Hold(task_id=said.task_id))
+                self._tell(Pause(task_id=said.task_id))
             case forge.TaskResumed():
-                self._tell(Release(task_id=said.task_id))
+                self._tell(Resume(task_id=said.task_id))
             case forge.Shutdown() if self._is_child:
-                self._tell(Dismiss(reason=said.reason, grace=said.grace_period / 1000 * GRACE_MARGIN))
+                self._tell(Shutdown(reason=said.reason, grace=said.grace_period / 1000 * GRACE_MARGIN))
             case forge.Shutdown():
                 log.info("the hub stops: %s", said.reason)
             case _:
@@ -199,7 +199,7 @@ class ForgeLink:
 
     def _assigned(self, notice: Message, said: forge.TaskAssigned) -> None:
         if said.task is not None and not said.task.get("files"):
-            self._tell(_work(notice, said.task_id, said.task, self._world))
+            self._tell(_work(notice, said.task_id, said.task, self._runtime))
         elif said.task_id not in self._fetching:
             fetching = asyncio.get_running_loop().create_task(self._fetch(notice, said))
             self._fetching[said.task_id] = fetching
@@ -208,17 +208,17 @@ class ForgeLink:
     async def _fetch(self, notice: Message, said: forge.TaskAssigned) -> None:
         """What was not told with the assignment: the task itself, the files that came with it."""
         try:
-            task = said.task or _object((await self.talk.ask(forge.GetTask(task_id=said.task_id))).get("task"))
+            task = said.task or _object((await self.session.ask(forge.GetTask(task_id=said.task_id))).get("task"))
             files = [await self._file(said.task_id, file) for file in task.get("files") or ()]
         except (Declined, TypeError, ValueError, KeyError) as error:
             log.warning("task %s was assigned, but cannot be seen: %s", said.task_id, error)
             return
-        self._tell(_work(notice, said.task_id, task, self._world, tuple(files)))
+        self._tell(_work(notice, said.task_id, task, self._runtime, tuple(files)))
 
     async def _file(self, task_id: str, file: dict[str, Any]) -> File:
         data = b""
         while True:
-            piece = await self.talk.ask(forge.GetFile(task_id=task_id, file_id=file["id"], offset=len(data)))
+            piece = await self.session.ask(forge.GetFile(task_id=task_id, file_id=file["id"], offset=len(data)))
             try:
                 came = base64.b64decode(piece["data"], validate=True)
             except binascii.Error as error:
@@ -229,11 +229,11 @@ class ForgeLink:
 
     # --- out ---
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: ProgressReport) -> None:
         if report.file is not None:
             self._update(report, report.id, status="running", progress=report.percent / 100, file=_file(report.file))
             return
-        is_new_step = report.step is not None and self._steps.get(report.errand.task_id) != report.number
+        is_new_step = report.step is not None and self._steps.get(report.correlation.task_id) != report.number
         if is_new_step or not report.output:
             self._progress(report)
         if report.output:
@@ -241,12 +241,12 @@ class ForgeLink:
             self._put_out(report, first)
             self._update(report, report.id, status="running", output=last, progress=report.percent / 100)
 
-    def _progress(self, report: Report) -> None:
+    def _progress(self, report: ProgressReport) -> None:
         """All but the output. Nobody says that it arrived: it has when it has left."""
-        self._steps[report.errand.task_id] = report.number
+        self._steps[report.correlation.task_id] = report.number
         named = report.step is not None
         said = forge.Progress(
-            task_id=report.errand.task_id,
+            task_id=report.correlation.task_id,
             progress=report.percent / 100,
             step=forge.Step(number=report.number, name=report.step or "", total=report.total) if named else None,
             thinking=report.thinking or None,
@@ -260,10 +260,10 @@ class ForgeLink:
             self._tell(Accepted((report.id,)))
 
         try:
-            meta, then = _meta(report.errand, report.id), has_left if is_kept else None
-            self.talk.event(said, stamp=Stamp(id, report.at), meta=meta, then=then)
+            meta, then = _meta(report.correlation, report.id), has_left if is_kept else None
+            self.session.event(said, stamp=Stamp(id, report.at), meta=meta, then=then)
         except TooLong as error:
-            log.warning("what task %s tells is lost: %s", report.errand.task_id, error)
+            log.warning("what task %s tells is lost: %s", report.correlation.task_id, error)
             if is_kept:
                 has_left()
 
@@ -272,7 +272,7 @@ class ForgeLink:
             self._update(message, f"{message.id}/{number}", status="running", output=piece)
 
     def _finish(self, outcome: Outcome) -> None:
-        self._steps.pop(outcome.errand.task_id, None)
+        self._steps.pop(outcome.correlation.task_id, None)
         if outcome.exit_code:
             self._update(outcome, outcome.id, status="failed", error=_failed(outcome))
         elif outcome.result:
@@ -289,24 +289,24 @@ class ForgeLink:
             self._update(outcome, outcome.id, status="completed", output=outcome.output or None)
 
     def _update(self, message: Outbound, id: str, **fields: Any) -> None:
-        said = forge.UpdateTask(task_id=message.errand.task_id, **fields)
+        said = forge.UpdateTask(task_id=message.correlation.task_id, **fields)
 
         def then(response: Response) -> None:
             if isinstance(response, Failure):
-                self._refused(message.errand, response)
+                self._refused(message.correlation, response)
             elif id == message.id:
                 self._tell(Accepted((id,)))
 
-        self.talk.request(said, then, stamp=Stamp(id, message.at), meta=_meta(message.errand, message.id))
+        self.session.request(said, then, stamp=Stamp(id, message.at), meta=_meta(message.correlation, message.id))
 
-    def _ask(self, query: Query) -> None:
+    def _ask(self, query: Question) -> None:
         seconds = query.timeout_seconds
         said = forge.AskUser(
             question=query.question,
             options=query.options,
             timeout=UNTIL_ANSWERED_MS if seconds is None else max(1.0, seconds * 1000),
             default=query.default,
-            task_id=query.errand.task_id,
+            task_id=query.correlation.task_id,
         )
 
         def then(response: Response) -> None:
@@ -315,16 +315,16 @@ class ForgeLink:
             elif response.error.code == Code.TIMEOUT:  # nobody answered in time
                 self._answer(query, None if query.default is UNSET else query.default)
             elif (response.error.details or {}).get("reason") != ENDED_FIRST:  # a notice of its own says so
-                self._refused(query.errand, response)
+                self._refused(query.correlation, response)
 
-        self.talk.request(said, then, stamp=Stamp(query.id, query.at), meta=_meta(query.errand, query.id))
+        self.session.request(said, then, stamp=Stamp(query.id, query.at), meta=_meta(query.correlation, query.id))
 
-    def _answer(self, query: Query, answer: Any) -> None:
-        self._tell(Reply(id=query.id, task_id=query.errand.task_id, answer=answer))
+    def _answer(self, query: Question, answer: Any) -> None:
+        self._tell(Answer(id=query.id, task_id=query.correlation.task_id, answer=answer))
 
-    def _refused(self, errand: Errand, response: Failure) -> None:
+    def _refused(self, correlation: Correlation, response: Failure) -> None:
         error = response.error
-        self._tell(Refused(request_id=errand.request_id, reason=error.message, retryable=is_retryable(error)))
+        self._tell(Refused(request_id=correlation.request_id, reason=error.message, retryable=is_retryable(error)))
 
 
 def _file(file: File) -> forge.Attachment:
@@ -332,16 +332,18 @@ def _file(file: File) -> forge.Attachment:
     return forge.Attachment(filename=file.name[:200] or "file", mime_type=file.mime_type, data=data)
 
 
-def _work(notice: Message, task_id: str, task: dict[str, Any], world: World, files: tuple[File, ...] = ()) -> Work:
+def _work(
+    notice: Message, task_id: str, task: dict[str, Any], runtime: Runtime, files: tuple[File, ...] = ()
+) -> Assignment:
     """The task as work. Orders with one request id are the same work; where the hub names none, each is a new one."""
     given, attempt = task.get("payload"), task.get("attempt")
     traceparent = notice.meta.get("traceparent")
     span = trace.parse(traceparent)
-    return Work(
-        errand=Errand(
+    return Assignment(
+        correlation=Correlation(
             task_id=task_id,
             request_id=str(task.get("requestId") or notice.id),
-            trace_id=world.mint().replace("-", "") if span is None else span.trace_id,
+            trace_id=runtime.mint().replace("-", "") if span is None else span.trace_id,
             sender=str(task.get("submittedBy") or ""),
         ),
         type=str(task.get("type") or ""),
@@ -383,8 +385,8 @@ def _pieces(output: str) -> list[str]:
     return [output[start : start + PIECE] for start in range(0, len(output), PIECE)]
 
 
-def _meta(errand: Errand, id: str) -> dict[str, Any]:
-    return {"traceparent": f"00-{errand.trace_id}-{trace.span_id(id)}-01"}
+def _meta(correlation: Correlation, id: str) -> dict[str, Any]:
+    return {"traceparent": f"00-{correlation.trace_id}-{trace.span_id(id)}-01"}
 
 
 def _like(value: Any, form: type[Any]) -> Any:

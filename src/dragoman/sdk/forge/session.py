@@ -21,7 +21,7 @@ from dragoman.protocols.forge.ratelimit import BURST, RATE, Bucket
 from dragoman.protocols.forge.types import Encoding, Failure, Message, Payload, Response, Stamp
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
@@ -80,16 +80,16 @@ class Declined(DragomanError):
         self.error = response.error
 
 
-class Conversation:
+class Session:
     """One end of one link: an agent's, or a caller's."""
 
-    def __init__(self, wire: Wire, world: World) -> None:
+    def __init__(self, wire: Wire, runtime: Runtime) -> None:
         self._wire = wire
-        self._world = world
+        self._runtime = runtime
         self._connection = Connection(Role.AGENT)
         self._waiting: dict[str, Then] = {}
         self._queue: deque[tuple[bytes, Callable[[], None] | None]] = deque()
-        self._bucket = Bucket(tokens=BURST * MARGIN, at=world.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
+        self._bucket = Bucket(tokens=BURST * MARGIN, at=runtime.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
         self._is_paced = False
         self._is_open = False
         self._room = asyncio.Event()
@@ -106,7 +106,7 @@ class Conversation:
         self, payload: Payload, then: Then, *, stamp: Stamp | None = None, meta: dict[str, Any] | None = None
     ) -> None:
         """Ask. The same stamp again asks the same again; raises `TooLong`."""
-        stamp = stamp or Stamp(self._world.mint(), self._world.now())
+        stamp = stamp or Stamp(self._runtime.mint(), self._runtime.now())
         data = self._write(payload, stamp, meta)
         self._waiting[stamp.id] = then
         self._say(data, None)
@@ -129,16 +129,16 @@ class Conversation:
         then: Callable[[], None] | None = None,
     ) -> None:
         """Tell. `then` is called when it has left."""
-        self._say(self._write(payload, stamp or Stamp(self._world.mint(), self._world.now()), meta), then)
+        self._say(self._write(payload, stamp or Stamp(self._runtime.mint(), self._runtime.now()), meta), then)
 
     def has_time(self) -> bool:
         """Whether there is room for what is not important: half of the pace is for the work."""
-        now = self._world.monotonic()
+        now = self._runtime.monotonic()
         return self._is_open and not self._queue and self._bucket.take(now, int(BURST / 2))[1] >= int(BURST / 2)
 
     def _write(self, payload: Payload, stamp: Stamp, meta: dict[str, Any] | None) -> bytes:
         message: Message = codec.message(payload, stamp, meta=meta)
-        data = self._connection.send(message, self._world.monotonic())
+        data = self._connection.send(message, self._runtime.monotonic())
         if len(data) > LARGEST:
             raise TooLong(len(data))
         return data
@@ -151,7 +151,7 @@ class Conversation:
         """What the pace allows leaves now; the rest when it does."""
         if not self._is_open or not self._queue:
             return
-        now = self._world.monotonic()
+        now = self._runtime.monotonic()
         self._bucket, granted = self._bucket.take(now, len(self._queue))
         for _ in range(granted):
             data, then = self._queue.popleft()
@@ -160,7 +160,7 @@ class Conversation:
                 then()
         if self._queue and not self._is_paced:
             self._is_paced = True
-            self._world.later(max(0.01, self._bucket.wait(now)), self._next)
+            self._runtime.later(max(0.01, self._bucket.wait(now)), self._next)
         if len(self._queue) < CROWD:
             self._room.set()
 
@@ -185,7 +185,7 @@ class Conversation:
             for event in self._connection.ended():
                 self._hear(event)
             raise
-        now = self._world.monotonic()
+        now = self._runtime.monotonic()
         heard = self._connection.receive(data, now)
         for late in self._connection.expire(now):
             if late.request_id in self._waiting:
@@ -206,7 +206,7 @@ class Conversation:
 
     def _answered(self, response: Response) -> None:
         if isinstance(response, Failure) and response.error.details.get("reason") == RATE_LIMITED:
-            self._bucket = Bucket(tokens=0, at=self._world.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
+            self._bucket = Bucket(tokens=0, at=self._runtime.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
         then = self._waiting.pop(response.correlation_id or "", None)
         if then is not None:
             then(response)

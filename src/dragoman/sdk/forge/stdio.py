@@ -32,9 +32,9 @@ from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.forge.mapping import ForgeLink
-from dragoman.sdk.forge.session import Conversation, HungUp
+from dragoman.sdk.forge.session import HungUp, Session
 from dragoman.sdk.links import Introduction, Link
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 READ = 64 * 1024
 HIGH = 256 * 1024
@@ -51,17 +51,17 @@ LEVELS: tuple[tuple[int, Level], ...] = (
 )
 
 
-def agent_link(address: Address, world: World) -> Link:
+def agent_link(address: Address, runtime: Runtime) -> Link:
     """The link of an agent to whoever started it."""
-    return StdioLink(world)
+    return StdioLink(runtime)
 
 
 class StdioLink(ForgeLink):
     """Forge over the standard streams, with the agent's logging."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(StdioWire(), world, is_child=True)
-        self._records = Records(self.talk)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(StdioWire(), runtime, is_child=True)
+        self._records = Records(self.session)
 
     async def open(self, who: Introduction) -> None:
         await super().open(who)
@@ -93,7 +93,7 @@ def take_over() -> tuple[int, int]:
 
 
 class StdioWire:
-    """`talk.Wire` over two descriptors; taken over from the standard streams unless they are given."""
+    """`session.Wire` over two descriptors; taken over from the standard streams unless they are given."""
 
     is_lines = True
 
@@ -231,9 +231,9 @@ def _can_be_watched(descriptor: int) -> bool:
 class Records(logging.Handler):
     """Log records as event:log, as long as there is room beside the work; the others go to stderr."""
 
-    def __init__(self, talk: Conversation) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self._talk = talk
+        self._session = session
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._replaced: list[logging.Handler] = []
@@ -276,7 +276,7 @@ class Records(logging.Handler):
             self.handleError(record)
 
     def _tell(self, said: LogEvent) -> None:
-        if self._talk.has_time():
-            self._talk.event(said)
+        if self._session.has_time():
+            self._session.event(said)
         else:
             sys.stderr.write(f"{said.level}: {said.message}\n")

@@ -10,18 +10,18 @@ from dragoman.sdk.forge.mapping import ForgeLink
 from dragoman.sdk.forge.session import LARGEST_HEARD
 from dragoman.sdk.links import Link
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 PATH = "/forge/ws"
 
 
-def agent_link(address: Address, world: World) -> Link:
+def agent_link(address: Address, runtime: Runtime) -> Link:
     """An agent's link over a WebSocket."""
-    return ForgeLink(WebSocketWire(address), world)
+    return ForgeLink(WebSocketWire(address), runtime)
 
 
 class WebSocketWire:
-    """`talk.Wire` over a WebSocket."""
+    """`session.Wire` over a WebSocket."""
 
     is_lines = False
 

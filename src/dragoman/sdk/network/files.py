@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.links import Bring, Fetch, LinkDown
-from dragoman.sdk.messages import File, Work
+from dragoman.sdk.messages import Assignment, File
 from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import http_client
 
@@ -29,20 +29,22 @@ def fetcher(address: Address) -> Fetch:
     return partial(_fetch, address)
 
 
-async def _fetch(address: Address, work: Work) -> list[File]:
+async def _fetch(address: Address, work: Assignment) -> list[File]:
     """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
     files = []
     async with http_client(address) as client:
         for one in work.attached:
             try:
                 place = f"{PLACE}/{quote(one.id, safe='')}"  # another agent may have said it
-                answer = await client.get(place, params={"task_id": work.errand.task_id})
+                answer = await client.get(place, params={"task_id": work.correlation.task_id})
             except httpx2.TransportError as error:
                 raise not_made(address, error) from None
             if answer.status_code >= 500:
                 raise LinkDown(f"the hub answered with {answer.status_code}")
             if not answer.is_success or hashlib.sha256(answer.content).hexdigest() != one.sha256:
-                log.error("task %s: its file %r cannot be had (%s)", work.errand.task_id, one.name, answer.status_code)
+                log.error(
+                    "task %s: its file %r cannot be had (%s)", work.correlation.task_id, one.name, answer.status_code
+                )
                 continue
             files.append(File(one.name, one.mime_type, answer.content))
     return files

@@ -18,7 +18,7 @@ Heard = TypeVar("Heard")
 Item = TypeVar("Item")
 
 
-class Errands(ABC, Generic[Heard, Item]):
+class HttpLink(ABC, Generic[Heard, Item]):
     """The middle of a link: `Heard` is what it brings, `Item` what stands in its lanes."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Errands(ABC, Generic[Heard, Item]):
     @abstractmethod
     async def _confirm(self, receipts: Sequence[str]) -> None: ...
 
-    # --- the errands ---
+    # --- the jobs ---
 
     def _begin(self) -> None:
         self._fetching = self._start(self._fetch)
@@ -78,12 +78,12 @@ class Errands(ABC, Generic[Heard, Item]):
             self._serving = [self._start(self._serve, queue) for queue in self._lanes]
         self._lanes[hash(lane) % LANES].put_nowait(item)
 
-    def _start(self, errand: Callable[..., Awaitable[None]], *given: Any) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._guard(errand, *given))
+    def _start(self, job: Callable[..., Awaitable[None]], *given: Any) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._guard(job, *given))
 
-    async def _guard(self, errand: Callable[..., Awaitable[None]], *given: Any) -> None:
+    async def _guard(self, job: Callable[..., Awaitable[None]], *given: Any) -> None:
         try:
-            await errand(*given)
+            await job(*given)
         except Exception as error:
             if self._down is None:
                 self._down = error if isinstance(error, DragomanError) else LinkDown(sentence(error))

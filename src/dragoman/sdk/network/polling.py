@@ -20,7 +20,7 @@ from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.http_link import Errands
+from dragoman.sdk.network.http_link import HttpLink
 from dragoman.sdk.network.pipe import Frame
 
 POLL = {"wait": 30, "max": 64}
@@ -49,7 +49,7 @@ def acknowledgment(receipts: Sequence[str]) -> bytes:
     return _encode({"delivery_ids": receipts})
 
 
-class PolledPipe(Errands[Frame | Accepted, tuple[bytes, str]]):
+class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
     """`Pipe` over HTTP. Each protocol has its own places, and its own words for a refusal."""
 
     INBOX: ClassVar[str]
@@ -99,7 +99,7 @@ class PolledPipe(Errands[Frame | Accepted, tuple[bytes, str]]):
     def _refusal(self, content: bytes) -> str | None:
         """The words of a refusal, if it is one."""
 
-    # --- the errands ---
+    # --- the jobs ---
 
     async def _fetch(self) -> None:
         while True:

@@ -9,57 +9,57 @@ from dragoman.sdk import messages
 from dragoman.sdk.peers import Handover
 
 if TYPE_CHECKING:
-    from dragoman.sdk.work.running_task import Job
+    from dragoman.sdk.work.running_task import RunningTask
 
 
 class Facts:
-    __slots__ = ("_job",)
+    __slots__ = ("_running",)
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, running: RunningTask) -> None:
+        self._running = running
 
     @property
     def id(self) -> str:
-        return self._job.id
+        return self._running.id
 
     @property
     def type(self) -> str:
-        return self._job.type
+        return self._running.type
 
     @property
     def input(self) -> dict[str, Any]:
         """The input as it came."""
-        return self._job.input
+        return self._running.input
 
     @property
     def cancelled(self) -> bool:
         """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
-        return self._job.cancelled
+        return self._running.cancelled
 
     @property
     def handed_to(self) -> str | None:
         """Whose the task is after a handoff. Then nothing more is said about it from here."""
-        return self._job.handed_to
+        return self._running.handed_to
 
     @property
     def trace_id(self) -> str:
         """The trace this work belongs to: 32 hex characters."""
-        return self._job.trace_id
+        return self._running.trace_id
 
     @property
     def attempt(self) -> int:
         """1 at first; more when the hub had to give the work out again."""
-        return self._job.work.attempt or 1
+        return self._running.work.attempt or 1
 
     @property
     def files(self) -> tuple[messages.File, ...]:
         """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
-        return self._job.work.files
+        return self._running.work.files
 
     @property
     def context(self) -> dict[str, Any]:
         """What else is known of the task: its metadata, and its `thread`, if it has one."""
-        terms = self._job.work.terms
+        terms = self._running.work.terms
         if terms is None:
             return {}
         return terms.metadata if terms.thread is None else {**terms.metadata, "thread": terms.thread}
@@ -67,12 +67,12 @@ class Facts:
     @property
     def history(self) -> tuple[dict[str, Any], ...]:
         """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
-        return () if self._job.work.terms is None else self._job.work.terms.history
+        return () if self._running.work.terms is None else self._running.work.terms.history
 
     @property
     def handover(self) -> Handover | None:
         """From whom the task came and why, if somebody handed it over to us."""
-        said = None if self._job.work.terms is None else self._job.work.terms.handover
+        said = None if self._running.work.terms is None else self._running.work.terms.handover
         if said is None:
             return None
         return Handover(
@@ -86,4 +86,4 @@ class Facts:
     @property
     def is_held(self) -> bool:
         """Whether a person paused it."""
-        return self._job.is_held
+        return self._running.is_held

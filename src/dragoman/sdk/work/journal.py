@@ -29,7 +29,7 @@ from msgspec import Struct
 from dragoman import durable
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.messages import Outcome
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -98,14 +98,14 @@ class Journal:
 
     def __init__(
         self,
-        world: World,
+        runtime: Runtime,
         path: Path | None = None,
         *,
         keep: timedelta = KEEP,
         most: int = MOST_RESULTS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self._world = world
+        self._runtime = runtime
         self._path = path
         self._keep = keep
         self._most = most
@@ -160,7 +160,7 @@ class Journal:
     def recall(self, request_id: str) -> Done | None:
         """The result of a request, if it has one that is not too old."""
         done = self._requests.get(request_id)
-        return None if done is None or done.outcome.at < self._world.now() - self._keep else done
+        return None if done is None or done.outcome.at < self._runtime.now() - self._keep else done
 
     async def record(self, outcome: Outcome, print: str, requests: Iterable[str]) -> None:
         """Remember a result. When this returns, it survives a crash, if there is a file."""
@@ -206,7 +206,7 @@ class Journal:
         """Remember a letter; False if it came before. When this returns, it survives a crash, if there is a file."""
         if key in self._noted or key in self._dealt:
             return False
-        noted = Noted(key=key, at=self._world.now(), letter=msgspec.Raw(letter))
+        noted = Noted(key=key, at=self._runtime.now(), letter=msgspec.Raw(letter))
         self._take(noted)
         if self._file is not None:
             await self._commit(_encode(noted))
@@ -215,7 +215,7 @@ class Journal:
     def deal(self, key: str) -> None:
         """It is dealt with. Not worth waiting for: at worst that is done once more."""
         if key in self._noted:
-            dealt = Dealt(key=key, at=self._world.now())
+            dealt = Dealt(key=key, at=self._runtime.now())
             self._take(dealt)
             if self._file is not None:
                 self._append(_encode(dealt), None)
@@ -233,7 +233,7 @@ class Journal:
             self._bytes += line.size
             for request_id in line.requests:
                 self._requests[request_id] = line
-            self._answers.pop(line.outcome.errand.task_id, None)
+            self._answers.pop(line.outcome.correlation.task_id, None)
         elif isinstance(line, Answered):
             self._answers.setdefault(line.task_id, {})[line.request_id] = line
         elif isinstance(line, Settled):
@@ -250,7 +250,7 @@ class Journal:
 
     def _forget(self) -> None:
         """Old results go, and the oldest when there are too many."""
-        limit = self._world.now() - self._keep
+        limit = self._runtime.now() - self._keep
         while self._done:
             oldest = next(iter(self._done.values()))
             if len(self._done) <= self._most and self._bytes <= self._most_bytes and oldest.outcome.at >= limit:

@@ -12,25 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.sdk.links import Link, ProtocolCapabilities
-from dragoman.sdk.messages import Outbound, Query
-from dragoman.sdk.runtime import World
-from dragoman.sdk.work.running_task import Job
+from dragoman.sdk.messages import Outbound, Question
+from dragoman.sdk.runtime import Runtime
+from dragoman.sdk.work.running_task import RunningTask
 
 ACK_DELAY = 0.05
 
 
-class Mailbox:
+class Outbox:
     """The way out, with or without a link at the moment."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
         self._passing: set[str] = set()
         """Of these, the ones that are only worth their moment: they are kept while their link stands."""
         self._held: set[str] = set()
         """Tasks of which something was refused for now."""
-        self._silent: list[Job] = []
+        self._silent: list[RunningTask] = []
         self.protocol_capabilities = ProtocolCapabilities(name="no link")
         """Of the last link: there is no task without one."""
 
@@ -59,13 +59,13 @@ class Mailbox:
         """To be said over the next link."""
         self._kept[message.id] = message
 
-    def post(self, message: Outbound) -> None:
+    def enqueue(self, message: Outbound) -> None:
         """Say it, and keep it until the hub has it."""
         self._kept[message.id] = message
         self._say(message)
 
     def _say(self, message: Outbound) -> None:
-        if self._link is not None and message.errand.task_id not in self._held:
+        if self._link is not None and message.correlation.task_id not in self._held:
             self._link.send(message)
 
     def settle(self, id: str) -> Outbound | None:
@@ -90,7 +90,7 @@ class Mailbox:
     def about(self, *, task_id: str | None = None, request_id: str | None = None) -> Iterator[Outbound]:
         """What is kept about a task or a request."""
         for message in list(self._kept.values()):
-            if task_id in (None, message.errand.task_id) and request_id in (None, message.errand.request_id):
+            if task_id in (None, message.correlation.task_id) and request_id in (None, message.correlation.request_id):
                 yield message
 
     @property
@@ -98,13 +98,13 @@ class Mailbox:
         """Whether something has yet to arrive. A question that is on its way does not count: where its answer is the
         only receipt, it is kept until a person has spoken."""
         return any(
-            (self._link is None or type(message) is not Query) and message.id not in self._passing
+            (self._link is None or type(message) is not Question) and message.id not in self._passing
             for message in self._kept.values()
         )
 
     # --- what is only worth its moment ---
 
-    def mention(self, message: Outbound) -> None:
+    def send_once(self, message: Outbound) -> None:
         """Say it if there is somebody to hear it."""
         if self._link is None:
             return
@@ -123,14 +123,14 @@ class Mailbox:
         if receipt is not None and self._link is not None:
             self._link.acknowledge(receipt)
 
-    def acknowledge_soon(self, task: Job) -> None:
+    def acknowledge_soon(self, task: RunningTask) -> None:
         """Unless something is said about the task before: then `task.receipt` is gone."""
         if task.receipt is not None:
             if not self._silent:
-                self._world.later(ACK_DELAY, self._acknowledge_silent)
+                self._runtime.later(ACK_DELAY, self._acknowledge_silent)
             self._silent.append(task)
 
-    def spoke_of(self, task: Job) -> None:
+    def spoke_of(self, task: RunningTask) -> None:
         """Something is said about the task."""
         if not self.protocol_capabilities.words_are_receipts:
             self.acknowledge(task.receipt)

@@ -15,16 +15,16 @@ from msgspec import UnsetType
 
 from dragoman.sdk.errors import Misconfigured, Rejected
 from dragoman.sdk.links import Bring, LinkDown
-from dragoman.sdk.messages import PRIVATE, File, Letter, Outcome, Query, Report
-from dragoman.sdk.runtime import World, backoff
+from dragoman.sdk.messages import PRIVATE, File, Outcome, OutgoingMessage, ProgressReport, Question
+from dragoman.sdk.runtime import Runtime, backoff
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.outbox import Mailbox
+from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import clean
-from dragoman.sdk.work.running_task import Job
-from dragoman.sdk.work.slots import Places
+from dragoman.sdk.work.running_task import RunningTask
+from dragoman.sdk.work.slots import Slots
 
 if TYPE_CHECKING:
-    from dragoman.sdk.conversation.peer_requests import Exchange
+    from dragoman.sdk.conversation.peer_requests import PeerRequests
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -35,22 +35,22 @@ LONG_OUTPUT = 200_000
 SIGN_DELAY = 0.05
 
 
-class Speech:
-    """The voice of all tasks of a desk. `exchange` is where they speak with other agents."""
+class Reporter:
+    """The voice of all tasks of a task runner. `peer_requests` is where they speak with other agents."""
 
-    exchange: Exchange
+    peer_requests: PeerRequests
 
     def __init__(
-        self, mailbox: Mailbox, journal: Journal, world: World, places: Places, bring: Bring | None = None
+        self, outbox: Outbox, journal: Journal, runtime: Runtime, slots: Slots, bring: Bring | None = None
     ) -> None:
         self._bring = bring
-        self._places = places
-        self._mailbox = mailbox
+        self._slots = slots
+        self._outbox = outbox
         self._journal = journal
-        self._world = world
-        self._reports: dict[str, Job] = {}
+        self._runtime = runtime
+        self._reports: dict[str, RunningTask] = {}
 
-    async def report(self, task: Job, output: str = "", **aside: Any) -> None:
+    async def report(self, task: RunningTask, output: str = "", **aside: Any) -> None:
         """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
         output, must_arrive = clean(output), bool(output or aside)
         if task.handed_to is not None:
@@ -69,17 +69,17 @@ class Speech:
         if must_arrive:
             task.unheard += 1
             self._reports[message.id] = task
-            self._mailbox.post(message)
+            self._outbox.enqueue(message)
         else:
-            self._mailbox.mention(message)
+            self._outbox.send_once(message)
         self.spoke(task)
-        await self._mailbox.drain()
+        await self._outbox.drain()
 
-    async def send_file(self, task: Job, file: File) -> None:
+    async def send_file(self, task: RunningTask, file: File) -> None:
         if self._bring is not None:
             await self.report(task, brought=await self._brought(task, file, self._bring))
             return
-        protocol = self._mailbox.protocol_capabilities
+        protocol = self._outbox.protocol_capabilities
         if not protocol.largest_file:
             raise Misconfigured(
                 f"{protocol.name} carries no files: put {file.name!r} where others can fetch it, and return where"
@@ -90,7 +90,7 @@ class Speech:
             )
         await self.report(task, file=file)
 
-    async def _brought(self, task: Job, file: File, bring: Bring) -> str:
+    async def _brought(self, task: RunningTask, file: File, bring: Bring) -> str:
         """Like everything that must arrive, a file is brought again until the hub has it."""
         failures = 0
         while True:
@@ -100,38 +100,38 @@ class Speech:
                 return await bring(file)
             except LinkDown as down:
                 log.warning("%r did not reach the hub (%s); it is brought again", file.name, down)
-            await self._world.sleep(backoff(failures, self._world.chance()))
+            await self._runtime.sleep(backoff(failures, self._runtime.chance()))
             failures += 1
 
-    def sign_of_life(self, task: Job) -> None:
+    def sign_of_life(self, task: RunningTask) -> None:
         """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""
         if task.asking is None and not task.waits and not task.is_held:
-            self._mailbox.mention(self._report_on(task))
+            self._outbox.send_once(self._report_on(task))
             self.spoke(task)
 
-    def sign_of_life_soon(self, task: Job) -> None:
+    def sign_of_life_soon(self, task: RunningTask) -> None:
         """After the handler had its turn: perhaps it has something better to say."""
         words = task.words
-        self._world.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
+        self._runtime.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
 
-    def _sign_unless_spoken(self, task: Job, words: int) -> None:
-        is_running = task.runner is not None and not task.runner.done()
+    def _sign_unless_spoken(self, task: RunningTask, words: int) -> None:
+        is_running = task.execution is not None and not task.execution.done()
         if is_running and not task.cancelled and task.words == words:
             self.sign_of_life(task)
 
     def mint(self) -> str:
-        return self._world.mint()
+        return self._runtime.mint()
 
-    def spoke(self, task: Job) -> None:
-        self._mailbox.spoke_of(task)
+    def spoke(self, task: RunningTask) -> None:
+        self._outbox.spoke_of(task)
         task.words += 1
-        task.last_sign = self._world.monotonic()
+        task.last_sign = self._runtime.monotonic()
 
-    def _report_on(self, task: Job, output: str = "", **aside: Any) -> Report:
-        return Report(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=task.errand,
+    def _report_on(self, task: RunningTask, output: str = "", **aside: Any) -> ProgressReport:
+        return ProgressReport(
+            id=self._runtime.mint(),
+            at=self._runtime.now(),
+            correlation=task.correlation,
             percent=task.percent,
             step=task.step,
             number=task.step_number,
@@ -141,12 +141,12 @@ class Speech:
 
     def accepted(self, id: str) -> None:
         """The hub has a message of ours."""
-        message = self._mailbox.settle(id)
+        message = self._outbox.settle(id)
         if type(message) is Outcome:
             self._journal.settle(id)
-        elif type(message) is Letter:
-            self.exchange.accepted(id)
-        elif type(message) is Report:
+        elif type(message) is OutgoingMessage:
+            self.peer_requests.accepted(id)
+        elif type(message) is ProgressReport:
             task = self._reports.pop(id, None)
             if task is not None:
                 task.unheard -= 1
@@ -154,13 +154,18 @@ class Speech:
                     task.room.set()
 
     async def ask(
-        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+        self,
+        task: RunningTask,
+        question: str,
+        options: tuple[Any, ...],
+        timeout: float | None,
+        default: Any | UnsetType,
     ) -> Any:
         """A recorded answer, or the question put to a person."""
         recorded = self.recorded(task, question)
         if recorded is not None:
             return recorded.answer
-        if PRIVATE in task.errand.about:
+        if PRIVATE in task.correlation.about:
             raise Misconfigured(
                 "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
                 " reject the task with what is missing"
@@ -168,7 +173,7 @@ class Speech:
         async with task.turn:  # one question at a time
             return await self._put(task, question, options, timeout, default)
 
-    def recorded(self, task: Job, question: str) -> Answered | None:
+    def recorded(self, task: RunningTask, question: str) -> Answered | None:
         """What was answered at this place, when the handler ran before."""
         place, task.asked = task.asked, task.asked + 1
         if place < len(task.answers):
@@ -179,12 +184,17 @@ class Speech:
         return None
 
     async def _put(
-        self, task: Job, question: str, options: tuple[Any, ...], timeout: float | None, default: Any | UnsetType
+        self,
+        task: RunningTask,
+        question: str,
+        options: tuple[Any, ...],
+        timeout: float | None,
+        default: Any | UnsetType,
     ) -> Any:
-        query = Query(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=task.errand,
+        query = Question(
+            id=self._runtime.mint(),
+            at=self._runtime.now(),
+            correlation=task.correlation,
             question=question,
             options=options,
             timeout_seconds=timeout,
@@ -193,30 +203,30 @@ class Speech:
         )
         task.asking, task.answer = query, asyncio.get_running_loop().create_future()
         async with self.away(task):
-            self._mailbox.post(query)
+            self._outbox.enqueue(query)
             self.spoke(task)
             try:
                 answered = await task.answer
             finally:
                 task.asking = None
-                self._mailbox.settle(query.id)
+                self._outbox.settle(query.id)
         task.answers.append(answered)
         return answered.answer
 
     @asynccontextmanager
-    async def away(self, task: Job) -> AsyncIterator[None]:
+    async def away(self, task: RunningTask) -> AsyncIterator[None]:
         """While others are asked: somebody else may work meanwhile, and others' time is not the handler's."""
-        left, deadline = self._world.monotonic(), task.deadline
+        left, deadline = self._runtime.monotonic(), task.deadline
         task.deadline = None
-        self._places.leave(task)
+        self._slots.leave(task)
         try:
             yield
         except Exception:
-            await self._places.back(task)
+            await self._slots.back(task)
             raise
         else:
-            await self._places.back(task)
+            await self._slots.back(task)
         finally:
-            task.last_sign = self._world.monotonic()
+            task.last_sign = self._runtime.monotonic()
             if deadline is not None:
                 task.deadline = deadline + task.last_sign - left

@@ -1,17 +1,17 @@
-"""A piece of work as the desk keeps it: who runs it, what it asked, what was said of it. Its handler sees a `Task`."""
+"""A task as the runner keeps it: its run, its questions, its reports. The handler sees a `Task`."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dragoman.sdk.messages import Query, Work
+from dragoman.sdk.messages import Assignment, Question
 
 if TYPE_CHECKING:
     from dragoman.sdk.work.journal import Answered
 
 
-class Job:
+class RunningTask:
     __slots__ = (
         "_held",
         "_released",
@@ -20,8 +20,9 @@ class Job:
         "asked",
         "asking",
         "cancelled",
+        "correlation",
         "deadline",
-        "errand",
+        "execution",
         "handed_to",
         "input",
         "last_sign",
@@ -32,7 +33,6 @@ class Job:
         "receipt",
         "requests",
         "room",
-        "runner",
         "said",
         "spoken",
         "step",
@@ -45,23 +45,23 @@ class Job:
         "work",
     )
 
-    def __init__(self, work: Work, given: dict[str, Any], print: str) -> None:
+    def __init__(self, work: Assignment, given: dict[str, Any], print: str) -> None:
         self.work = work
         self.input = given
-        self.errand = work.errand
+        self.correlation = work.correlation
         """Of the request that the result will answer: the last one of `requests`."""
-        self.requests = [work.errand.request_id]
+        self.requests = [work.correlation.request_id]
         self.print = print
         """What identifies the content of that request."""
         self.receipt = work.receipt
         """What acknowledges the work, as long as nothing was said about it."""
-        self.runner: asyncio.Task[None] | None = None
+        self.execution: asyncio.Task[None] | None = None
         self.deadline: float | None = None
         self.overdue = False
         self.cancelled = False
         self.handed_to: str | None = None
         self.place: asyncio.Future[None] | None = None
-        """Where it waits for a free one (`places`)."""
+        """Where it waits for a free one (`slots`)."""
         # What it told.
         self.percent = 0
         self.step: str | None = None
@@ -81,7 +81,7 @@ class Job:
         self.asked = 0
         """How many questions the handler has come to, of which the first ones may have answers already."""
         self.turn = asyncio.Lock()
-        self.asking: Query | None = None
+        self.asking: Question | None = None
         self.answer: asyncio.Future[Answered] | None = None
         self.waits = 0
         """For other agents."""
@@ -90,7 +90,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        return self.errand.task_id
+        return self.correlation.task_id
 
     @property
     def type(self) -> str:
@@ -98,7 +98,7 @@ class Job:
 
     @property
     def trace_id(self) -> str:
-        return self.errand.trace_id.replace("-", "")
+        return self.correlation.trace_id.replace("-", "")
 
     @property
     def is_held(self) -> bool:

@@ -13,26 +13,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.sdk.work.running_task import Job
+    from dragoman.sdk.work.running_task import RunningTask
 
 
-class Places:
+class Slots:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken: set[Job] = set()
-        self._returning: deque[tuple[Job, Callable[[], None]]] = deque()
-        self._new: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._taken: set[RunningTask] = set()
+        self._returning: deque[tuple[RunningTask, Callable[[], None]]] = deque()
+        self._new: deque[tuple[RunningTask, Callable[[], None]]] = deque()
 
-    def enter(self, task: Job, begin: Callable[[], None]) -> None:
+    def enter(self, task: RunningTask, begin: Callable[[], None]) -> None:
         """Begin, now or when there is a place; not if it is cancelled by then."""
         self._new.append((task, begin))
         self._fill()
 
-    def leave(self, task: Job) -> None:
+    def leave(self, task: RunningTask) -> None:
         self._taken.discard(task)
         self._fill()
 
-    async def back(self, task: Job) -> None:
+    async def back(self, task: RunningTask) -> None:
         """Go on, now or when there is a place."""
         task.place = place = asyncio.get_running_loop().create_future()
         self._returning.append((task, lambda: None if place.done() else place.set_result(None)))

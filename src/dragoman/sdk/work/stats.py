@@ -9,25 +9,25 @@ import time
 from datetime import datetime
 from typing import Any
 
-from dragoman.sdk.runtime import World
+from dragoman.sdk.runtime import Runtime
 
 SMOOTHING = 0.2
 """How much the newest piece of work counts in the average time."""
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-class Vitals:
+class WorkStats:
     """Counts since the agent began to serve."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._since = world.monotonic()
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._since = runtime.monotonic()
         self._last_look = (time.perf_counter(), time.process_time())
         self.done = 0
         self.failed = 0
         self.average_ms = 0.0
         self.last_error: datetime | None = None
-        self.beaten_at = world.now()
+        self.beaten_at = runtime.now()
         self.said: dict[str, Any] = {}
         """What the agent itself said of its state and usage: it holds until it says otherwise."""
         self.used = {"tokens_used": 0.0, "cost_usd": 0.0}
@@ -37,7 +37,7 @@ class Vitals:
         self.done += not failed
         self.failed += failed
         if failed:
-            self.last_error = self._world.now()
+            self.last_error = self._runtime.now()
         first = self.done + self.failed == 1
         self.average_ms += (seconds * 1000 - self.average_ms) * (1 if first else SMOOTHING)
         for name, amount in (usage or {}).items():
@@ -49,7 +49,7 @@ class Vitals:
 
     @property
     def uptime(self) -> float:
-        return self._world.monotonic() - self._since
+        return self._runtime.monotonic() - self._since
 
     def cpu_percent(self) -> float:
         """Of one processor, since the last look."""

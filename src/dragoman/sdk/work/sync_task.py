@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from dragoman.sdk.errors import Rejected
 from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
 from dragoman.sdk.work.facts import Facts
-from dragoman.sdk.work.running_task import Job
+from dragoman.sdk.work.running_task import RunningTask
 from dragoman.sdk.work.task import HANDOFF_DEADLINE, Task
 
 T = TypeVar("T")
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class SyncTask(Facts):
     """The task of a plain function: the same words, and each waits until it is done."""
 
-    def __init__(self, task: Task, job: Job, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(job)
+    def __init__(self, task: Task, running: RunningTask, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(running)
         self._task = task
         self._loop = loop
 

@@ -10,7 +10,7 @@
     unknown     a task in hand, without answer     begun anew: the old run is cancelled, then this one runs
     unknown     an answer to a task not in hand    the handler runs again, and gets all answers so far
 
-A desk knows no link and no protocol. It speaks through the mailbox, remembers in the journal, and lives in `world`.
+A runner knows no link and no protocol. It speaks through the outbox, remembers in the journal, and lives in `runtime`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Rejected
 from dragoman.sdk.excepthook import theirs
 from dragoman.sdk.links import Bring, Introduction
-from dragoman.sdk.messages import Decline, Errand, Outcome, Reply, Work
-from dragoman.sdk.runtime import World
+from dragoman.sdk.messages import Answer, Assignment, Correlation, Decline, Outcome
+from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.journal import Answered, Journal
-from dragoman.sdk.work.outbox import Mailbox
-from dragoman.sdk.work.reporter import Speech
-from dragoman.sdk.work.running_task import Job
+from dragoman.sdk.work.outbox import Outbox
+from dragoman.sdk.work.reporter import Reporter
+from dragoman.sdk.work.running_task import RunningTask
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.work.slots import Places
-from dragoman.sdk.work.stats import Vitals
+from dragoman.sdk.work.slots import Slots
+from dragoman.sdk.work.stats import WorkStats
 from dragoman.sdk.work.sync_task import SyncTask
 from dragoman.sdk.work.task import Task
 
@@ -52,131 +52,138 @@ MOST_ASKING = 1000
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
-class Desk:
+class TaskRunner:
     def __init__(
         self,
         who: Introduction,
         handlers: Mapping[str, Handler],
-        mailbox: Mailbox,
+        outbox: Outbox,
         journal: Journal,
-        world: World,
+        runtime: Runtime,
         bring: Bring | None = None,
     ) -> None:
         self._who = who
         self._handlers = handlers
-        self._mailbox = mailbox
+        self._outbox = outbox
         self._journal = journal
-        self._world = world
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
-        self._by_request: dict[str, Job] = {}
-        self._places = Places(who.concurrency)
+        self._by_request: dict[str, RunningTask] = {}
+        self._slots = Slots(who.concurrency)
         self._chores: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self.speech = Speech(mailbox, journal, world, self._places, bring)
-        self.vitals = Vitals(world)
-        self.tasks: dict[str, Job] = {}
+        self.reporter = Reporter(outbox, journal, runtime, self._slots, bring)
+        self.stats = WorkStats(runtime)
+        self.tasks: dict[str, RunningTask] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
         self.busy = asyncio.Event()
         """Set as soon as there is a task in hand; whoever waits for it clears it."""
 
     # --- requests ---
 
-    def take(self, work: Work, *, closing: bool = False) -> None:
+    def take(self, work: Assignment, *, closing: bool = False) -> None:
         """A request came. When `closing`, only what is in hand already is served; the rest is left to the hub."""
         handler = self._handlers.get(work.type)
         if handler is None:
             return self._refuse_unknown(work)
-        errand = work.errand
+        correlation = work.correlation
         print = _print(work)
-        known = self._by_request.get(errand.request_id)
+        known = self._by_request.get(correlation.request_id)
         if known is not None:
-            self._mailbox.acknowledge(work.receipt)
-            return self.speech.sign_of_life(known) if known.print == print else self._refuse_other_content(work)
-        done = self._journal.recall(errand.request_id)
+            self._outbox.acknowledge(work.receipt)
+            return self.reporter.sign_of_life(known) if known.print == print else self._refuse_other_content(work)
+        done = self._journal.recall(correlation.request_id)
         if done is not None:
-            self._mailbox.acknowledge(work.receipt)
-            return self._mailbox.post(done.outcome) if done.print == print else self._refuse_other_content(work)
-        if not work.is_new_round and (owed := self._owed(errand.task_id)) is not None:
-            self._mailbox.acknowledge(work.receipt)
-            return self._mailbox.post(owed)
-        in_hand = self.tasks.get(errand.task_id)
+            self._outbox.acknowledge(work.receipt)
+            return self._outbox.enqueue(done.outcome) if done.print == print else self._refuse_other_content(work)
+        if not work.is_new_round and (owed := self._owed(correlation.task_id)) is not None:
+            self._outbox.acknowledge(work.receipt)
+            return self._outbox.enqueue(owed)
+        in_hand = self.tasks.get(correlation.task_id)
         given, has_answer = _without_answer(work, handler, is_asking=in_hand is not None and in_hand.asking is not None)
         if in_hand is not None and has_answer:
-            self._mailbox.acknowledge(work.receipt)
+            self._outbox.acknowledge(work.receipt)
             return self._chore(self._go_on(in_hand, work, print))
         if closing:
             return None
         try:
             arguments = handler.bind(given)
         except BadInput as error:
-            self._mailbox.acknowledge(work.receipt)
-            return self._decline(work.errand, error.what, error.field)
-        task = Job(work, given, print)
-        task.last_sign = self._world.monotonic()
-        self._by_request[errand.request_id] = task
+            self._outbox.acknowledge(work.receipt)
+            return self._decline(work.correlation, error.what, error.field)
+        task = RunningTask(work, given, print)
+        task.last_sign = self._runtime.monotonic()
+        self._by_request[correlation.request_id] = task
         self.tasks[task.id] = task
         self.busy.set()
-        self._mailbox.acknowledge_soon(task)
+        self._outbox.acknowledge_soon(task)
         if in_hand is None and not has_answer and not self._journal.has_answers(task.id):
             return self._begin(task, handler, arguments)
         return self._chore(self._begin_after(in_hand, task, handler, arguments, has_answer))
 
     def _owed(self, task_id: str) -> Outcome | None:
         """The result of a task that the hub has not got yet, and so gave the work out again."""
-        return next((kept for kept in self._mailbox.about(task_id=task_id) if type(kept) is Outcome), None)
+        return next((kept for kept in self._outbox.about(task_id=task_id) if type(kept) is Outcome), None)
 
-    def _refuse_unknown(self, work: Work) -> None:
-        self._mailbox.acknowledge(work.receipt)
+    def _refuse_unknown(self, work: Assignment) -> None:
+        self._outbox.acknowledge(work.receipt)
         if work.type == HEALTH_CHECK:
-            return self._mailbox.post(self._outcome(work.errand, ends.Ending(exit_code=0, output="ok"), 0.0))
+            return self._outbox.enqueue(self._outcome(work.correlation, ends.Ending(exit_code=0, output="ok"), 0.0))
         decline = Decline(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=work.errand,
+            id=self._runtime.mint(),
+            at=self._runtime.now(),
+            correlation=work.correlation,
             kind="unsupported",
             message=f"{self._who.agent_id} does not do {work.type}",
             work_type=work.type,
             supported=self._who.work_types,
         )
-        return self._mailbox.post(decline)
+        return self._outbox.enqueue(decline)
 
-    def _refuse_other_content(self, work: Work) -> None:
-        self._decline(work.errand, "this request_id was used for other content before", "request_id")
+    def _refuse_other_content(self, work: Assignment) -> None:
+        self._decline(work.correlation, "this request_id was used for other content before", "request_id")
 
-    def _decline(self, errand: Errand, message: str, field: str | None) -> None:
-        id, at = self._world.mint(), self._world.now()
-        self._mailbox.post(Decline(id=id, at=at, errand=errand, kind="invalid", message=message, field=field))
+    def _decline(self, correlation: Correlation, message: str, field: str | None) -> None:
+        id, at = self._runtime.mint(), self._runtime.now()
+        self._outbox.enqueue(
+            Decline(id=id, at=at, correlation=correlation, kind="invalid", message=message, field=field)
+        )
 
     # --- running ---
 
-    def _begin(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
+    def _begin(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> None:
         def begin() -> None:
-            task.runner = self._loop.create_task(self._work(task, handler, arguments))
+            task.execution = self._loop.create_task(self._work(task, handler, arguments))
 
-        self._places.enter(task, begin)
+        self._slots.enter(task, begin)
 
     async def _begin_after(
-        self, previous: Job | None, task: Job, handler: Handler, arguments: dict[str, Any], has_answer: bool
+        self,
+        previous: RunningTask | None,
+        task: RunningTask,
+        handler: Handler,
+        arguments: dict[str, Any],
+        has_answer: bool,
     ) -> None:
         """Begin once an older run of the same task is over and the answers so far are known."""
         if previous is not None:
             self.drop(previous)
             self.tasks[task.id] = task
-            if previous.runner is not None:
-                await asyncio.wait({previous.runner})
+            if previous.execution is not None:
+                await asyncio.wait({previous.execution})
         if has_answer:
             await self._journal.answer(self._answered(task.work))
-        elif task.work.is_new_round and not self._journal.answered_by(task.id, task.errand.request_id):
+        elif task.work.is_new_round and not self._journal.answered_by(task.id, task.correlation.request_id):
             self._journal.forget_answers(task.id)
         task.answers = self._journal.answers(task.id)
         self._begin(task, handler, arguments)
 
-    async def _work(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> None:
-        began = self._world.monotonic()
+    async def _work(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> None:
+        began = self._runtime.monotonic()
         if handler.timeout is not None:
             task.deadline = began + handler.timeout
         said = trace.parse(task.work.traceparent)
-        trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._world.mint()), task.id))
+        trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._runtime.mint()), task.id))
         try:
             try:
                 ending = ends.returned(await self._call(task, handler, arguments))
@@ -199,24 +206,24 @@ class Desk:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
             if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for who has no words to read
                 ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)))
-            seconds = self._world.monotonic() - began
-            self.vitals.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
-            outcome = self._outcome(task.errand, ending, seconds, task.usage)
+            seconds = self._runtime.monotonic() - began
+            self.stats.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
+            outcome = self._outcome(task.correlation, ending, seconds, task.usage)
             remembered = outcome
             if not outcome.exit_code and not outcome.output and task.spoken:
                 # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
                 # nobody where the hub does not say what it has: it will ask again if it lost one.
                 remembered = msgspec.structs.replace(outcome, output="".join(task.spoken))
-                outcome = outcome if self._mailbox.protocol_capabilities.has_receipts else remembered
+                outcome = outcome if self._outbox.protocol_capabilities.has_receipts else remembered
             await self._journal.record(remembered, task.print, task.requests)
             if not task.cancelled:
-                self._mailbox.spoke_of(task)
-                self._mailbox.post(outcome)
+                self._outbox.spoke_of(task)
+                self._outbox.enqueue(outcome)
         finally:
             self._discharge(task)
-            self._places.leave(task)
+            self._slots.leave(task)
 
-    def _failed(self, task: Job, handler: Handler, error: BaseException) -> ends.Ending:
+    def _failed(self, task: RunningTask, handler: Handler, error: BaseException) -> ends.Ending:
         ending = ends.raised(error)
         if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
@@ -226,12 +233,12 @@ class Desk:
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 
-    async def _call(self, task: Job, handler: Handler, arguments: dict[str, Any]) -> Any:
+    async def _call(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
             if handler.takes_task:
-                return await handler.function(Task(self.speech, task), **arguments)
+                return await handler.function(Task(self.reporter, task), **arguments)
             return await handler.function(**arguments)
-        first = (SyncTask(Task(self.speech, task), task, self._loop),) if handler.takes_task else ()
+        first = (SyncTask(Task(self.reporter, task), task, self._loop),) if handler.takes_task else ()
         return await self.in_thread(lambda: handler.function(*first, **arguments))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
@@ -242,12 +249,12 @@ class Desk:
         return await self._loop.run_in_executor(self._threads, lambda: context.run(_carried, call))
 
     def _outcome(
-        self, errand: Errand, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
+        self, correlation: Correlation, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
     ) -> Outcome:
         return Outcome(
-            id=self._world.mint(),
-            at=self._world.now(),
-            errand=errand,
+            id=self._runtime.mint(),
+            at=self._runtime.now(),
+            correlation=correlation,
             exit_code=ending.exit_code,
             output=ending.output,
             result=ending.result,
@@ -256,22 +263,22 @@ class Desk:
             usage=usage,
         )
 
-    def drop(self, task: Job) -> None:
+    def drop(self, task: RunningTask) -> None:
         """The work is no longer wanted: neither its handler nor anything it said."""
         task.give_up()
-        for message in self._mailbox.about(task_id=task.id):
-            self.speech.accepted(message.id)
-        if task.runner is not None:
-            task.runner.cancel()
+        for message in self._outbox.about(task_id=task.id):
+            self.reporter.accepted(message.id)
+        if task.execution is not None:
+            task.execution.cancel()
         self._discharge(task)
 
-    def stop_late(self, task: Job) -> None:
+    def stop_late(self, task: RunningTask) -> None:
         """The handler has used up its time."""
         task.overdue = True
-        if task.runner is not None:
-            task.runner.cancel()
+        if task.execution is not None:
+            task.execution.cancel()
 
-    def _discharge(self, task: Job) -> None:
+    def _discharge(self, task: RunningTask) -> None:
         """The task is not ours any more."""
         for request_id in task.requests:
             if self._by_request.get(request_id) is task:
@@ -279,51 +286,53 @@ class Desk:
         if self.tasks.get(task.id) is task:
             del self.tasks[task.id]
 
-    def of_request(self, request_id: str) -> Job | None:
+    def of_request(self, request_id: str) -> RunningTask | None:
         return self._by_request.get(request_id)
 
     async def close(self) -> None:
         """Stop everything. What was not finished is the hub's to give out again."""
         for task in self.tasks.values():
             task.give_up()
-        runners = [task.runner for task in self.tasks.values() if task.runner is not None]
-        for runner in (*runners, *self._chores):
-            runner.cancel()
+        runners = [task.execution for task in self.tasks.values() if task.execution is not None]
+        for execution in (*runners, *self._chores):
+            execution.cancel()
         await asyncio.gather(*runners, *self._chores, return_exceptions=True)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- answers ---
 
-    def reply(self, reply: Reply) -> None:
+    def reply(self, reply: Answer) -> None:
         """An answer came to a question that a handler waits with."""
         task = self.tasks.get(reply.task_id)
         if task is None or task.asking is None or task.asking.id != reply.id or task.answer is None:
-            self._mailbox.acknowledge(reply.receipt)
+            self._outbox.acknowledge(reply.receipt)
             return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
-        now, question = self._world.now(), task.asking.question
+        now, question = self._runtime.now(), task.asking.question
         answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
         if reply.receipt is not None:
             return self._chore(self._answer(task, task.answer, answered, reply.receipt))
         return self._tell(task, task.answer, answered)
 
-    async def _answer(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered, receipt: str) -> None:
+    async def _answer(
+        self, task: RunningTask, waiting: asyncio.Future[Answered], answered: Answered, receipt: str
+    ) -> None:
         """An answer that the hub lets go of once we have it."""
         await self._journal.answer(answered)
-        self._mailbox.acknowledge(receipt)
+        self._outbox.acknowledge(receipt)
         self._tell(task, waiting, answered)
 
-    def _tell(self, task: Job, waiting: asyncio.Future[Answered], answered: Answered) -> None:
+    def _tell(self, task: RunningTask, waiting: asyncio.Future[Answered], answered: Answered) -> None:
         if not waiting.done():
             waiting.set_result(answered)
-            self.speech.sign_of_life_soon(task)
+            self.reporter.sign_of_life_soon(task)
 
-    async def _go_on(self, task: Job, work: Work, print: str) -> None:
+    async def _go_on(self, task: RunningTask, work: Assignment, print: str) -> None:
         """An answer came for work in hand. It comes as a new request, and the result will answer that."""
-        task.errand = work.errand
-        task.requests.append(work.errand.request_id)
+        task.correlation = work.correlation
+        task.requests.append(work.correlation.request_id)
         task.print = print
-        self._by_request[work.errand.request_id] = task
+        self._by_request[work.correlation.request_id] = task
         if task.asking is None or task.answer is None or task.answer.done():
             log.warning("task %s got an answer although it asks nothing; it is ignored", task.id)
             return
@@ -333,11 +342,11 @@ class Desk:
         await self._journal.answer(answered)
         self._tell(task, waiting, answered)
 
-    def _answered(self, work: Work) -> Answered:
+    def _answered(self, work: Assignment) -> Answered:
         return Answered(
-            task_id=work.errand.task_id,
-            request_id=work.errand.request_id,
-            at=self._world.now(),
+            task_id=work.correlation.task_id,
+            request_id=work.correlation.request_id,
+            at=self._runtime.now(),
             answer=work.answer,
             question=work.question,
         )
@@ -356,14 +365,14 @@ def _carried(call: Callable[[], Any]) -> Any:
         raise RuntimeError("the function raised StopIteration") from error
 
 
-def _print(work: Work) -> str:
+def _print(work: Assignment) -> str:
     """What identifies the content of a request."""
     files = [(file.name, file.mime_type, hashlib.blake2b(file.data).digest()) for file in work.files]
     content = [work.type, work.input, files] if files else [work.type, work.input]
     return hashlib.blake2b(_canonical(content), digest_size=16).hexdigest()
 
 
-def _without_answer(work: Work, handler: Handler, *, is_asking: bool) -> tuple[dict[str, Any], bool]:
+def _without_answer(work: Assignment, handler: Handler, *, is_asking: bool) -> tuple[dict[str, Any], bool]:
     """The input proper, and whether the request carries an answer.
 
     A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from tests.unit.sdk.a2acp.members import Bond, Member, MemoryEar, MemoryPost
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.a2acp.members import Bond, Member, MemoryPost, MemoryReceiver
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, Client
 from dragoman.protocols.a2acp import claims, codec, intents
@@ -26,7 +26,7 @@ from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Message, MessageType, Stamp
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.client import A2acpClient
-from dragoman.sdk.a2acp.identity import BROKER, Persona
+from dragoman.sdk.a2acp.identity import BROKER, Identity
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame
@@ -58,8 +58,8 @@ def _unfit(rule: str, what: str) -> Refusal:
 class MemoryBroker:
     """`lose`: so many answers to POSTs get lost after the message was taken. `refusals`: what is said next instead."""
 
-    def __init__(self, world: FakeWorld) -> None:
-        self.world = world
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self.runtime = runtime
         self.members: dict[str, Member] = {}
         self.policies: list[DomainPolicy] = []
         self.bonds: dict[str, Bond] = {}
@@ -85,7 +85,7 @@ class MemoryBroker:
 
     def channels(self, id: str) -> tuple[MemoryPost, Callable[[], Channel]]:
         post = MemoryPost(self, self.members[id])
-        return post, lambda: Channel(post, MemoryEar(self, self.members[id]))
+        return post, lambda: Channel(post, MemoryReceiver(self, self.members[id]))
 
     @asynccontextmanager
     async def serving(self, *agents: Agent) -> AsyncIterator[None]:
@@ -100,12 +100,12 @@ class MemoryBroker:
 
     def client(self, id: str, **more: Any) -> Client:
         post, dial = self.channels(id)
-        return Client(backend=A2acpClient(Persona(id, post, self.world, **more), dial), world=self.world)
+        return Client(backend=A2acpClient(Identity(id, post, self.runtime, **more), dial), runtime=self.runtime)
 
     def cut(self, id: str) -> None:
-        ear = self.members[id].ear
-        assert ear is not None
-        ear.frames.put_nowait(None)
+        receiver = self.members[id].receiver
+        assert receiver is not None
+        receiver.frames.put_nowait(None)
 
     # --- tokens ---
 
@@ -114,7 +114,7 @@ class MemoryBroker:
         given = grants.grant(request.requested_capabilities, member.allowed)
         if isinstance(given, Unfit):
             raise failure(msgspec.convert(_unfit("capability", given.message).payload(None)["error"], ErrorBody))
-        now = self.world.now()
+        now = self.runtime.now()
         until = now + timedelta(seconds=request.ttl)
         said = claims.Claims(
             sub=member.party.agent_id,
@@ -130,7 +130,7 @@ class MemoryBroker:
     # --- what agents say ---
 
     def heard(self, member: Member, frame: bytes) -> tuple[bool, bytes]:
-        now = self.world.now()
+        now = self.runtime.now()
         connection = Connection(Role.HUB, member.party, BROKER, memory=self._memory)
         (event,) = connection.receive(frame, now)
         if not isinstance(event, Received):
@@ -180,7 +180,7 @@ class MemoryBroker:
     def _discover(self, message: Message) -> bytes:
         asked = msgspec.convert(message.payload, intents.Discover)
         found = tuple(
-            intents.Offering(agent=member.party, capability=one, available=member.ear is not None)
+            intents.Offering(agent=member.party, capability=one, available=member.receiver is not None)
             for member in self.members.values()
             for one in member.capabilities.values()
             if asked.agent_id in (None, member.party.agent_id)
@@ -206,13 +206,13 @@ class MemoryBroker:
             target.party,
             contract_id=f"contract-{len(self.handshakes)}",
             collaboration_id=asked.collaboration_id or f"collaboration-{len(self.handshakes)}",
-            now=self.world.now(),
+            now=self.runtime.now(),
             mode=asked.mode,
             encrypt=asked.encrypt,
             seconds=self.lifetime,
             kid=f"kid-{len(self.handshakes)}",
         )
-        handshake = self.world.mint()
+        handshake = self.runtime.mint()
         self.handshakes[handshake] = message, contract, asked
         offer = intents.Offer(
             handshake_id=handshake,
@@ -231,7 +231,7 @@ class MemoryBroker:
             what = Refusal(code=Code.CONTRACT_VIOLATION, message=f"declined: {decision.reason}")
             self._tell(asked.source_agent, MessageType.ERROR, intents.INITIATE, what.payload(asked.thread))
             return b""
-        bond = self.bonds[contract.contract_id] = Bond(contract, self.world.now())
+        bond = self.bonds[contract.contract_id] = Bond(contract, self.runtime.now())
         if contract.security.encryption == "aes256":
             assert initiate.public_key is not None
             assert decision.public_key is not None
@@ -270,7 +270,7 @@ class MemoryBroker:
 
     def _terminate(self, member: Member, message: Message) -> bytes:
         asked = msgspec.convert(message.payload, intents.Terminate)
-        bond, now, me = self._of(asked.collaboration_id), self.world.now(), member.party.agent_id
+        bond, now, me = self._of(asked.collaboration_id), self.runtime.now(), member.party.agent_id
         bond.held = terms.change(bond.held, terms.Change.TERMINATE, now, by=me)
         body = intents.Terminated(collaboration_id=asked.collaboration_id, by=me, reason=asked.reason)
         self._tell(self._other(bond, me), MessageType.EVENT, intents.TERMINATE, intents.payload(body))
@@ -281,7 +281,7 @@ class MemoryBroker:
         bond, me = self._of(asked.collaboration_id), member.party.agent_id
         bond.public[me] = asked.public_key
         bond.keys.insert(0, msgspec.structs.replace(CollaborationKey.new(), kid=f"rotated-{len(bond.keys)}"))
-        bond.held = terms.rotate(bond.held, bond.keys[0].kid, self.world.now())
+        bond.held = terms.rotate(bond.held, bond.keys[0].kid, self.runtime.now())
         answer = b""
         for party in (member.party, self._other(bond, me)):
             grant = self._grant(bond, party.agent_id)
@@ -303,7 +303,7 @@ class MemoryBroker:
 
     def _route(self, message: Message) -> bytes:
         bond = self.bonds.get(message.contract_id or "")
-        refusal = terms.judge(None if bond is None else bond.held, message, self.world.now())
+        refusal = terms.judge(None if bond is None else bond.held, message, self.runtime.now())
         if refusal is not None:
             raise _No(refusal)
         assert bond is not None
@@ -355,10 +355,10 @@ class MemoryBroker:
 
     def _deliver(self, to: str, frame: bytes) -> None:
         member = self.members[to]
-        if member.ear is None:
+        if member.receiver is None:
             member.owed.append(frame)
         else:
-            member.ear.frames.put_nowait(Frame(frame, "delivery"))
+            member.receiver.frames.put_nowait(Frame(frame, "delivery"))
 
     def _reply(self, asked: Message, body: intents.Body) -> bytes:
         return codec.encode(codec.answer(asked, self._stamp(), intents.payload(body), source=BROKER))
@@ -368,7 +368,7 @@ class MemoryBroker:
         return codec.encode(made)
 
     def _stamp(self) -> Stamp:
-        return Stamp(self.world.mint(), self.world.now(), "broker")
+        return Stamp(self.runtime.mint(), self.runtime.now(), "broker")
 
     def count(self, intent: str, kind: MessageType = MessageType.REQUEST) -> int:
         return sum(message.intent == intent and message.message_type is kind for message in self.said)

@@ -26,7 +26,7 @@ class Member:
         self.party = party
         self.allowed = allowed
         self.capabilities: dict[str, Capability] = {}
-        self.ear: MemoryEar | None = None
+        self.receiver: MemoryReceiver | None = None
         self.owed: list[bytes] = []
 
 
@@ -39,7 +39,7 @@ class Bond:
         self.public: dict[str, str] = {}
 
 
-class MemoryEar:
+class MemoryReceiver:
     def __init__(self, broker: MemoryBroker, member: Member) -> None:
         self._broker, self._member = broker, member
         self.frames: asyncio.Queue[Frame | None] = asyncio.Queue()
@@ -47,7 +47,7 @@ class MemoryEar:
     async def open(self) -> None:
         if self._broker.is_down:
             raise LinkDown("nobody there")
-        self._member.ear = self
+        self._member.receiver = self
         for frame in self._member.owed:
             self.frames.put_nowait(Frame(frame, "again"))
         self._member.owed.clear()
@@ -63,8 +63,8 @@ class MemoryEar:
         self._broker.acked.extend(receipts)
 
     async def close(self) -> None:
-        if self._member.ear is self:
-            self._member.ear = None
+        if self._member.receiver is self:
+            self._member.receiver = None
 
 
 class MemoryPost:

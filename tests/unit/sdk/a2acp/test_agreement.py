@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit.sdk.a2acp.harness import MemoryBroker, soon
-from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.harness import FakeRuntime, settle
 
 from dragoman import Agent, HandshakeRequest, Misconfigured, Reject, Task, TaskCancelled, TaskFailed
 from dragoman.protocols.a2acp.contracts import DomainPolicy
@@ -33,8 +33,8 @@ class Dataset:
 
 
 @pytest.fixture
-def broker(world: FakeWorld) -> MemoryBroker:
-    made = MemoryBroker(world)
+def broker(runtime: FakeRuntime) -> MemoryBroker:
+    made = MemoryBroker(runtime)
     made.let_in("datasets", "clinic", allowed=())
     made.let_in("tester", "lab", allowed=("read:datasets",))
     made.policies.append(DomainPolicy(source_domain="lab", target_domain="clinic"))
@@ -42,8 +42,8 @@ def broker(world: FakeWorld) -> MemoryBroker:
 
 
 @pytest.fixture
-def datasets(world: FakeWorld) -> Agent:
-    agent = Agent("datasets", world=world)
+def datasets(runtime: FakeRuntime) -> Agent:
+    agent = Agent("datasets", runtime=runtime)
 
     @agent.task("provision", requires=("read:datasets",), timeout=30)
     async def provision(task: Task, kind: str, records: int = 1) -> Dataset:
@@ -143,14 +143,14 @@ async def test_a_rotated_key_is_used_by_both(broker: MemoryBroker, datasets: Age
 
 
 async def test_a_contract_is_renewed_before_it_runs_out(
-    broker: MemoryBroker, datasets: Agent, world: FakeWorld
+    broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     broker.lifetime = 3600.0
     async with broker.serving(datasets), broker.client("tester") as hub:
         first = await soon(hub.contract("patient"))
-        await world.advance(3000)
+        await runtime.advance(3000)
         assert await soon(hub.contract("patient")) == first
-        await world.advance(300)
+        await runtime.advance(300)
         second = await soon(hub.contract("patient"))
         assert await soon(hub.call("patient", {"name": "B"})) == {"name": "B", "ward": "3"}
     assert second.contract_id != first.contract_id
@@ -212,19 +212,19 @@ async def test_who_may_not_is_told_by_the_auth_service(broker: MemoryBroker, dat
 
 
 async def test_a_retryable_refusal_is_tried_again_when_it_said(
-    broker: MemoryBroker, datasets: Agent, world: FakeWorld
+    broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
         await soon(hub.contract("count"))
         broker.refusals.append(Refusal(code=Code.RATE_LIMIT_EXCEEDED, message="slow", after=7, details={"kind": "x"}))
         calling = asyncio.ensure_future(hub.call("count", {"of": [1]}))
-        await world.advance(6.5)
+        await runtime.advance(6.5)
         assert not calling.done()
-        await world.advance(1)
+        await runtime.advance(1)
         assert await soon(calling) == 1
         broker.refusals += [Refusal(code=Code.TIMEOUT, message="late", details={"kind": "timeout"})] * 3
         calling = asyncio.ensure_future(hub.call("count", {"of": [1]}))
-        await world.advance(10)
+        await runtime.advance(10)
         with pytest.raises(TimedOut):
             await soon(calling)
         broker.refusals.append(Refusal(code=Code.SCHEMA_MISMATCH, message="no"))
@@ -232,18 +232,20 @@ async def test_a_retryable_refusal_is_tried_again_when_it_said(
             await soon(hub.call("count", {"of": [1]}))
 
 
-async def test_a_lost_answer_does_not_do_work_twice(broker: MemoryBroker, datasets: Agent, world: FakeWorld) -> None:
+async def test_a_lost_answer_does_not_do_work_twice(
+    broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
+) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
         await soon(hub.contract("count"))
         broker.lose = 1
         calling = asyncio.ensure_future(hub.call("count", {"of": [1, 2, 3]}))
-        await world.advance(5)
+        await runtime.advance(5)
         assert await soon(calling) == 3
     assert broker.count("count") == 1
 
 
 async def test_a_result_survives_a_broken_link_of_the_agent(
-    broker: MemoryBroker, datasets: Agent, world: FakeWorld
+    broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     gate = asyncio.Event()
 
@@ -261,7 +263,7 @@ async def test_a_result_survives_a_broken_link_of_the_agent(
         gate.set()
         await settle()
         broker.is_down = False
-        await world.advance(5)
+        await runtime.advance(5)
         assert await soon(calling) == "done"
 
 
@@ -287,20 +289,20 @@ async def test_a_cancel_reaches_the_handler(broker: MemoryBroker, datasets: Agen
 
 
 async def test_tokens_are_fetched_once_and_again_before_they_run_out(
-    broker: MemoryBroker, datasets: Agent, world: FakeWorld
+    broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
         await soon(hub.call("count", {"of": []}))
         before = len(broker.tokens)
         await soon(hub.call("count", {"of": []}))
         assert len(broker.tokens) == before
-        await world.advance(3000)
+        await runtime.advance(3000)
         await soon(hub.call("count", {"of": []}))
     assert [one.target_agent_id for one in broker.tokens[before:]] == ["datasets", "tester"]
 
 
 async def test_an_agent_calls_as_itself_and_the_trace_goes_on(broker: MemoryBroker, datasets: Agent) -> None:
-    lab = Agent("tester", world=datasets._world)
+    lab = Agent("tester", runtime=datasets._runtime)
     traces: list[str] = []
 
     @datasets.task("trace")
@@ -318,9 +320,9 @@ async def test_an_agent_calls_as_itself_and_the_trace_goes_on(broker: MemoryBrok
     assert mine == theirs == traces[0]
 
 
-async def test_keys_survive_a_restart_of_the_agent(broker: MemoryBroker, world: FakeWorld, tmp_path: Path) -> None:
+async def test_keys_survive_a_restart_of_the_agent(broker: MemoryBroker, runtime: FakeRuntime, tmp_path: Path) -> None:
     def made() -> Agent:
-        agent = Agent("datasets", world=world, state_dir=tmp_path)
+        agent = Agent("datasets", runtime=runtime, state_dir=tmp_path)
 
         @agent.task("patient", pii=True)
         async def patient(name: str) -> dict[str, Any]:
@@ -339,9 +341,9 @@ async def test_keys_survive_a_restart_of_the_agent(broker: MemoryBroker, world: 
 
 
 @pytest.mark.parametrize("mode", ["broker", "end-to-end"])
-async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, world: FakeWorld, mode: str) -> None:
+async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, runtime: FakeRuntime, mode: str) -> None:
     def made() -> Agent:
-        agent = Agent("datasets", world=world)
+        agent = Agent("datasets", runtime=runtime)
 
         @agent.task("patient", pii=True)
         async def patient(name: str) -> dict[str, Any]:
@@ -354,7 +356,7 @@ async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, wor
             await soon(hub.call("patient", {"name": "A"}, mode=mode))
         async with broker.serving(made()):
             calling = asyncio.ensure_future(hub.call("patient", {"name": "B"}, mode=mode))
-            await world.advance(1)
+            await runtime.advance(1)
             assert await soon(calling) == {"name": "B"}
     assert broker.count("initiate_handshake") == 2
 

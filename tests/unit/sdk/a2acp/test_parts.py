@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import pytest
 from tests.unit.sdk.a2acp.harness import MemoryBroker, soon
-from tests.unit.sdk.harness import FakeWorld
+from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman import Agent, Misconfigured, NotAllowed, TaskFailed
 from dragoman.protocols.a2acp import codec
@@ -24,7 +24,7 @@ from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Sta
 from dragoman.sdk.a2acp import payloads, token_cache
 from dragoman.sdk.a2acp.io import HttpPost
 from dragoman.sdk.a2acp.keyring import KeyRing, Pair, Unopened, path_for
-from dragoman.sdk.a2acp.token_cache import Purse
+from dragoman.sdk.a2acp.token_cache import TokenCache
 from dragoman.sdk.address import parse
 from dragoman.sdk.failures import FAILURES, AuthFailed, RateLimitExceeded
 from dragoman.sdk.links import LinkDown
@@ -38,32 +38,32 @@ A, B = (Party(agent_id=id, domain="d", version="1.0.0") for id in "ab")
 # -- tokens
 
 
-async def test_two_who_need_the_same_token_share_one_request(world: FakeWorld) -> None:
+async def test_two_who_need_the_same_token_share_one_request(runtime: FakeRuntime) -> None:
     asked: list[TokenRequest] = []
     gate = asyncio.Event()
 
     async def fetch(request: TokenRequest) -> TokenGrant:
         asked.append(request)
         await gate.wait()
-        until = world.now() + timedelta(seconds=request.ttl)
+        until = runtime.now() + timedelta(seconds=request.ttl)
         return TokenGrant(token=f"t{len(asked)}", expires_at=until)
 
-    tokens = Purse("a", world, fetch, ttl=100)
+    tokens = TokenCache("a", runtime, fetch, ttl=100)
     both = asyncio.gather(tokens.token("b", ("x", "y")), tokens.token("b", ("y", "x", "y")))
     await asyncio.sleep(0)
     gate.set()
     assert await soon(both) == ["t1", "t1"]
-    await world.advance(79)
+    await runtime.advance(79)
     assert await tokens.token("b", ("x", "y")) == "t1"
-    await world.advance(2)
+    await runtime.advance(2)
     assert await tokens.token("b", ("x", "y")) == "t2"
     tokens.forget("b")
     assert await tokens.token("b", ("x", "y")) == "t3"
     assert [one.requested_capabilities for one in asked] == [("x", "y")] * 3
 
 
-async def test_a_refused_token_is_asked_for_again(world: FakeWorld) -> None:
-    answers: list[Any] = [AuthFailed("no"), TokenGrant(token="t", expires_at=world.now() + timedelta(hours=1))]
+async def test_a_refused_token_is_asked_for_again(runtime: FakeRuntime) -> None:
+    answers: list[Any] = [AuthFailed("no"), TokenGrant(token="t", expires_at=runtime.now() + timedelta(hours=1))]
 
     async def fetch(request: TokenRequest) -> TokenGrant:
         answer = answers.pop(0)
@@ -71,7 +71,7 @@ async def test_a_refused_token_is_asked_for_again(world: FakeWorld) -> None:
             raise answer
         return msgspec.convert(answer, TokenGrant, from_attributes=True)
 
-    tokens = Purse("a", world, fetch)
+    tokens = TokenCache("a", runtime, fetch)
     with pytest.raises(AuthFailed):
         await tokens.token("b")
     assert await tokens.token("b") == "t"
@@ -88,17 +88,17 @@ def test_what_is_no_token_is_not_read() -> None:
 
 def contract() -> Contract:
     capability = Capability(intent="i", input_schema=True, pii=True)
-    return agree(capability, A, B, contract_id="k1", collaboration_id="c", now=FakeWorld().now(), kid="kid")
+    return agree(capability, A, B, contract_id="k1", collaboration_id="c", now=FakeRuntime().now(), kid="kid")
 
 
 def message(payload: dict[str, Any], encryption: Encryption = "none") -> Message:
-    stamp = Stamp("00000000-0000-4000-8000-000000000000", FakeWorld().now(), "t")
+    stamp = Stamp("00000000-0000-4000-8000-000000000000", FakeRuntime().now(), "t")
     kind = MessageType.REQUEST
     return codec.message(kind, stamp, source=A, target=B, intent="i", payload=payload, encryption=encryption)
 
 
-def ring(world: FakeWorld, me: str, key: CollaborationKey, path: Path | None = None) -> KeyRing:
-    held = KeyRing(world, me, path)
+def ring(runtime: FakeRuntime, me: str, key: CollaborationKey, path: Path | None = None) -> KeyRing:
+    held = KeyRing(runtime, me, path)
     pair = held.pair(contract())
     grant = granted(key, pair.public_key, Relation(collaboration="c", source="a", target="b"), me)
     held.agreed(contract(), grant)
@@ -106,9 +106,9 @@ def ring(world: FakeWorld, me: str, key: CollaborationKey, path: Path | None = N
     return held
 
 
-def test_what_one_seals_the_other_opens_and_nobody_changes_it(world: FakeWorld) -> None:
+def test_what_one_seals_the_other_opens_and_nobody_changes_it(runtime: FakeRuntime) -> None:
     key = CollaborationKey(kid="kid", secret=bytes(32))
-    one, other = ring(world, "a", key), ring(world, "b", key)
+    one, other = ring(runtime, "a", key), ring(runtime, "b", key)
     clear = message({"name": "Jane", "contract_id": "k1", "correlation_id": "x"})
     sealed = one.seal(clear)
     assert set(sealed) == {"alg", "kid", "nonce", "ciphertext", "contract_id", "correlation_id"}
@@ -123,34 +123,34 @@ def test_what_one_seals_the_other_opens_and_nobody_changes_it(world: FakeWorld) 
     assert "Jane" not in repr([one._ring, sealed])
 
 
-async def test_an_old_key_opens_for_a_while_after_a_rotation(world: FakeWorld) -> None:
+async def test_an_old_key_opens_for_a_while_after_a_rotation(runtime: FakeRuntime) -> None:
     old, new = (CollaborationKey(kid=kid, secret=bytes([n]) * 32) for n, kid in enumerate(("kid", "kid2")))
-    one, other = ring(world, "a", old), ring(world, "b", old)
+    one, other = ring(runtime, "a", old), ring(runtime, "b", old)
     before = one.seal(message({"n": 1, "contract_id": "k1"}))
     pair = Pair()
     other.replace("c", pair)
     other.take("c", granted(new, pair.public_key, Relation(collaboration="c", source="a", target="b"), "b"))
     assert other.open(message(before, "aes256"))["n"] == 1
     assert other.seal(message({"contract_id": "k1"}))["kid"] == "kid2"
-    await world.advance(601)
+    await runtime.advance(601)
     with pytest.raises(Unopened):
         other.open(message(before, "aes256"))
 
 
-def test_a_ring_is_kept_for_its_owner_only(world: FakeWorld, tmp_path: Path) -> None:
+def test_a_ring_is_kept_for_its_owner_only(runtime: FakeRuntime, tmp_path: Path) -> None:
     path = path_for(tmp_path, "b/../c")
     assert path == tmp_path / "keys" / "b_.._c.json"
     key = CollaborationKey(kid="kid", secret=bytes(range(32)))
-    held = ring(world, "b", key, path)
+    held = ring(runtime, "b", key, path)
     sealed = held.seal(message({"n": 1, "contract_id": "k1"}))
-    assert KeyRing(world, "b", path).open(message(sealed, "aes256"))["n"] == 1
+    assert KeyRing(runtime, "b", path).open(message(sealed, "aes256"))["n"] == 1
     path.chmod(0o644)
     with pytest.raises(Misconfigured, match="chmod 600"):
-        KeyRing(world, "b", path)
+        KeyRing(runtime, "b", path)
     path.chmod(0o600)
     path.write_text("?")
     with pytest.raises(Misconfigured, match="holds no keys"):
-        KeyRing(world, "b", path)
+        KeyRing(runtime, "b", path)
     held.forget("c")
     assert held.collaboration("k1") is None
 
@@ -223,25 +223,25 @@ async def test_personal_words_are_not_logged(
 
 
 @pytest.fixture
-def broker_of_two(world: FakeWorld) -> tuple[MemoryBroker, Agent]:
-    broker = MemoryBroker(world)
+def broker_of_two(runtime: FakeRuntime) -> tuple[MemoryBroker, Agent]:
+    broker = MemoryBroker(runtime)
     broker.let_in("a")
     broker.let_in("b")
-    return broker, Agent("b", world=world)
+    return broker, Agent("b", runtime=runtime)
 
 
-def test_a_version_is_a_semantic_one(world: FakeWorld) -> None:
-    from dragoman.sdk.a2acp.identity import Persona
+def test_a_version_is_a_semantic_one(runtime: FakeRuntime) -> None:
+    from dragoman.sdk.a2acp.identity import Identity
 
     with pytest.raises(Misconfigured, match=r"1\.2\.3"):
-        Persona("a", None, world, version="2")  # type: ignore[arg-type]
+        Identity("a", None, runtime, version="2")  # type: ignore[arg-type]
 
 
 # -- bytes
 
 
 def complaint(refusal: Refusal) -> bytes:
-    stamp = Stamp("00000000-0000-4000-8000-000000000000", FakeWorld().now(), "t")
+    stamp = Stamp("00000000-0000-4000-8000-000000000000", FakeRuntime().now(), "t")
     return codec.encode(codec.complaint(refusal, stamp, source=A, target=B, thread="x"))
 
 

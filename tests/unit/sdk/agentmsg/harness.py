@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.harness import FakeRuntime, settle
 from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
@@ -71,9 +71,9 @@ class FakePipe:
 class FakeAgentmsg(Hearsay[Message]):
     """Says what the test wants, and keeps what the agent says. `accepts`: it acknowledges what is to be kept."""
 
-    def __init__(self, world: FakeWorld, agent_id: str = "worker", *, confirms: bool = False) -> None:
+    def __init__(self, runtime: FakeRuntime, agent_id: str = "worker", *, confirms: bool = False) -> None:
         super().__init__()
-        self.world = world
+        self.runtime = runtime
         self.agent_id = agent_id
         self.confirms = confirms
         self.inbox = Inbox()
@@ -90,7 +90,7 @@ class FakeAgentmsg(Hearsay[Message]):
         return lambda: self.dial(memory)
 
     def dial(self, memory: Memory) -> Link:
-        return AgentmsgLink(FakePipe(self), self.world, memory)
+        return AgentmsgLink(FakePipe(self), self.runtime, memory)
 
     def dial_pipe(self) -> FakePipe:
         return FakePipe(self)
@@ -98,7 +98,7 @@ class FakeAgentmsg(Hearsay[Message]):
     # --- what the agent says ---
 
     def hear(self, pipe: FakePipe, frame: bytes) -> None:
-        for event in pipe.connection.receive(frame, self.world.now()):
+        for event in pipe.connection.receive(frame, self.runtime.now()):
             match event:
                 case Acknowledged():
                     self.acked.extend(event.message_ids)
@@ -122,7 +122,7 @@ class FakeAgentmsg(Hearsay[Message]):
     # --- what the hub says ---
 
     def stamp(self) -> Stamp:
-        return Stamp(self.world.mint(), self.world.now())
+        return Stamp(self.runtime.mint(), self.runtime.now())
 
     def say(self, payload: Record, *, sender: str = agentmsg.HUB, **more: Any) -> Message:
         message = codec.message(payload, self.stamp(), sender=sender, to=self.agent_id, **more)
@@ -141,7 +141,7 @@ class FakeAgentmsg(Hearsay[Message]):
 
     def assign(self, type: str, given: Any = None, *, task_id: str | None = None, **more: Any) -> Message:
         """`more`: fields of the task, the document's or not."""
-        task_id = task_id or self.world.mint()
+        task_id = task_id or self.runtime.mint()
         known = {name: value for name, value in more.items() if name in agentmsg.Assignment.__struct_fields__}
         task = agentmsg.Assignment(task_id=task_id, task_type=type, input=given or {}, **known)
         message = codec.message(agentmsg.TaskAssignment(task=task), self.stamp(), sender="hub", to=self.agent_id)
@@ -151,7 +151,7 @@ class FakeAgentmsg(Hearsay[Message]):
     def refuse(self, message: Message, error_type: ErrorType, words: str = "no") -> None:
         self.say(
             ErrorReport(
-                error_id=self.world.mint(),
+                error_id=self.runtime.mint(),
                 agent_id="hub",
                 error_type=error_type,
                 severity="medium",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, plain
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, RequestRefused, TaskCancelled, TaskFailed
 from dragoman.protocols.agentmsg import types as agentmsg
@@ -21,14 +21,14 @@ ASSIGN = "TASK_ASSIGNMENT"
 
 
 @pytest.fixture
-def hub(world: FakeWorld) -> FakeAgentmsg:
-    return FakeAgentmsg(world, "planner")
+def hub(runtime: FakeRuntime) -> FakeAgentmsg:
+    return FakeAgentmsg(runtime, "planner")
 
 
 @pytest.fixture
-async def client(hub: FakeAgentmsg, world: FakeWorld) -> AsyncIterator[Client]:
+async def client(hub: FakeAgentmsg, runtime: FakeRuntime) -> AsyncIterator[Client]:
     async with asyncio.timeout(PATIENCE):
-        async with Client(world=world, backend=AgentmsgClient("planner", hub.dial_pipe, world)) as client:
+        async with Client(runtime=runtime, backend=AgentmsgClient("planner", hub.dial_pipe, runtime)) as client:
             yield client
 
 
@@ -136,18 +136,18 @@ async def test_a_request_that_is_not_taken_is_raised(
 
 
 async def test_a_request_is_said_again_over_a_new_link_until_it_is_taken(
-    client: Client, hub: FakeAgentmsg, world: FakeWorld
+    client: Client, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     hub.accepts = False
     calling = asyncio.ensure_future(client.call("editor", "edit"))
     order = await hub.next(ASSIGN)
     hub.accepts = True
     hub.cut()
-    await world.advance(1)
+    await runtime.advance(1)
     await settle()
     assert hub.repeated == 1
     hub.cut()
-    await world.advance(1)
+    await runtime.advance(1)
     told = complete(hub, order, "done")
     hub.say_again(told)
     assert await calling == "done"
@@ -160,8 +160,8 @@ async def test_whoever_wants_work_of_a_client_is_told_that_it_does_none(client: 
     assert failed.payload.error.error_type is ErrorType.VALIDATION_ERROR
 
 
-async def test_a_hub_that_is_not_there_is_reported_at_once(hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_a_hub_that_is_not_there_is_reported_at_once(hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     hub.is_down = True
     with pytest.raises(HubUnreachable):
-        async with Client(world=world, backend=AgentmsgClient("planner", hub.dial_pipe, world)):
+        async with Client(runtime=runtime, backend=AgentmsgClient("planner", hub.dial_pipe, runtime)):
             pass

@@ -16,7 +16,7 @@ from dragoman.sdk.agentmsg.io import HttpMessages, refusal
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 
 ADDRESS = parse("agentmsg+http://127.0.0.1:1", "secret")
 REPORT = {
@@ -40,7 +40,7 @@ def pipe(answer: httpx2.Response) -> HttpMessages:
             await asyncio.Event().wait()
         return answer
 
-    return HttpMessages(ADDRESS, RealWorld(), transport=httpx2.MockTransport(serve))
+    return HttpMessages(ADDRESS, SystemRuntime(), transport=httpx2.MockTransport(serve))
 
 
 async def said(answer: httpx2.Response) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, Serving, plain
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.agentmsg import types as agentmsg
@@ -20,13 +20,15 @@ COMPLETE, FAILED, UPDATE, HELP = "TASK_COMPLETE", "TASK_FAILED", "TASK_UPDATE", 
 
 
 @pytest.fixture
-def hub(world: FakeWorld) -> FakeAgentmsg:
-    return FakeAgentmsg(world)
+def hub(runtime: FakeRuntime) -> FakeAgentmsg:
+    return FakeAgentmsg(runtime)
 
 
 @pytest.mark.parametrize("confirms", [False, True])
-async def test_work_is_done_acknowledged_and_its_result_told(agent: Agent, world: FakeWorld, confirms: bool) -> None:
-    hub = FakeAgentmsg(world, confirms=confirms)
+async def test_work_is_done_acknowledged_and_its_result_told(
+    agent: Agent, runtime: FakeRuntime, confirms: bool
+) -> None:
+    hub = FakeAgentmsg(runtime, confirms=confirms)
 
     @agent.on("add")
     async def add(task: Task, a: int, b: int = 1) -> dict:
@@ -37,7 +39,7 @@ async def test_work_is_done_acknowledged_and_its_result_told(agent: Agent, world
         register = await hub.next("REGISTER")
         order = hub.assign("add", {"a": 2})
         done = await hub.next(COMPLETE)
-        await world.advance(0.1)
+        await runtime.advance(0.1)
     assert plain(register.payload) == {
         "agent_id": "worker",
         "capabilities": [],
@@ -55,7 +57,7 @@ async def test_work_is_done_acknowledged_and_its_result_told(agent: Agent, world
     assert hub.acked == [f"delivery-{order.id}" if confirms else order.id]
 
 
-async def test_the_trace_of_the_work_goes_on(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_the_trace_of_the_work_goes_on(agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     seen: list[Any] = []
 
     @agent.on("look")
@@ -133,7 +135,7 @@ async def test_output_is_kept_until_acknowledged_and_bare_progress_is_not(agent:
 
 
 async def test_a_long_text_goes_in_pieces_whose_ids_stay_the_same(
-    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     text = "x" * (PIECE * 2 + 5)
     agent.on("write")(lambda: text)
@@ -144,7 +146,7 @@ async def test_a_long_text_goes_in_pieces_whose_ids_stay_the_same(
         first = [message.id for message in hub.said if message.type == UPDATE]
         hub.accepts = True
         hub.cut()
-        await world.advance(1)
+        await runtime.advance(1)
         await settle()
         assert hub.repeated == 4
     outputs = [message.payload.output for message in hub.said if message.type == UPDATE]
@@ -152,7 +154,7 @@ async def test_a_long_text_goes_in_pieces_whose_ids_stay_the_same(
     assert len(set(first)) == 3
 
 
-async def test_a_repeated_order_is_done_once(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_a_repeated_order_is_done_once(agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     runs: list[int] = []
 
     @agent.on("count")
@@ -163,11 +165,11 @@ async def test_a_repeated_order_is_done_once(agent: Agent, hub: FakeAgentmsg, wo
     async with Serving(agent, hub):
         order = hub.assign("count")
         await hub.next(COMPLETE)
-        await world.advance(0.1)
+        await runtime.advance(0.1)
         hub.say_again(order)
         await settle()
         hub.cut()
-        await world.advance(1)
+        await runtime.advance(1)
         hub.say_again(order)
         await settle()
     assert runs == [1]
@@ -175,43 +177,45 @@ async def test_a_repeated_order_is_done_once(agent: Agent, hub: FakeAgentmsg, wo
 
 
 async def test_a_result_is_said_again_until_it_is_acknowledged(
-    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on("say")(lambda: "hello")
     async with Serving(agent, hub):
         hub.accepts = False
         hub.assign("say")
         await hub.next(COMPLETE)
-        await world.advance(0.9)
-        await world.advance(1.9)
+        await runtime.advance(0.9)
+        await runtime.advance(1.9)
         assert hub.repeated == 2
         hub.accepts = True
-        await world.advance(4)
+        await runtime.advance(4)
         assert hub.repeated == 3
-        await world.advance(60)
+        await runtime.advance(60)
         assert hub.repeated == 3
 
 
-async def test_a_hub_that_never_acknowledges_is_dialled_anew(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_a_hub_that_never_acknowledges_is_dialled_anew(
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
+) -> None:
     agent.on("say")(lambda: "hello")
     async with Serving(agent, hub):
         hub.accepts = False
         hub.assign("say")
         await hub.next(COMPLETE)
-        await world.advance(30)
+        await runtime.advance(30)
         assert hub.dialled > 1
         hub.accepts = True
-        await world.advance(30)
+        await runtime.advance(30)
     assert hub.count(COMPLETE) == 1
     assert hub.repeated > 3
 
 
-async def test_a_result_survives_a_restart_and_is_told(world: FakeWorld, tmp_path: Path) -> None:
-    first = FakeAgentmsg(world)
+async def test_a_result_survives_a_restart_and_is_told(runtime: FakeRuntime, tmp_path: Path) -> None:
+    first = FakeAgentmsg(runtime)
     runs: list[int] = []
 
     def make() -> Agent:
-        agent = Agent("worker", world=world, state_dir=tmp_path)
+        agent = Agent("worker", runtime=runtime, state_dir=tmp_path)
 
         @agent.on("count")
         async def count() -> int:
@@ -224,17 +228,19 @@ async def test_a_result_survives_a_restart_and_is_told(world: FakeWorld, tmp_pat
         first.accepts = False
         order = first.assign("count")
         told = await first.next(COMPLETE)
-    again = FakeAgentmsg(world)
+    again = FakeAgentmsg(runtime)
     async with Serving(make(), again):
         assert (await again.next(COMPLETE)).id == told.id
         again.say_again(order)
         await settle()
-        await world.advance(1)
+        await runtime.advance(1)
     assert runs == [1]
     assert order.id in again.acked
 
 
-async def test_a_cancel_stops_the_work_and_a_pause_holds_it(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_a_cancel_stops_the_work_and_a_pause_holds_it(
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
+) -> None:
     started, stopped = asyncio.Event(), asyncio.Event()
     held: list[bool] = []
 
@@ -259,13 +265,13 @@ async def test_a_cancel_stops_the_work_and_a_pause_holds_it(agent: Agent, hub: F
             steered.append(hub.say(agentmsg.TaskUpdate(task_id=task_id, status=status), priority="high"))  # type: ignore[arg-type]
             await settle()
         await stopped.wait()
-        await world.advance(0.1)
+        await runtime.advance(0.1)
     assert held == [True, False]
     assert hub.count(COMPLETE) == hub.count(FAILED) == 0
     assert {message.id for message in steered} <= set(hub.acked)
 
 
-async def test_a_person_is_asked_through_the_hub(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_a_person_is_asked_through_the_hub(agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     @agent.on("ask")
     async def ask(task: Task) -> str:
         return f"{await task.ask('Shall I?', options=['yes', 'no'], timeout=60, default='no')}"
@@ -275,7 +281,7 @@ async def test_a_person_is_asked_through_the_hub(agent: Agent, hub: FakeAgentmsg
         asked = await hub.next(HELP)
         assert hub.trees[asked.id]["payload"]["options"] == ["yes", "no"]
         hub.cut()
-        await world.advance(1)
+        await runtime.advance(1)
         answer = hub.say(
             agentmsg.HelpResponse(
                 responder_id="person",
@@ -293,7 +299,7 @@ async def test_a_person_is_asked_through_the_hub(agent: Agent, hub: FakeAgentmsg
 
 
 async def test_a_refused_result_is_given_up_and_a_passing_refusal_is_not(
-    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on("say")(lambda: "hello")
     async with Serving(agent, hub):
@@ -302,22 +308,22 @@ async def test_a_refused_result_is_given_up_and_a_passing_refusal_is_not(
         told = await hub.next(COMPLETE)
         hub.refuse(told, ErrorType.RATE_LIMIT)
         await settle()
-        await world.advance(1.1)
+        await runtime.advance(1.1)
         assert hub.repeated == 1
         hub.refuse(told, ErrorType.VALIDATION_ERROR, "it is not yours")
         await settle()
-        await world.advance(60)
+        await runtime.advance(60)
         assert hub.repeated == 1
 
 
 async def test_it_shows_that_it_lives_as_often_as_the_hub_wants(
-    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on("say")(lambda: "hello")
     async with Serving(agent, hub):
         hub.say(agentmsg.Welcome(agent_id="worker", heartbeat_interval_ms=2000))
         first = await hub.next("STATUS_UPDATE")
-        await world.advance(10)
+        await runtime.advance(10)
     assert first.payload.status.state == "IDLE"
     assert hub.count("HEARTBEAT") + hub.count("STATUS_UPDATE") == 6
     assert hub.count("STATUS_UPDATE") == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeWorld
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime
 
 from dragoman import (
     Client,
@@ -25,14 +25,14 @@ from dragoman import (
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.api import ApiClient
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 
 ADDRESS = Address(protocol="api", transport="http", base="http://127.0.0.1:1", token="a" * 32)
 
 Script = Callable[[httpx2.Request], httpx2.Response]
 
 
-class Eager(FakeWorld):
+class Eager(FakeRuntime):
     """Sleeping takes no time here, but it is counted."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Eager(FakeWorld):
         await asyncio.sleep(0)
 
 
-def client_of(script: Script, world: Any = None) -> Client:
-    return Client(backend=ApiClient(ADDRESS, world or Eager(), transport=httpx2.MockTransport(script)))
+def client_of(script: Script, runtime: Any = None) -> Client:
+    return Client(backend=ApiClient(ADDRESS, runtime or Eager(), transport=httpx2.MockTransport(script)))
 
 
 def task(status: str = "completed", **more: Any) -> dict[str, Any]:
@@ -83,13 +83,13 @@ async def test_a_call_submits_once_waits_and_returns_the_result() -> None:
 
 
 async def test_patience_counts_from_when_the_hub_is_gone_and_not_from_the_question() -> None:
-    world, hub = Eager(), Hub(task("running"), httpx2.ReadError("killed"), task(result=1))
+    runtime, hub = Eager(), Hub(task("running"), httpx2.ReadError("killed"), task(result=1))
 
     def slow(request: httpx2.Request) -> httpx2.Response:
-        world.time += 59.0  # a poll may be kept open for longer than patience lasts
+        runtime.time += 59.0  # a poll may be kept open for longer than patience lasts
         return hub(request)
 
-    async with client_of(slow, world) as client, asyncio.timeout(PATIENCE):
+    async with client_of(slow, runtime) as client, asyncio.timeout(PATIENCE):
         assert await client.result("t1") == 1
 
 
@@ -106,11 +106,11 @@ async def test_a_repeated_submission_has_the_same_key() -> None:
         httpx2.ConnectError("refused"),
         httpx2.Response(202, json=task("queued")),
     )
-    world = Eager()
-    async with client_of(hub, world) as client:
+    runtime = Eager()
+    async with client_of(hub, runtime) as client:
         await client.submit("deployer", "run")
     keys = {request.headers.get("idempotency-key") for request in hub.requests if request.method == "POST"}
-    assert (len(keys), None in keys, len(world.slept)) == (1, False, 2)
+    assert (len(keys), None in keys, len(runtime.slept)) == (1, False, 2)
 
 
 async def test_failures_raise_with_their_facts() -> None:
@@ -181,17 +181,17 @@ async def test_refusals_become_exceptions() -> None:
 
 
 async def test_a_hub_never_reached_is_reported_at_once_and_one_that_went_away_is_waited_for() -> None:
-    world = Eager()
-    async with client_of(Hub(httpx2.ConnectError("refused")), world) as client:
+    runtime = Eager()
+    async with client_of(Hub(httpx2.ConnectError("refused")), runtime) as client:
         with pytest.raises(HubUnreachable, match="Is the hub running"):
             await client.task("t1")
-    assert world.slept == []
+    assert runtime.slept == []
     hub = Hub(task(), *[httpx2.ConnectError("refused")] * 200)
-    async with client_of(hub, world) as client:
+    async with client_of(hub, runtime) as client:
         await client.task("t1")
         with pytest.raises(HubUnreachable):
             await client.task("t1")
-    assert 120 < sum(world.slept) < 150  # a stop that waits for agents, and a start, fit in
+    assert 120 < sum(runtime.slept) < 150  # a stop that waits for agents, and a start, fit in
 
 
 def sse(*events: tuple[int, str], end: bool = False) -> bytes:
@@ -268,7 +268,7 @@ def test_the_synchronous_twin_calls_and_streams() -> None:
         {"questions": [{**question, "options": ["yes"]}], "next": "q"},
         {"questions": [{**question, "id": "r"}], "next": None},
     )
-    backend = ApiClient(ADDRESS, RealWorld(), transport=httpx2.MockTransport(hub))
+    backend = ApiClient(ADDRESS, SystemRuntime(), transport=httpx2.MockTransport(hub))
     with SyncClient(backend=backend) as client:
         assert client.call("deployer", "run") == [1]
         assert [event.kind for event in client.stream("deployer", "run")] == ["submitted", "completed"]

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, settle
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, settle
 
 from dragoman import Client, HubUnreachable, Misconfigured, RequestRefused, TaskCancelled, TaskFailed
 from dragoman.protocols.chiffon import chunks, codec, errors
@@ -26,18 +26,18 @@ from dragoman.sdk.chiffon.client import ChiffonClient
 
 
 @pytest.fixture
-def client(hub: FakeHub, world: FakeWorld) -> Client:
-    return Client(backend=ChiffonClient("planner", hub.dial_pipe, world))
+def client(hub: FakeHub, runtime: FakeRuntime) -> Client:
+    return Client(backend=ChiffonClient("planner", hub.dial_pipe, runtime))
 
 
 def answer(
     hub: FakeHub, request: Envelope[WorkRequest], payload: Payload, *, is_delivery: bool = True, **custom: Any
 ) -> str:
-    delivery = hub.world.mint()
+    delivery = hub.runtime.mint()
     hub.say(
         codec.envelope(
             payload,
-            Stamp(hub.world.mint(), hub.world.now()),
+            Stamp(hub.runtime.mint(), hub.runtime.now()),
             Correlation(request.request_id, request.trace_id),
             from_agent="deployer",
             to_agent="planner",
@@ -89,7 +89,7 @@ async def test_an_error_and_a_cancel_raise_too(client: Client, hub: FakeHub) -> 
     async with client, asyncio.timeout(PATIENCE):
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         request = await hub.next()
-        answer(hub, request, errors.timeout(attempted_retries=3, last_attempt=hub.world.now()))
+        answer(hub, request, errors.timeout(attempted_retries=3, last_attempt=hub.runtime.now()))
         with pytest.raises(TaskFailed) as caught:
             await calling
         assert (caught.value.code, caught.value.facts["attempted_retries"]) == (5001, 3)
@@ -106,7 +106,7 @@ async def test_a_request_without_receipt_is_said_again_with_the_same_ids(client:
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         first = await hub.next()
         hub.cut()
-        await hub.world.advance(1)
+        await hub.runtime.advance(1)
         again = await hub.next()
         assert again == first
         answer(hub, again, success(again, "done"))
@@ -122,9 +122,9 @@ async def test_an_accepted_request_is_not_said_again_and_its_result_comes_over_t
         await settle()
         hub.is_down = True
         hub.cut()
-        await hub.world.advance(20)
+        await hub.runtime.advance(20)
         hub.is_down = False
-        await hub.world.advance(20)
+        await hub.runtime.advance(20)
         assert hub.count("work_request") == 1
         answer(hub, request, success(request, "done"))
         assert await calling == "done"
@@ -150,9 +150,9 @@ async def test_a_hub_that_cannot_take_it_now_is_asked_again_later(client: Client
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         request = await hub.next()
         answer(hub, request, errors.resource_limit(limit_name="backlog", available=0, required=1), is_delivery=False)
-        await hub.world.advance(0.5)
+        await hub.runtime.advance(0.5)
         assert hub.nothing_more()
-        await hub.world.advance(0.6)
+        await hub.runtime.advance(0.6)
         again = await hub.next()
         assert again == request
         answer(hub, again, success(again, "done"))
@@ -187,16 +187,16 @@ async def test_what_is_delivered_twice_is_told_once(client: Client, hub: FakeHub
         task_id = asyncio.ensure_future(client.submit("deployer", "run"))
         request = await hub.next()
         said = WorkStatus(task_id=request.payload.task_id, status="running", progress_percent=20)
-        message_id = hub.world.mint()
+        message_id = hub.runtime.mint()
         for _ in range(2):
             hub.say(
                 codec.envelope(
                     said,
-                    Stamp(message_id, hub.world.now()),
+                    Stamp(message_id, hub.runtime.now()),
                     Correlation(request.request_id, request.trace_id),
                     from_agent="deployer",
                     to_agent="planner",
-                    x_custom_fields={"delivery_id": hub.world.mint()},
+                    x_custom_fields={"delivery_id": hub.runtime.mint()},
                 )
             )
         answer(hub, request, success(request))

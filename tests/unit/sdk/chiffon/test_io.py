@@ -26,10 +26,10 @@ from dragoman.sdk.chiffon.ws import WebSocketPipe
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from dragoman.wire.role import Role
 
-WORLD = RealWorld()
+WORLD = SystemRuntime()
 TOKEN = "a7f3d8c2e1b9f4a6c8e2d1b3f4a6c8e2"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg
-from tests.unit.sdk.harness import FakeWorld
+from tests.unit.sdk.harness import FakeRuntime
 
 
 @pytest.fixture
-def hub(world: FakeWorld) -> FakeAgentmsg:
-    return FakeAgentmsg(world)
+def hub(runtime: FakeRuntime) -> FakeAgentmsg:
+    return FakeAgentmsg(runtime)

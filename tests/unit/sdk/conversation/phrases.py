@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.unit.sdk.harness import FakeWorld
+from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import Priority, TaskConstraints, TaskContext
@@ -47,7 +47,7 @@ def appeal(help_type: str = "CODE_REVIEW") -> agentmsg.HelpRequest:
     )
 
 
-def offer(world: FakeWorld, task_type: str = "write", task_id: str = "t1") -> agentmsg.TaskHandoffRequest:
+def offer(runtime: FakeRuntime, task_type: str = "write", task_id: str = "t1") -> agentmsg.TaskHandoffRequest:
     return agentmsg.TaskHandoffRequest(
         task_id=task_id,
         from_agent="junior",
@@ -62,5 +62,5 @@ def offer(world: FakeWorld, task_type: str = "write", task_id: str = "t1") -> ag
             history=(),
         ),
         constraints=TaskConstraints(required_capabilities=()),
-        deadline=world.now() + timedelta(minutes=5),
+        deadline=runtime.now() + timedelta(minutes=5),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, Serving, plain
 from tests.unit.sdk.conversation.phrases import COMPLETE, FAILED, HANDOFF, offer
-from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.harness import FakeRuntime, settle
 
 from dragoman import Accept, Agent, HandoffRequest, Reject, Task
 from dragoman.protocols.agentmsg import types as agentmsg
@@ -34,13 +34,13 @@ async def test_a_task_that_was_handed_over_is_not_completed_here(agent: Agent, h
         response = agentmsg.TaskHandoffResponse(
             accepted=True,
             agent_id="senior",
-            estimated_completion=hub.world.now(),
+            estimated_completion=hub.runtime.now(),
             requirements=(),
             constraints=TaskConstraints(required_capabilities=()),
         )
         hub.say(response, correlation_id=asked.id)
         await settle()
-        await hub.world.advance(30)
+        await hub.runtime.advance(30)
         assert over == [(True, "senior", "senior")]
         assert hub.count(COMPLETE) == hub.count(FAILED) == hub.count("TASK_UPDATE") == 0
     said = plain(asked.payload)
@@ -78,7 +78,7 @@ async def test_a_handoff_that_nobody_wants_leaves_the_task_here(agent: Agent, hu
         hub.refuse(await hub.next(HANDOFF), ErrorType.RESOURCE_EXHAUSTED, "too many hops")
         await settle()
         for _ in range(12):
-            await hub.world.advance(1.1)
+            await hub.runtime.advance(1.1)
             last = [message for message in hub.said if message.type == HANDOFF][-1]
             hub.refuse(last, ErrorType.VALIDATION_ERROR, "too many hops")
             await settle()
@@ -86,7 +86,7 @@ async def test_a_handoff_that_nobody_wants_leaves_the_task_here(agent: Agent, hu
     assert done.payload.result == [False, "all busy", False, "too many hops"]
 
 
-async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgentmsg, world: FakeWorld) -> None:
+async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     seen: list[HandoffRequest] = []
     wrong: Any = object()
     verdicts = iter([True, False, Accept(requirements=("a quiet room",)), Reject("no time"), None, Reject(wrong)])
@@ -104,7 +104,7 @@ async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgent
     async with Serving(agent, hub):
         answers = []
         for _ in range(7):
-            asked = hub.say(offer(world), sender="junior")
+            asked = hub.say(offer(runtime), sender="junior")
             answer = await hub.next(HANDOFF)
             assert (answer.to, answer.answers, answer.payload.agent_id) == ("junior", asked.id, "worker")
             answers.append((answer.payload.accepted, answer.payload.error, answer.payload.requirements))
@@ -126,8 +126,10 @@ async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgent
     )
 
 
-async def test_without_a_handler_it_takes_what_it_does_and_has_room_for(world: FakeWorld, hub: FakeAgentmsg) -> None:
-    agent = Agent("worker", world=world, concurrency=1)
+async def test_without_a_handler_it_takes_what_it_does_and_has_room_for(
+    runtime: FakeRuntime, hub: FakeAgentmsg
+) -> None:
+    agent = Agent("worker", runtime=runtime, concurrency=1)
     go_on = asyncio.Event()
 
     @agent.on("write")
@@ -137,11 +139,11 @@ async def test_without_a_handler_it_takes_what_it_does_and_has_room_for(world: F
     async with Serving(agent, hub):
         answers = []
         for task_type in ("write", "paint"):
-            hub.say(offer(world, task_type), sender="junior")
+            hub.say(offer(runtime, task_type), sender="junior")
             answers.append((await hub.next(HANDOFF)).payload)
         hub.assign("write")
         await settle()
-        hub.say(offer(world), sender="junior")
+        hub.say(offer(runtime), sender="junior")
         answers.append((await hub.next(HANDOFF)).payload)
         go_on.set()
     assert [(one.accepted, one.error) for one in answers] == [
@@ -178,4 +180,4 @@ async def test_what_is_known_of_a_task_comes_with_it(agent: Agent, hub: FakeAgen
 
 
 def _renamed(hub: FakeAgentmsg, message: Message) -> Message:
-    return msgspec.structs.replace(message, id=hub.world.mint())
+    return msgspec.structs.replace(message, id=hub.runtime.mint())

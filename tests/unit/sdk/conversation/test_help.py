@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, Serving, plain
 from tests.unit.sdk.conversation.phrases import ANSWER, COMPLETE, HELP, appeal, helped
-from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeWorld, Running, settle
+from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running, settle
 
 from dragoman import Agent, Escalate, Help, HelpRequest, Misconfigured, RequestRefused, Resource, SyncTask, Task, Unable
 from dragoman.protocols.agentmsg.records import ErrorType
@@ -35,7 +35,7 @@ async def test_a_task_asks_for_help_and_goes_on_with_the_answer(agent: Agent, hu
     async with Serving(agent, hub):
         order = hub.assign("fix")
         asked = await hub.next(HELP)
-        await hub.world.advance(30)  # the handler's own time stands still meanwhile
+        await hub.runtime.advance(30)  # the handler's own time stands still meanwhile
         answer = hub.say(helped(asked, "a lock is taken twice"), sender="senior")
         done = await hub.next(COMPLETE)
         await settle()
@@ -130,11 +130,11 @@ async def test_help_that_cannot_be_had_says_so(
     assert done.payload.result == ends
 
 
-async def test_help_survives_a_restart_of_who_asked(world: FakeWorld, tmp_path: Path) -> None:
+async def test_help_survives_a_restart_of_who_asked(runtime: FakeRuntime, tmp_path: Path) -> None:
     answered = asyncio.Event()
 
     def make() -> Agent:
-        agent = Agent("worker", world=world, state_dir=tmp_path)
+        agent = Agent("worker", runtime=runtime, state_dir=tmp_path)
 
         @agent.on("fix")
         async def fix(task: Task) -> str:
@@ -144,13 +144,13 @@ async def test_help_survives_a_restart_of_who_asked(world: FakeWorld, tmp_path: 
 
         return agent
 
-    first = FakeAgentmsg(world)
+    first = FakeAgentmsg(runtime)
     async with Serving(make(), first), asyncio.timeout(PATIENCE):
         order = first.assign("fix")
         first.say(helped(await first.next(HELP), "so"), sender="senior")
         await answered.wait()
         await first.next(HELP)
-    second = FakeAgentmsg(world)
+    second = FakeAgentmsg(runtime)
     async with Serving(make(), second):
         second.assign("fix", task_id=order.payload.task.task_id, attempt=2)
         asked = await second.next(HELP)
@@ -160,8 +160,8 @@ async def test_help_survives_a_restart_of_who_asked(world: FakeWorld, tmp_path: 
     assert done.payload.result == "so, then rest"
 
 
-async def test_where_agents_do_not_converse_the_error_says_who_can(agent: Agent, world: FakeWorld) -> None:
-    chiffon = FakeHub(world)
+async def test_where_agents_do_not_converse_the_error_says_who_can(agent: Agent, runtime: FakeRuntime) -> None:
+    chiffon = FakeHub(runtime)
 
     @agent.on("fix")
     async def fix(task: Task) -> None:
@@ -270,12 +270,12 @@ async def test_several_answers_are_given_one_by_one(agent: Agent, hub: FakeAgent
     assert [(one.content, one.follow_up_required) for one in given] == [("first", True), ("last", False)]
 
 
-async def test_a_request_for_help_survives_a_restart_and_is_answered_once(world: FakeWorld, tmp_path: Path) -> None:
+async def test_a_request_for_help_survives_a_restart_and_is_answered_once(runtime: FakeRuntime, tmp_path: Path) -> None:
     runs: list[str] = []
     go_on = asyncio.Event()
 
     def make() -> Agent:
-        agent = Agent("worker", world=world, state_dir=tmp_path)
+        agent = Agent("worker", runtime=runtime, state_dir=tmp_path)
 
         @agent.on_help
         async def explain(request: HelpRequest) -> str:
@@ -285,20 +285,20 @@ async def test_a_request_for_help_survives_a_restart_and_is_answered_once(world:
 
         return agent
 
-    first = FakeAgentmsg(world)
+    first = FakeAgentmsg(runtime)
     async with Serving(make(), first), asyncio.timeout(PATIENCE):
         asked = first.say(appeal(), sender="junior")
         while not first.acked:  # the journal has it: from here on it cannot be lost
             await asyncio.sleep(0)
     go_on.set()
-    second = FakeAgentmsg(world)
+    second = FakeAgentmsg(runtime)
     async with Serving(make(), second), asyncio.timeout(PATIENCE):
         answer = await second.next(ANSWER)
         second.say_again(asked)
         while not second.acked:
             await asyncio.sleep(0)
         await settle()
-    third = FakeAgentmsg(world)
+    third = FakeAgentmsg(runtime)
     async with Serving(make(), third):
         await settle()
     assert answer.payload.request_id == asked.id
@@ -308,7 +308,7 @@ async def test_a_request_for_help_survives_a_restart_and_is_answered_once(world:
 
 
 async def test_an_answer_that_the_hub_does_not_want_is_given_up_and_a_passing_refusal_is_not(
-    agent: Agent, hub: FakeAgentmsg, world: FakeWorld
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on_help(lambda request: "so")
     async with Serving(agent, hub), asyncio.timeout(PATIENCE):
@@ -317,10 +317,10 @@ async def test_an_answer_that_the_hub_does_not_want_is_given_up_and_a_passing_re
         answer = await hub.next(ANSWER)
         hub.refuse(answer, ErrorType.RATE_LIMIT)
         await settle()
-        await world.advance(1.1)
+        await runtime.advance(1.1)
         assert hub.repeated == 1
         hub.refuse(answer, ErrorType.VALIDATION_ERROR, "nobody waits for it")
         await settle()
         hub.cut()
-        await world.advance(60)
+        await runtime.advance(60)
     assert hub.repeated == 1

@@ -39,7 +39,7 @@ async def test_letters_are_heard_by_their_type_and_once(agent: Agent, hub: FakeA
 
 
 def _trouble(hub: FakeAgentmsg) -> Any:
-    return report(ErrorType.NETWORK_ERROR, "broken", id=hub.world.mint(), agent="peer", details={})
+    return report(ErrorType.NETWORK_ERROR, "broken", id=hub.runtime.mint(), agent="peer", details={})
 
 
 async def test_an_agent_tells_others_something(agent: Agent, hub: FakeAgentmsg) -> None:
@@ -84,7 +84,7 @@ async def test_what_cannot_be_told_is_the_callers_mistake_and_is_not_kept(agent:
                 await agent.status(**said)
         hub.cut()  # what is kept is said again over the next link
         await settle()
-        await hub.world.advance(10)
+        await hub.runtime.advance(10)
         await agent.status()
         assert (await hub.next("STATUS_UPDATE")).payload.resource_usage.cost_usd == 0
 
@@ -92,7 +92,7 @@ async def test_what_cannot_be_told_is_the_callers_mistake_and_is_not_kept(agent:
 async def test_the_status_is_filled_in_and_what_was_said_holds(agent: Agent, hub: FakeAgentmsg) -> None:
     @agent.on("work")
     async def work(task: Task, fail: bool) -> None:
-        await hub.world.sleep(2)
+        await hub.runtime.sleep(2)
         if fail:
             raise ValueError("no")
         task.used(tokens=7)
@@ -101,7 +101,7 @@ async def test_the_status_is_filled_in_and_what_was_said_holds(agent: Agent, hub
         for fail in (False, True):
             hub.assign("work", {"fail": fail})
             await settle()
-            await hub.world.advance(2)
+            await hub.runtime.advance(2)
         await settle()
         await agent.status("MAINTENANCE", tokens_remaining=500, next_available=60)
         said = (await hub.next("STATUS_UPDATE")).payload

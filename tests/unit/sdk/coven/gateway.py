@@ -28,13 +28,13 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.coven.channel import grpc
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from dragoman.wire.role import Role
 
 T = TypeVar("T")
 
 
-class Hasty(RealWorld):
+class Hasty(SystemRuntime):
     """Pauses before a new try are short; what is meant for quiet times takes its time."""
 
     async def sleep(self, seconds: float) -> None:

@@ -110,7 +110,7 @@ class Hub:
 
 
 def client(gateway: Gateway, **more: Any) -> Client:
-    return Client(gateway.url, world=Hasty(), **more)
+    return Client(gateway.url, runtime=Hasty(), **more)
 
 
 TOLD: list[tuple[int, str, dict[str, Any]]] = [
@@ -282,7 +282,7 @@ async def test_the_synchronous_client_does_the_same(gateway: Gateway) -> None:
     Hub(gateway, STORY, [2])
 
     def call() -> tuple[Any, list[int]]:
-        with SyncClient(gateway.url, world=Hasty()) as caller:
+        with SyncClient(gateway.url, runtime=Hasty()) as caller:
             return caller.call("worker", "chat"), [event.seq for event in caller.stream("worker", "chat")]
 
     assert await asyncio.to_thread(call) == ({"n": 3}, [3, 4, 5, 6, 7])

@@ -14,7 +14,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 def worker(**more: Any) -> Agent:
-    return Agent("worker", world=Hasty(), **more)
+    return Agent("worker", runtime=Hasty(), **more)
 
 
 async def work(stream: Stream, request_id: str, type: str, input: Any = None, **more: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from tests.unit.sdk.harness import FakeWorld, settle
+from tests.unit.sdk.harness import FakeRuntime, settle
 from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
@@ -49,7 +49,7 @@ class FakeWire:
         self._arrived.put_nowait(arrived)
 
     def send(self, data: bytes) -> None:
-        for event in self.connection.receive(data, self._hub.world.monotonic()):
+        for event in self.connection.receive(data, self._hub.runtime.monotonic()):
             self._hub.hear(event)
 
     async def drain(self) -> None: ...
@@ -61,10 +61,10 @@ class FakeForge(Hearsay[Message]):
     """Says what the test wants, and keeps what the agent says. Requests in `answers` are answered as it says."""
 
     def __init__(
-        self, world: FakeWorld, *, is_lines: bool = True, encoding: Encoding = Encoding.JSON, is_child: bool = False
+        self, runtime: FakeRuntime, *, is_lines: bool = True, encoding: Encoding = Encoding.JSON, is_child: bool = False
     ) -> None:
         super().__init__()
-        self.world = world
+        self.runtime = runtime
         self.is_lines = is_lines
         self.encoding = encoding
         self.is_child = is_child
@@ -77,7 +77,7 @@ class FakeForge(Hearsay[Message]):
         }
 
     def dial(self) -> Link:
-        return ForgeLink(FakeWire(self), self.world, is_child=self.is_child)
+        return ForgeLink(FakeWire(self), self.runtime, is_child=self.is_child)
 
     def dial_wire(self) -> FakeWire:
         return FakeWire(self)
@@ -102,20 +102,20 @@ class FakeForge(Hearsay[Message]):
 
     def notify(self, payload: Payload, id: str | None = None, meta: dict[str, Any] | None = None) -> str:
         assert self.wire is not None
-        id = id or self.world.mint()
-        self.wire.deliver(self.wire.connection.notify(payload, Stamp(id, self.world.now()), meta=meta))
+        id = id or self.runtime.mint()
+        self.wire.deliver(self.wire.connection.notify(payload, Stamp(id, self.runtime.now()), meta=meta))
         return id
 
     def succeed(self, request: Message, payload: dict[str, Any]) -> None:
         assert self.wire is not None
         self._adopt(request)
-        stamp = Stamp(self.world.mint(), self.world.now())
+        stamp = Stamp(self.runtime.mint(), self.runtime.now())
         self.wire.deliver(self.wire.connection.succeed(request.id, payload, stamp))
 
     def fail(self, request: Message, error: ErrorBody) -> None:
         assert self.wire is not None
         self._adopt(request)
-        self.wire.deliver(self.wire.connection.fail(request.id, error, Stamp(self.world.mint(), self.world.now())))
+        self.wire.deliver(self.wire.connection.fail(request.id, error, Stamp(self.runtime.mint(), self.runtime.now())))
 
     def _adopt(self, request: Message) -> None:
         assert self.wire is not None
@@ -123,7 +123,7 @@ class FakeForge(Hearsay[Message]):
 
     def assign(self, type: str, given: dict[str, Any] | None = None, *, id: str | None = None, **task: Any) -> str:
         """Returns the task's id."""
-        task_id = str(task.pop("task_id", None) or self.world.mint())
+        task_id = str(task.pop("task_id", None) or self.runtime.mint())
         view = {"id": task_id, "type": type, "payload": given or {}, "attempt": 1, "submittedBy": "boss", **task}
         self.notify(forge.TaskAssigned(task_id=task_id, message="Task assigned.", task=view), id)
         return task_id

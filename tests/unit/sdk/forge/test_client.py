@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.sdk.forge.harness import FakeForge, plain
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import (
     Client,
@@ -32,15 +32,15 @@ NOON = datetime(2026, 1, 19, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def forge_hub(world: FakeWorld) -> FakeForge:
-    hub = FakeForge(world, is_lines=False)
+def forge_hub(runtime: FakeRuntime) -> FakeForge:
+    hub = FakeForge(runtime, is_lines=False)
     hub.answers[SUBMIT] = lambda _: {"task": {"id": "t1", "status": "queued"}}
     return hub
 
 
 @pytest.fixture
-def client(forge_hub: FakeForge, world: FakeWorld) -> Client:
-    return Client(backend=ForgeClient(forge_hub.dial_wire, world))
+def client(forge_hub: FakeForge, runtime: FakeRuntime) -> Client:
+    return Client(backend=ForgeClient(forge_hub.dial_wire, runtime))
 
 
 def updated(hub: FakeForge, status: Any, id: str | None = None, **said: Any) -> str:
@@ -126,7 +126,7 @@ async def test_refusals_raise_and_passing_ones_are_asked_again(client: Client, f
     forge_hub.answers[SUBMIT] = lambda _: next(answers)
     async with client, asyncio.timeout(PATIENCE):
         calling, first = await called(client, forge_hub)
-        await forge_hub.world.advance(3)
+        await forge_hub.runtime.advance(3)
         assert (await forge_hub.next(SUBMIT)) == first
         with pytest.raises(RequestRefused, match="nobody does it") as caught:
             await calling
@@ -165,7 +165,7 @@ async def test_a_task_without_answer_is_submitted_again_under_the_same_id(client
     async with client, asyncio.timeout(PATIENCE):
         calling, first = await called(client, forge_hub)
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         again = await forge_hub.next(SUBMIT)
         assert again == first
         forge_hub.succeed(again, {"task": {"id": "t1"}})
@@ -189,7 +189,7 @@ async def test_what_ended_while_the_link_was_down_is_seen_over_the_next(
     async with client, asyncio.timeout(PATIENCE):
         calling, _ = await called(client, forge_hub)
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         await forge_hub.next("request:get-task")
         await settle()
         if kind is None:
@@ -225,7 +225,7 @@ async def test_cancelling_and_looking(client: Client, forge_hub: FakeForge) -> N
 
 
 async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
-    client: Client, forge_hub: FakeForge, world: FakeWorld
+    client: Client, forge_hub: FakeForge, runtime: FakeRuntime
 ) -> None:
     """Whoever cancelled a task, or looked at one, waited for ever."""
     async with client, asyncio.timeout(PATIENCE):
@@ -237,14 +237,14 @@ async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
         await settle()
         forge_hub.answers["request:cancel-task"] = lambda _: {"task": {}}
         forge_hub.answers["request:get-task"] = lambda _: {"task": {"id": "t1", "status": "cancelled"}}
-        await world.advance(10)
+        await runtime.advance(10)
         await cancelling
         assert (await looking).status == "cancelled"
         assert (await forge_hub.next("request:cancel-task")).id == first.id
 
 
 async def test_a_task_that_cannot_be_looked_at_now_is_looked_at_later(
-    client: Client, forge_hub: FakeForge, world: FakeWorld
+    client: Client, forge_hub: FakeForge, runtime: FakeRuntime
 ) -> None:
     """Its end may have been told over the link that broke, and would not be told again."""
     busy = ErrorBody(code="INTERNAL_ERROR", message="not now", details={"retryable": True, "reason": "overloaded"})
@@ -253,7 +253,7 @@ async def test_a_task_that_cannot_be_looked_at_now_is_looked_at_later(
     async with client, asyncio.timeout(PATIENCE):
         calling, _ = await called(client, forge_hub)
         forge_hub.cut()
-        await world.advance(10)
+        await runtime.advance(10)
         assert await calling == {"a": 1}
 
 

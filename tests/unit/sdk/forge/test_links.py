@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.unit.sdk.forge.harness import PROGRESS, UPDATE, FakeForge, Serving
-from tests.unit.sdk.harness import PATIENCE, FakeWorld, settle
+from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.forge import types as forge
@@ -20,13 +20,13 @@ async def test_a_result_is_said_again_until_the_hub_has_it(agent: Agent, forge_h
         forge_hub.assign("say")
         first = await forge_hub.next(UPDATE)
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         again = await forge_hub.next(UPDATE)
         assert again == first
         forge_hub.succeed(again, {})
         await settle()
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
     assert forge_hub.count(UPDATE) == 2
     assert forge_hub.dialled == 3
 
@@ -56,9 +56,9 @@ async def test_refused_for_good_the_work_is_over_and_later_it_is_said_again(agen
     async with Serving(agent, forge_hub):
         forge_hub.assign("say")
         first = await forge_hub.next(UPDATE)
-        await forge_hub.world.advance(2)
+        await forge_hub.runtime.advance(2)
         assert (await forge_hub.next(UPDATE)) == first
-        await forge_hub.world.advance(60)
+        await forge_hub.runtime.advance(60)
     assert forge_hub.count(UPDATE) == 2
 
 
@@ -96,7 +96,7 @@ async def test_a_silent_handler_is_kept_alive_by_progress(agent: Agent, forge_hu
 
     async with Serving(agent, forge_hub):
         forge_hub.assign("run")
-        await forge_hub.world.advance(31)
+        await forge_hub.runtime.advance(31)
     assert forge_hub.count(PROGRESS) == 4  # at once, and every ten seconds
 
 
@@ -108,10 +108,10 @@ async def test_what_is_said_too_fast_waits_for_its_turn_in_order(agent: Agent, f
 
     async with Serving(agent, forge_hub):
         forge_hub.assign("count")
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         said = forge_hub.count(UPDATE)
         assert said < 300  # 180 at once, 90 a second from then on
-        await forge_hub.world.advance(5)
+        await forge_hub.runtime.advance(5)
     pieces = [m.payload.output for m in forge_hub.said if m.type == UPDATE and m.payload.status == "running"]
     assert "".join(pieces) == "".join(f"{n} " for n in range(500))
     assert forge_hub.said[-1].payload.status == "completed"
@@ -132,9 +132,9 @@ async def test_an_orchestrator_that_knows_no_registration_is_served_and_one_that
 
 
 async def test_a_child_that_is_told_to_end_finishes_what_it_has_and_takes_no_more(
-    agent: Agent, world: FakeWorld
+    agent: Agent, runtime: FakeRuntime
 ) -> None:
-    hub = FakeForge(world, is_child=True)
+    hub = FakeForge(runtime, is_child=True)
     go_on = asyncio.Event()
 
     @agent.on("run")
@@ -148,17 +148,17 @@ async def test_a_child_that_is_told_to_end_finishes_what_it_has_and_takes_no_mor
         hub.notify(forge.Shutdown(grace_period=10_000, reason="enough for today"))
         await settle()
         hub.assign("run")
-        await world.advance(1)
+        await runtime.advance(1)
         assert not serving.done()
         go_on.set()
         await hub.next(UPDATE)
-        await world.advance(0.1)
+        await runtime.advance(0.1)
         await serving
     assert hub.count(UPDATE) == 1
 
 
-async def test_a_child_that_does_not_finish_in_time_ends_all_the_same(agent: Agent, world: FakeWorld) -> None:
-    hub = FakeForge(world, is_child=True)
+async def test_a_child_that_does_not_finish_in_time_ends_all_the_same(agent: Agent, runtime: FakeRuntime) -> None:
+    hub = FakeForge(runtime, is_child=True)
     ended = asyncio.Event()
 
     @agent.on("run")
@@ -172,25 +172,25 @@ async def test_a_child_that_does_not_finish_in_time_ends_all_the_same(agent: Age
         hub.assign("run")
         await settle()
         hub.notify(forge.Shutdown(grace_period=10_000, reason="enough for today"))
-        await world.advance(8)
+        await runtime.advance(8)
         assert not serving.done()
-        await world.advance(1.5)
+        await runtime.advance(1.5)
         await serving
     assert ended.is_set()
 
 
 @pytest.mark.parametrize("hears", [True, False])
 async def test_a_child_whose_hub_is_gone_ends_without_waiting_for_receipts(
-    agent: Agent, world: FakeWorld, hears: bool
+    agent: Agent, runtime: FakeRuntime, hears: bool
 ) -> None:
-    hub = FakeForge(world, is_child=True)
+    hub = FakeForge(runtime, is_child=True)
     hub.answers[UPDATE] = lambda _: None
     agent.on("say")(lambda: "hello")
     async with Serving(agent, hub) as serving, asyncio.timeout(PATIENCE):
         hub.assign("say")
         await hub.next(UPDATE)
         hub.hang_up(hears=hears)
-        await world.advance(0.1)
+        await runtime.advance(0.1)
         await serving
     assert hub.dialled == 1
 
@@ -201,7 +201,7 @@ async def test_an_agent_elsewhere_outlives_the_hub(agent: Agent, forge_hub: Fake
         forge_hub.notify(forge.Shutdown())
         await settle()
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         assert not serving.done()
         forge_hub.assign("say")
         await forge_hub.next(UPDATE)

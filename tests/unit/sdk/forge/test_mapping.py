@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.sdk.forge.harness import PROGRESS, UPDATE, FakeForge, Serving, plain
-from tests.unit.sdk.harness import FakeWorld
+from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman import Agent, Task
 from dragoman.protocols.forge import types as forge
@@ -20,9 +20,9 @@ from dragoman.sdk.forge.mapping import PIECE
     ("is_lines", "encoding"), [(True, Encoding.JSON), (False, Encoding.JSON), (False, Encoding.MSGPACK)]
 )
 async def test_work_is_done_and_its_result_told(
-    agent: Agent, world: FakeWorld, is_lines: bool, encoding: Encoding
+    agent: Agent, runtime: FakeRuntime, is_lines: bool, encoding: Encoding
 ) -> None:
-    hub = FakeForge(world, is_lines=is_lines, encoding=encoding)
+    hub = FakeForge(runtime, is_lines=is_lines, encoding=encoding)
 
     @agent.on("add")
     async def add(a: int, b: int = 1) -> dict:

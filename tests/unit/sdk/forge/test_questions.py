@@ -27,7 +27,7 @@ async def test_a_question_is_a_request_and_its_response_the_answer(agent: Agent,
         question = await forge_hub.next(ASK)
         asked = {"taskId": id, "question": "Restart?", "options": ["yes", "no"], "timeout": 300000.0, "default": "no"}
         assert plain(question.payload) == asked
-        await forge_hub.world.advance(60)
+        await forge_hub.runtime.advance(60)
         assert forge_hub.count(PROGRESS) == 0  # nobody need show that he lives while a person is asked
         forge_hub.succeed(question, {"answer": "yes", "metadata": {}})
         update = await forge_hub.next(UPDATE)
@@ -71,7 +71,7 @@ async def test_a_question_is_asked_again_over_the_next_link_under_the_same_id(
         forge_hub.assign("deploy")
         first = await forge_hub.next(ASK)
         forge_hub.cut()
-        await forge_hub.world.advance(1)
+        await forge_hub.runtime.advance(1)
         again = await forge_hub.next(ASK)
         assert again == first
         forge_hub.succeed(again, {"answer": "no"})
@@ -85,5 +85,5 @@ async def test_an_agent_that_waits_for_a_person_may_leave_at_once(agent: Agent, 
         forge_hub.assign("deploy")
         await forge_hub.next(ASK)
         agent.stop()
-        await forge_hub.world.advance(0.1)
+        await forge_hub.runtime.advance(0.1)
         await serving

@@ -20,10 +20,10 @@ from dragoman.protocols.forge.events import Event, EventReceived, LogReceived, R
 from dragoman.protocols.forge.types import Message, Payload, Stamp
 from dragoman.sdk.forge.session import HungUp
 from dragoman.sdk.forge.stdio import StdioWire
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from dragoman.wire.role import Role
 
-WORLD = RealWorld()
+WORLD = SystemRuntime()
 FAKED = (
     '{"type":"event:progress","id":"e","timestamp":"2026-01-01T00:00:00Z",'
     '"payload":{"taskId":"t1","progress":1,"result":"faked"}}'

@@ -19,10 +19,10 @@ from dragoman.protocols.forge.types import Encoding, Stamp
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.forge.ws import WebSocketWire
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.runtime import RealWorld
+from dragoman.sdk.runtime import SystemRuntime
 from dragoman.wire.role import Role
 
-WORLD = RealWorld()
+WORLD = SystemRuntime()
 TOKEN = "a7f3d8c2e1b9f4a6c8e2d1b3f4a6c8e2"
 REFUSAL = b'{"type":"response:error","error":{"code":"UNAUTHORIZED","message":"nobody here has this token"}}'
 
