@@ -1,4 +1,4 @@
-"""A hub, a nursery or a child dies: nothing that a child started is left, and the work goes on."""
+"""A hub, a spawner or a child dies: nothing that a child started is left, and the work goes on."""
 
 from __future__ import annotations
 
@@ -49,36 +49,36 @@ def brood(kids: Kids, tmp_path: Path) -> list[int]:
 
 
 def test_killing_the_hub_leaves_no_child_and_no_grandchild(kids: Kids, brood: list[int]) -> None:
-    nursery = kids.nursery()
+    spawner = kids.spawner()
     kids.hub.kill()
-    until(lambda: not any(map(runs, (*brood, nursery))), "all of them die")
+    until(lambda: not any(map(runs, (*brood, spawner))), "all of them die")
 
 
-def test_killing_hub_and_nursery_at_once_leaves_nothing_after_the_next_start(kids: Kids, brood: list[int]) -> None:
-    os.kill(kids.nursery(), signal.SIGKILL)
+def test_killing_hub_and_spawner_at_once_leaves_nothing_after_the_next_start(kids: Kids, brood: list[int]) -> None:
+    os.kill(kids.spawner(), signal.SIGKILL)
     kids.hub.kill()
-    until(lambda: not runs(brood[0]), "the child dies with the nursery")
+    until(lambda: not runs(brood[0]), "the child dies with the spawner")
     kids.hub.start()
     until(lambda: not any(map(runs, brood)), "the next hub finds the rest")
 
 
 def test_stopping_the_hub_leaves_nothing(kids: Kids, brood: list[int]) -> None:
-    nursery = kids.nursery()
+    spawner = kids.spawner()
     assert kids.hub.stop() == 0
-    until(lambda: not any(map(runs, (*brood, nursery))), "all of them have ended")
+    until(lambda: not any(map(runs, (*brood, spawner))), "all of them have ended")
 
 
-def test_killing_the_nursery_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
+def test_killing_the_spawner_costs_an_attempt_and_no_more(kids: Kids, brood: list[int]) -> None:
     kids.run("w", *worker, restart="always", max_concurrent=2)
     kids.works("w", 1)
-    first = kids.nursery()
+    first = kids.spawner()
     held = kids.submit("w", hang=True)
     until(lambda: kids.hub.status(held) in ("assigned", "running"))
     os.kill(first, signal.SIGKILL)
     until(lambda: not any(map(runs, brood)), "its children and theirs die")
     until(lambda: kids.child("w")["restarts"] == 1, "and are started again")
     assert kids.done(kids.submit("w", n=0))["status"] == "completed"
-    assert kids.nursery() != first
+    assert kids.spawner() != first
     until(lambda: kids.hub.task(held)["attempts"] >= 2, "the order leaves again")
 
 
@@ -86,9 +86,9 @@ def test_nobody_is_left_a_zombie(kids: Kids) -> None:
     for number in range(20):
         kids.run(f"brief{number}", "sh", "-c", "sleep 0 & sleep 0 & exit 0")
     until(lambda: all(kids.state(f"brief{number}") == "stopped" for number in range(20)))
-    nursery = kids.nursery()
-    until(lambda: not zombies_of(nursery) and not zombies_of(kids.hub.pid))
-    until(lambda: not children_of(nursery), "nor left at all")
+    spawner = kids.spawner()
+    until(lambda: not zombies_of(spawner) and not zombies_of(kids.hub.pid))
+    until(lambda: not children_of(spawner), "nor left at all")
 
 
 def test_children_come_back_with_the_hub_and_their_work_goes_on(kids: Kids) -> None:
@@ -157,5 +157,5 @@ def test_the_hub_itself_has_no_children_but_its_helpers(kids: Kids) -> None:
     pid = kids.pid("w")
     found = stat(pid)
     assert found is not None
-    assert found[1] == kids.nursery()
+    assert found[1] == kids.spawner()
     assert pid not in children_of(kids.hub.pid)

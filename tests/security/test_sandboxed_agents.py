@@ -258,13 +258,13 @@ def test_attack_leave_a_link_in_its_home_and_follow_it(kids: Kids) -> None:
     until(lambda: kids.state("linker") == "crashed")
 
 
-def test_attack_kill_the_hub_its_nursery_and_another_agent(kids: Kids) -> None:
+def test_attack_kill_the_hub_its_spawner_and_another_agent(kids: Kids) -> None:
     kids.run("target", *worker)
-    numbers = (kids.pid("target"), kids.nursery(), kids.hub.pid)  # its nursery is there when it runs
+    numbers = (kids.pid("target"), kids.spawner(), kids.hub.pid)  # its spawner is there when it runs
     printed = attack(kids, "killer", *(f"attempt({pid}, lambda: os.kill({pid}, 9))" for pid in numbers))
     assert refused(printed), printed
     kids.works("target", 1)
-    assert kids.nursery() == numbers[1]
+    assert kids.spawner() == numbers[1]
 
 
 def test_attack_gain_privileges_or_look_into_other_processes(kids: Kids) -> None:

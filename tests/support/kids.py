@@ -55,9 +55,9 @@ class Kids:
         for number in range(times):
             assert self.done(self.submit(agent, n=number))["result"] == {"echo": {"n": number}, "attempt": 1}
 
-    def nursery(self) -> int:
+    def spawner(self) -> int:
         """The hub's child whose command line says so."""
         for pid in children_of(self.hub.pid):
-            if b"nursery.py" in command_of(pid):
+            if b"spawner.py" in command_of(pid):
                 return pid
-        raise AssertionError("no nursery")
+        raise AssertionError("no spawner")

@@ -12,7 +12,7 @@ import pytest
 from dragoman import durable
 from dragoman.core.ids import Instant
 from dragoman.stores.files import DirectoryFiles
-from dragoman.supervisor.vault import Vault
+from dragoman.supervisor.environment_files import EnvironmentFiles
 
 SOURCE = Path(durable.__file__).parent
 
@@ -66,7 +66,7 @@ async def test_a_kept_file_and_a_childs_values_are_on_the_disk_before_they_can_b
         ("sync", "files"),
     ]
     asked.clear()
-    Vault(tmp_path / "vault").keep({"A": "b"}, "x")
+    EnvironmentFiles(tmp_path / "vault").keep({"A": "b"}, "x")
     assert [call if call.startswith("sync") else call.split()[0] for call, _ in asked] == [
         "sync",
         "sync",
@@ -108,8 +108,8 @@ OTHERWISE = {
     "stores/memory.py": "a store that keeps nothing",
     "stores/sqlite/lock.py": "what it says is for people; the lock itself is the kernel's",
     "stores/sqlite/passed.py": "a ring, changed in place",
-    "supervisor/logbook.py": "logs of children, which may lose their last lines",
-    "supervisor/nursery.py": "a control file of the kernel",
+    "supervisor/child_log.py": "logs of children, which may lose their last lines",
+    "supervisor/spawner.py": "a control file of the kernel",
     "sdk/work/journal.py": "a log, and synced as one",
     "cli/ownhub.py": "a log, in a directory that is thrown away",
     "durable.py": "the one way",
@@ -153,5 +153,5 @@ def test_every_directory_that_must_last_is_made_in_the_one_way_that_survives_a_c
         "sandbox/launch.py",
         "sandbox/wasmtrials.py",
         "supervisor/child.py",
-        "supervisor/logbook.py",
+        "supervisor/child_log.py",
     }

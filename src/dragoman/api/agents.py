@@ -39,11 +39,11 @@ from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.supervisor.logbook import Entry, Log
-from dragoman.supervisor.recipe import DETAIL, ChildLimits, Recipe, State, contradiction, recipe_of
-from dragoman.supervisor.recipe import PROTOCOL as CHILD_PROTOCOL
+from dragoman.supervisor.child_log import ChildLog, Entry
 from dragoman.supervisor.restarts import Policy
-from dragoman.supervisor.supervisor import Declared
+from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, State, contradiction, spec_of
+from dragoman.supervisor.spec import PROTOCOL as CHILD_PROTOCOL
+from dragoman.supervisor.supervisor import ChildDeclaration
 from dragoman.wire.schema.library import SchemaError
 
 EVENTS_A_TASK = 100
@@ -164,7 +164,7 @@ def _child(context: Context, agent: Agent) -> ChildOut | None:
     found = None if context.children is None else context.children.report(agent.id)
     if found is None:
         return None
-    of = found.recipe
+    of = found.spec
     return ChildOut(
         state=found.state,
         since=rfc3339(found.since),
@@ -246,11 +246,11 @@ async def _run(context: Context, wanted: AgentIn) -> Response:
     if sum(map(len, wanted.command)) + sum(len(k) + len(v) for k, v in (wanted.env or {}).items()) > LONGEST_COMMAND:
         raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
     given = {field: value for field in CHILD_FIELDS if (value := getattr(wanted, field)) is not None and field != "env"}
-    recipe = Recipe(command=wanted.command, untrusted=wanted.untrusted, **given)
-    if (wrong := contradiction(recipe)) is not None:
+    spec = ChildSpec(command=wanted.command, untrusted=wanted.untrusted, **given)
+    if (wrong := contradiction(spec)) is not None:
         raise Problem(Kind.INVALID, wrong[1], field=wrong[0])
     profile, offers = Profile.of(wanted), offered(wanted.offers)
-    declared = Declared(id=wanted.agent_id, recipe=recipe, env=wanted.env or {}, profile=profile, offers=offers)
+    declared = ChildDeclaration(id=wanted.agent_id, spec=spec, env=wanted.env or {}, profile=profile, offers=offers)
     agent = await context.children.admit(declared)
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
@@ -291,7 +291,7 @@ async def remove(context: Context, request: Request) -> Response:
 async def rotate(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
     agent = find_agent(context, request)
-    if recipe_of(agent) is not None:
+    if spec_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
     await context.intake.execute(
@@ -333,14 +333,14 @@ async def logs(context: Context, request: Request) -> Response:
         lines += [log_line(event) for event in newest if not event.personal]
     told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
     if context.children is not None and not query.cursor:
-        told += map(_entry, await context.children.logbook.of(agent.id).tail(query.tail or query.limit))
+        told += map(_entry, await context.children.logs.of(agent.id).tail(query.tail or query.limit))
     told.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
     if query.tail:
         del told[: -query.tail]
     return respond(200, AgentLogs(logs=tuple(told), next=on))
 
 
-async def _printed(context: Context, kept: Log, query: LogsQuery) -> Response:
+async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> Response:
     after = query.after
     if query.cursor:
         if not (query.cursor.isascii() and query.cursor.isdigit()):

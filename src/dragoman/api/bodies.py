@@ -21,8 +21,8 @@ from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.server.request_memory import hold
-from dragoman.supervisor.recipe import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
 from dragoman.supervisor.restarts import Policy
+from dragoman.supervisor.spec import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 

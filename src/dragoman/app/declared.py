@@ -23,17 +23,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dragoman.supervisor.recipe import (
+from dragoman.supervisor.restarts import Policy
+from dragoman.supervisor.spec import (
     MODULES,
     AllowedFile,
     AllowedHost,
     ChildLimits,
-    Recipe,
+    ChildSpec,
     Variable,
     Word,
     contradiction,
 )
-from dragoman.supervisor.restarts import Policy
 from dragoman.wire.misfit import explain
 
 
@@ -67,12 +67,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     limits: ChildLimits = ChildLimits()
 
     def __post_init__(self) -> None:
-        found = contradiction(self.recipe())
+        found = contradiction(self.spec())
         if found is not None:
             raise ValueError(found[1])
 
-    def recipe(self) -> Recipe:
-        return Recipe(
+    def spec(self) -> ChildSpec:
+        return ChildSpec(
             command=self.command,
             cwd=self.cwd,
             pass_env=self.pass_env,

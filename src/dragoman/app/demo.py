@@ -33,8 +33,8 @@ from dragoman.core.model.agents import Agent, Profile
 from dragoman.core.model.tasks import QuestionStatus
 from dragoman.demo.roster import AGENTS, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, DemoAgent
 from dragoman.security.tokens import new_token, token_hash
-from dragoman.supervisor.recipe import Recipe
-from dragoman.supervisor.supervisor import Declared
+from dragoman.supervisor.spec import ChildSpec
+from dragoman.supervisor.supervisor import ChildDeclaration
 
 if TYPE_CHECKING:
     from dragoman.app.wiring import Running
@@ -146,9 +146,9 @@ async def under_the_hub(running: Running) -> None:
     script = Path(demo.__file__).with_name("scribe.mjs")
     command = (node, str(script)) if node else (sys.executable, "-P", "-m", "dragoman.demo", SCRIBE.name, SCRIBE.id)
     await running.children.admit(
-        Declared(
+        ChildDeclaration(
             id=SCRIBE.id,
-            recipe=Recipe(command=command, restart="on-failure", grace_seconds=STOP, origin="demo"),
+            spec=ChildSpec(command=command, restart="on-failure", grace_seconds=STOP, origin="demo"),
             profile=Profile(kind=SCRIBE.kind, name=SCRIBE.does, domain=DOMAIN),
         )
     )

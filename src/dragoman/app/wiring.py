@@ -57,7 +57,7 @@ from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits
 from dragoman.server.server import PortBusy, Serving, serve
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
-from dragoman.supervisor.supervisor import Declared, Supervisor
+from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
 
 if TYPE_CHECKING:
     from dragoman.server.coven.endpoint import CovenEndpoint
@@ -167,7 +167,7 @@ async def hub(
             data=Path(settings.data),
             tongue=lambda agent, log, whole: ForgeSession(forge, agent, log, whole_tasks=whole),
             task=store.task,
-            terms=settings.sandbox.terms(),
+            sandbox_rules=settings.sandbox.child_rules(),
         )
         auth = open_auth(settings, intake, clock)
         broker = open_broker(settings, intake, store, auth, vault, limits_of(settings), files)
@@ -274,7 +274,7 @@ def open_forge(
         measure=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
         request_seconds=of.request_seconds,
         condition=condition,
-        notebook=lambda agent: children().logbook.of(agent),
+        notebook=lambda agent: children().logs.of(agent),
     )
 
 
@@ -290,10 +290,10 @@ def open_agentmsg(settings: Settings, intake: Intake, store: Store, files: Files
     )
 
 
-def declared(settings: Settings) -> tuple[Declared, ...]:
+def declared(settings: Settings) -> tuple[ChildDeclaration, ...]:
     """What the configuration says of them."""
     return tuple(
-        Declared(id=one.id, recipe=one.recipe(), env=one.env, profile=Profile.of(one)) for one in settings.agents
+        ChildDeclaration(id=one.id, spec=one.spec(), env=one.env, profile=Profile.of(one)) for one in settings.agents
     )
 
 

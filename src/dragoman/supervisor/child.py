@@ -8,8 +8,8 @@ While it runs it has a link to the hub like any other agent: a `ConnectionLoop` 
 for the agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault
 (D6).
 
-One that nobody vouches for runs behind `walls` or not at all; the level in force stands in its row before it is given
-any work, and it is ended when it works on one task for too long (a2acp-D17).
+One that nobody vouches for runs behind `sandbox_policy` or not at all; the level in force stands in its row before it
+is given any work, and it is ended when it works on one task for too long (a2acp-D17).
 
 Stopping (D10): `notify:shutdown`, the grace period, SIGTERM and the end of its stdin, 5 s, SIGKILL, each to the whole
 process group.
@@ -35,68 +35,74 @@ from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload
 from dragoman.supervisor import restarts
-from dragoman.supervisor.channel import Ended, Handle, Launch
-from dragoman.supervisor.logbook import Log, Scribe
-from dragoman.supervisor.recipe import DETAIL, PROTOCOL, Recipe, State, environment
-from dragoman.supervisor.run import LAST_WORDS_SECONDS, TERM_SECONDS, Run, Surroundings
-from dragoman.supervisor.walls import NoWalls
+from dragoman.supervisor.child_log import ChildLog, TaskLogWriter
+from dragoman.supervisor.process import LAST_OUTPUT_SECONDS, TERM_SECONDS, ChildContext, ChildProcess
+from dragoman.supervisor.sandbox_policy import SandboxRefused
+from dragoman.supervisor.spawner_client import Ended, Handle, Launch
+from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, State, environment
 
 log = structlog.get_logger("dragoman.children")
 
 
 class Child:
-    """`gone` is called when the hub itself let go of the agent."""
+    """`on_removed` is called when the hub itself let go of the agent."""
 
     def __init__(
-        self, agent: AgentId, recipe: Recipe, log: Log, around: Surroundings, *, gone: Callable[[AgentId], None]
+        self,
+        agent: AgentId,
+        spec: ChildSpec,
+        log: ChildLog,
+        context: ChildContext,
+        *,
+        on_removed: Callable[[AgentId], None],
     ) -> None:
         self.agent = agent
-        self.recipe = recipe
+        self.spec = spec
         self.log = log
         self.pid: int | None = None
-        self.since: Instant = around.hub.now()
+        self.since: Instant = context.hub.now()
         self.restarts = 0
         self.last_end: Ended | None = None
         self.sandbox: str | None = None
-        self._around = around
-        self._hub = around.hub
-        self._gone = gone
-        self._scribe = Scribe(around.hub, agent)
+        self._context = context
+        self._hub = context.hub
+        self._on_removed = on_removed
+        self._task_log = TaskLogWriter(context.hub, agent)
         self._phase = State.INITIALIZING
         self._exits: tuple[restarts.Exit, ...] = ()
         self._stop = asyncio.Event()
-        self._farewell = ("stopping", 0.0)
-        self._run: Run | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._stop_request = ("stopping", 0.0)
+        self._run: ChildProcess | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> State:
         if self._phase is not State.IDLE:
             return self._phase
         agent = self._hub.agent(self.agent)
-        if self._run is not None and self._run.stuck:
+        if self._run is not None and self._run.is_stuck:
             return State.UNHEALTHY
         if agent is not None and agent.breaker.state is BreakerState.OPEN:
             return State.UNHEALTHY
         return State.BUSY if self._hub.load_of(self.agent) else State.IDLE
 
     def start(self) -> None:
-        self._life = asyncio.get_running_loop().create_task(self._live(), name=f"child {self.agent}")
+        self._task = asyncio.get_running_loop().create_task(self._run_until_stopped(), name=f"child {self.agent}")
 
     async def stop(self, reason: str, most: float | None = None) -> None:
         """Until nothing of it runs any more. It has its grace period, but not more than `most` seconds."""
-        if self._life is None:
+        if self._task is None:
             return
-        if not self._life.done():
+        if not self._task.done():
             self._move(State.STOPPING)
-        grace = self.recipe.grace(busy=bool(self._hub.load_of(self.agent)))
+        grace = self.spec.grace(busy=bool(self._hub.load_of(self.agent)))
         if most is not None:
             grace = min(grace, most)
-        self._farewell = (reason, grace)
+        self._stop_request = (reason, grace)
         self._stop.set()
         if self._run is not None:
             await self._run.end(reason, grace)
-        await asyncio.wait({self._life}, timeout=grace + 2 * TERM_SECONDS + LAST_WORDS_SECONDS)
+        await asyncio.wait({self._task}, timeout=grace + 2 * TERM_SECONDS + LAST_OUTPUT_SECONDS)
 
     def kill(self) -> None:
         """At once."""
@@ -105,16 +111,16 @@ class Child:
             self._run.signal(signal.SIGKILL)
 
     async def ended(self, seconds: float) -> None:
-        if self._life is not None:
-            await asyncio.wait({self._life}, timeout=seconds)
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=seconds)
 
     # -- life
 
-    async def _live(self) -> None:
+    async def _run_until_stopped(self) -> None:
         while not self._stop.is_set():
             self._move(State.INITIALIZING)
             try:
-                how = await self._once()
+                how = await self._run_once()
             except OSError as error:  # no descriptor, no memory: that may pass
                 how = Ended(failed=f"it cannot be started now: {error.strerror}")
             except Exception as error:  # a fault of ours must not end the agent for good, nor spin
@@ -124,11 +130,11 @@ class Child:
             if self._stop.is_set():
                 break
             now = self._hub.now()
-            last = restarts.Exit(at=now, clean=how.clean, hopeless=how.hopeless)
-            self._exits = (*restarts.remembered(self._exits, now), last)
-            verdict = restarts.verdict(self.recipe.restart, self._exits, now)
-            if not isinstance(verdict, restarts.Again):
-                self._say(f"{how}; not started again", level="info" if verdict == "stopped" else "error")
+            last = restarts.Exit(at=now, clean=how.clean, permanent=how.permanent)
+            self._exits = (*restarts.recent_exits(self._exits, now), last)
+            verdict = restarts.decide(self.spec.restart, self._exits, now)
+            if not isinstance(verdict, restarts.Restart):
+                self._log_from_hub(f"{how}; not started again", level="info" if verdict == "stopped" else "error")
                 log.log(
                     logging.INFO if verdict == "stopped" else logging.ERROR,
                     "child ended for good", agent=self.agent, how=str(how), state=verdict,
@@ -136,7 +142,9 @@ class Child:
                 self._move(State(verdict))
                 return
             seconds = max(0.0, (verdict.at - now) / SECOND)
-            self._say(f"{how}; started again in {seconds:g} s ({verdict.number} of {restarts.MOST})", level="warn")
+            self._log_from_hub(
+                f"{how}; started again in {seconds:g} s ({verdict.number} of {restarts.MOST})", level="warn"
+            )
             self.restarts += 1
             self._move(State.INITIALIZING)
             with contextlib.suppress(TimeoutError):
@@ -144,42 +152,42 @@ class Child:
                     await self._stop.wait()
         self._move(State.STOPPED)
 
-    async def _once(self) -> Ended:
-        recipe = self.recipe
+    async def _run_once(self) -> Ended:
+        spec = self.spec
         try:
-            values = await asyncio.to_thread(self._around.vault.fetch, recipe.vault) if recipe.vault else {}
-            own = recipe.cwd is None or recipe.confined
-            home = str(await asyncio.to_thread(self._home)) if own else str(recipe.cwd)
+            values = await asyncio.to_thread(self._context.environments.fetch, spec.vault) if spec.vault else {}
+            own = spec.cwd is None or spec.confined
+            home = str(await asyncio.to_thread(self._home)) if own else str(spec.cwd)
         except (OSError, ValueError) as error:
-            return Ended(failed=f"it cannot be prepared: {error}", hopeless=True)
+            return Ended(failed=f"it cannot be prepared: {error}", permanent=True)
         seconds: float | None = None
-        if recipe.confined:
-            env = environment(recipe, self.agent, values, self._around.environ, home=home)
+        if spec.confined:
+            env = environment(spec, self.agent, values, self._context.environ, home=home)
             try:
-                walled = await self._around.walls.around(recipe, home, env)
-                await self._held_by(walled.level)
-            except (NoWalls, Refused) as refused:
+                sandboxed = await self._context.sandbox_policy.start_plan(spec, home, env)
+                await self._record_sandbox(sandboxed.level)
+            except (SandboxRefused, Refused) as refused:
                 with contextlib.suppress(Refused):
-                    await self._held_by(None)
-                return Ended(failed=str(refused), hopeless=True)
-            launch, seconds = walled.launch, walled.task_seconds
+                    await self._record_sandbox(None)
+                return Ended(failed=str(refused), permanent=True)
+            launch, seconds = sandboxed.launch, sandboxed.task_seconds
         else:
             launch = Launch(
-                argv=recipe.command,
-                env=environment(recipe, self.agent, values, self._around.environ),
+                argv=spec.command,
+                env=environment(spec, self.agent, values, self._context.environ),
                 cwd=home,
-                limits=recipe.limits.for_the_kernel(),
-                privileges=recipe.privileges,
+                limits=spec.limits.for_the_kernel(),
+                privileges=spec.privileges,
             )
-        is_module = self.recipe.workload is Workload.WASM
-        self._run = run = Run(self, self._around, task_seconds=seconds, is_module=is_module)
+        is_module = self.spec.workload is Workload.WASM
+        self._run = run = ChildProcess(self, self._context, task_seconds=seconds, is_module=is_module)
         try:
-            return await self._oversee(run, await run.begin(launch))
+            return await self._supervise(run, await run.begin(launch))
         except BaseException:  # nobody would look after it
-            run.scrap()
+            run.discard()
             raise
 
-    async def _held_by(self, level: str | None) -> None:
+    async def _record_sandbox(self, level: str | None) -> None:
         """The level in force goes into the agent's row: what it is given from now on is given at this level."""
         self.sandbox = level
         agent = self._hub.agent(self.agent)
@@ -198,23 +206,23 @@ class Child:
             )
         )
 
-    async def _oversee(self, run: Run, handle: Handle) -> Ended:
+    async def _supervise(self, run: ChildProcess, handle: Handle) -> Ended:
         self.pid = await handle.started
         if self.pid is None:
-            run.abandon()
+            run.close_pipes()
             return await handle.ended
         self._move(State.STOPPING if self._stop.is_set() else State.IDLE)
         log.info("child started", agent=self.agent, pid=self.pid)
         await run.serve()
         if self._stop.is_set():  # asked to stop while it was about to start
-            await run.end(*self._farewell)
+            await run.end(*self._stop_request)
         how = await handle.ended
         log.info("child ended", agent=self.agent, how=str(how))
         await run.finish(how)
         return how
 
     def _home(self) -> Path:
-        home = self._around.homes / self.agent
+        home = self._context.homes / self.agent
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return home
 
@@ -224,24 +232,24 @@ class Child:
 
     # -- what it prints
 
-    def _say(self, message: str, *, level: str) -> None:
+    def _log_from_hub(self, message: str, *, level: str) -> None:
         """A line of the hub's own."""
-        self.keep(message, "hub", level=level)
+        self.add_log_line(message, "hub", level=level)
 
-    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
+    def add_log_line(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
         named = context.get("taskId") if context else None
-        task = TaskId(named) if isinstance(named, str) else self._scribe.current()
+        task = TaskId(named) if isinstance(named, str) else self._task_log.current()
         agent = self._hub.agent(self.agent)
         private = stream != "hub" and agent is not None and agent.does_personal_work
-        shown, around = (PERSONAL, None) if private else (message, context)
-        entry = self.log.add(self._hub.now(), stream, shown, level=level, task=task, context=around)
+        shown, context = (PERSONAL, None) if private else (message, context)
+        entry = self.log.add(self._hub.now(), stream, shown, level=level, task=task, context=context)
         if task is not None:
-            self._scribe.add(task, msgspec.structs.replace(entry, message=message, context=context or {}))
+            self._task_log.add(task, msgspec.structs.replace(entry, message=message, context=context or {}))
 
     def flush(self) -> None:
-        self._scribe.flush()
+        self._task_log.flush()
 
-    def let_go(self) -> None:
+    def agent_removed(self) -> None:
         """The hub hung up: the agent was removed."""
         if not self._stop.is_set():
-            self._gone(self.agent)
+            self._on_removed(self.agent)

@@ -1,8 +1,8 @@
 """A child's three streams on the event loop: what it prints, line by line and paced; what it is told, never waited for.
 
-An `Outlet` reads at most once a turn of the loop, hands on a bounded number of lines a turn, and stops reading for a
-moment when they came too thick (`pace`): the pipe then holds the child back. An `Inlet` writes what the pipe takes
-and keeps the rest; a child that does not read its stdin has no room, and what it is owed stays where it is.
+An `OutputPipe` reads at most once a turn of the loop, hands on a bounded number of lines a turn, and stops reading for
+a moment when they came too thick (`throttle`): the pipe then holds the child back. An `StdinPipe` writes what the pipe
+takes and keeps the rest; a child that does not read its stdin has no room, and what it is owed stays where it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dragoman.supervisor.pace import KIB, READ_BURST, READ_RATE, Bucket
+from dragoman.supervisor.throttle import KIB, READ_BURST, READ_RATE, TokenBucket
 from dragoman.wire.lines import Line, LineFraming
 
 AT_ONCE = 64 * 1024
@@ -31,7 +31,7 @@ SPACE_LAST = 0.05
 """The same, where the next message waits for it."""
 
 
-class Crowd:
+class ThrottledPipes:
     """How many outlets rest right now because they print too much."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Crowd:
         return max(1.0, self.resting / FEW)
 
 
-class Outlet:
+class OutputPipe:
     """Stdout or stderr. `take` gets every line, and says what it cost."""
 
     def __init__(
@@ -50,19 +50,19 @@ class Outlet:
         descriptor: int,
         take: Callable[[Line], float],
         *,
-        crowd: Crowd,
+        throttled: ThrottledPipes,
         ready: Callable[[Line], bool] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
         self._take = take
         self._ready = ready
-        self._crowd = crowd
+        self._throttled = throttled
         self._framing = LineFraming()
         self._lines: deque[Line] = deque()
-        self._bucket = Bucket(READ_RATE, READ_BURST, self._loop.time())
+        self._bucket = TokenBucket(READ_RATE, READ_BURST, self._loop.time())
         self._timer: asyncio.TimerHandle | None = None
-        self._drowned = False  # the timer is a rest
+        self._resting = False  # the timer is a rest
         self._reading = False
         self._stopped = False
         self._eof = False
@@ -129,11 +129,11 @@ class Outlet:
             if self._stopped or (self._ready is not None and not self._ready(self._lines[0])):
                 break
             cost += self._take(self._lines.popleft())
-        rest = self._bucket.spend(cost, self._loop.time()) * self._crowd.factor
+        rest = self._bucket.spend(cost, self._loop.time()) * self._throttled.factor
         if rest > 0:
             self.rests += 1
-            self._crowd.resting += 1
-            self._drowned = True
+            self._throttled.resting += 1
+            self._resting = True
             self._read(False)
             self._timer = self._loop.call_later(rest, self._due)
         else:
@@ -164,12 +164,12 @@ class Outlet:
             self._go_on()
 
     def _rested(self) -> None:
-        if self._drowned:
-            self._crowd.resting -= 1
-        self._timer, self._drowned = None, False
+        if self._resting:
+            self._throttled.resting -= 1
+        self._timer, self._resting = None, False
 
 
-class Inlet:
+class StdinPipe:
     """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
     read all that was written before the last `mark`; `refused` when it turns out that nobody will read there any more.
 

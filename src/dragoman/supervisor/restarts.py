@@ -31,32 +31,32 @@ PAUSES = (SECOND // 4, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND)
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     clean: bool
-    hopeless: bool = False
+    permanent: bool = False
 
 
-class Again(msgspec.Struct, frozen=True):
+class Restart(msgspec.Struct, frozen=True):
     """Start it at this moment. `number` counts the restarts of the last ten minutes, this one included."""
 
     at: Instant
     number: int
 
 
-Verdict = Again | Literal["stopped", "crashed"]
+Decision = Restart | Literal["stopped", "crashed"]
 
 
-def verdict(policy: Policy, exits: Sequence[Exit], now: Instant) -> Verdict:
+def decide(policy: Policy, exits: Sequence[Exit], now: Instant) -> Decision:
     """`exits` are this child's ends, the last one last; at least one."""
     last = exits[-1]
-    if last.hopeless:
+    if last.permanent:
         return "crashed"
     if policy == "never" or (policy == "on-failure" and last.clean):
         return "stopped" if last.clean else "crashed"
     recent = sum(now - exit.at < WITHIN for exit in exits)
     if recent > MOST:
         return "crashed"
-    return Again(Instant(now + PAUSES[max(0, recent - 1)]), max(1, recent))
+    return Restart(Instant(now + PAUSES[max(0, recent - 1)]), max(1, recent))
 
 
-def remembered(exits: Sequence[Exit], now: Instant) -> tuple[Exit, ...]:
+def recent_exits(exits: Sequence[Exit], now: Instant) -> tuple[Exit, ...]:
     """Those that can still matter."""
     return tuple(exit for exit in exits if now - exit.at < WITHIN)[-(MOST + 1) :]

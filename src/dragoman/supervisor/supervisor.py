@@ -1,11 +1,11 @@
 """All children of the hub: which there are, where each stands, and that none is left at the end.
 
-An agent is a child if its row says how it is started (`recipe.DETAIL` in its details). So children come back after a
+An agent is a child if its row says how it is started (`spec.DETAIL` in its details). So children come back after a
 restart of the hub, whoever added them; those of the configuration are held against what it says now.
 
     hub starts    leftovers of an earlier life are killed; declared agents are added, changed or removed; all start
     hub stops     `drain`: all are asked to end at once, and seen to
-    hub is killed the nursery kills everything (nursery.py)
+    hub is killed the spawner kills everything (spawner.py)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dragoman.core.model.agents import Agent, Offer, Profile
 from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Refused
-from dragoman.supervisor.channel import Nursery
 from dragoman.supervisor.child import Child
-from dragoman.supervisor.logbook import Log, Logbook
-from dragoman.supervisor.pipes import Crowd
-from dragoman.supervisor.recipe import DETAIL, PROTOCOL, Recipe, State, Terms, recipe_of
-from dragoman.supervisor.run import LogSink, Surroundings, Words
-from dragoman.supervisor.vault import Vault
-from dragoman.supervisor.walls import Walls
+from dragoman.supervisor.child_log import ChildLog, ChildLogs
+from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor.pipes import ThrottledPipes
+from dragoman.supervisor.process import ChildContext, LogSink, Words
+from dragoman.supervisor.sandbox_policy import SandboxPolicy
+from dragoman.supervisor.spawner_client import SpawnerClient
+from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, SandboxRules, State, spec_of
 
 log = structlog.get_logger("dragoman.children")
 
@@ -42,11 +42,11 @@ KILL_SECONDS = 5.0
 """For a killed child to be gone."""
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True):
+class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """An agent to be run, as somebody asked for it. `env` are the values."""
 
     id: str
-    recipe: Recipe
+    spec: ChildSpec
     env: Mapping[str, str] = {}
     profile: Profile = Profile()
     offers: tuple[Offer, ...] = ()
@@ -56,7 +56,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
         """Of all but the values of its environment: a hash would help whoever guesses at them."""
         plain = {
             "id": self.id,
-            "recipe": self.recipe,
+            "recipe": self.spec,
             "env": dict.fromkeys(sorted(self.env), ""),
             **msgspec.structs.asdict(self.profile),
             **({"offers": self.offers} if self.offers else {}),
@@ -72,13 +72,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     restarts: int
     last_end: str | None
-    recipe: Recipe
+    spec: ChildSpec
     sandbox: str | None
     """The level in force; None outside of one, also for what was refused."""
 
 
 class Supervisor:
-    """`data` is the hub's data directory. `task` says how a task stands; `terms` is the policy for untrusted agents."""
+    """`data` is the hub's data directory. `task` says how a task stands; `sandbox_rules` holds for untrusted agents."""
 
     def __init__(
         self,
@@ -87,91 +87,91 @@ class Supervisor:
         data: Path,
         tongue: Callable[[AgentId, LogSink, bool], Words],
         task: Callable[[TaskId], Awaitable[Task | None]],
-        terms: Terms | None = None,
+        sandbox_rules: SandboxRules | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         data = data.resolve()
         self._hub = hub
-        self._vault = Vault(data / "vault")
-        self.logbook = Logbook(data / "logs")
-        self.nursery = Nursery(_mark(data))
-        self._around = Surroundings(
+        self._environments = EnvironmentFiles(data / "vault")
+        self.logs = ChildLogs(data / "logs")
+        self.spawner = SpawnerClient(_mark(data))
+        self._context = ChildContext(
             hub=hub,
-            nursery=self.nursery,
-            vault=self._vault,
-            crowd=Crowd(),
+            spawner=self.spawner,
+            environments=self._environments,
+            throttled=ThrottledPipes(),
             homes=data / "agents",
             tongue=tongue,
             environ=dict(os.environ if environ is None else environ),
-            walls=Walls(data, terms or Terms()),
+            sandbox_policy=SandboxPolicy(data, sandbox_rules or SandboxRules()),
             task=task,
         )
         self._children: dict[AgentId, Child] = {}
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._removals: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     # -- the whole of them
 
-    async def start(self, declared: Sequence[Declared] = ()) -> None:
+    async def start(self, declared: Sequence[ChildDeclaration] = ()) -> None:
         """Start every child there is, without waiting for each to be up."""
-        if left := await self.nursery.sweep():
+        if left := await self.spawner.sweep():
             log.warning("killed what an earlier hub left behind", processes=left)
         await self._reconcile(declared)
-        recipes = [(agent, recipe) for agent in self._hub.agents() if (recipe := recipe_of(agent)) is not None]
-        await asyncio.to_thread(self._vault.clear_out, {recipe.vault for _, recipe in recipes if recipe.vault})
-        for agent, recipe in recipes:
-            if recipe.origin != "demo":  # the demo starts its own, when it plays
+        specs = [(agent, spec) for agent in self._hub.agents() if (spec := spec_of(agent)) is not None]
+        await asyncio.to_thread(self._environments.clear_out, {spec.vault for _, spec in specs if spec.vault})
+        for agent, spec in specs:
+            if spec.origin != "demo":  # the demo starts its own, when it plays
                 self.add(agent)
 
     async def drain(self, seconds: float) -> None:
         """Ask all children to end, and see to it. They have their grace period, or this long if that is less."""
         self._stopping = True
         stops = [child.stop("Orchestrator stopping", seconds) for child in self._children.values()]
-        for outcome in await asyncio.gather(*stops, *self._farewells, return_exceptions=True):
+        for outcome in await asyncio.gather(*stops, *self._removals, return_exceptions=True):
             if isinstance(outcome, Exception):  # the others shall end in order all the same
                 log.error("a child could not be stopped in order", exc_info=outcome)
 
     async def stop(self) -> None:
-        """Kill what is left, and end the nursery."""
+        """Kill what is left, and end the spawner."""
         self._stopping = True
         for child in self._children.values():
             child.kill()
-        for farewell in list(self._farewells):
-            farewell.cancel()
+        for removal in list(self._removals):
+            removal.cancel()
         await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
-        await self.nursery.close()  # it kills what would not die; then all is over
+        await self.spawner.close()  # it kills what would not die; then all is over
         await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
-        await self.logbook.flushed()
+        await self.logs.flushed()
 
     # -- one
 
-    async def admit(self, wanted: Declared) -> Agent:
+    async def admit(self, wanted: ChildDeclaration) -> Agent:
         """A new agent, durably, and started. Raises `Refused` (its id is taken)."""
         profile = wanted.profile
-        recipe = msgspec.structs.replace(wanted.recipe, untrusted=profile.untrusted)
+        spec = msgspec.structs.replace(wanted.spec, untrusted=profile.untrusted)
         if wanted.env:
-            recipe = msgspec.structs.replace(recipe, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
-            await asyncio.to_thread(self._vault.keep, wanted.env, recipe.vault or "")
+            spec = msgspec.structs.replace(spec, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
+            await asyncio.to_thread(self._environments.keep, wanted.env, spec.vault or "")
         if profile.max_concurrent is None:  # D14; and in a sandbox its time is counted from when it was given a task
             profile = msgspec.structs.replace(profile, max_concurrent=1)
         no_token = f"child:{wanted.id}"  # no hash of anything: it needs no token, and nobody can have one
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
-        agent = msgspec.structs.replace(agent, details={DETAIL: recipe.details()}, offers=wanted.offers)
+        agent = msgspec.structs.replace(agent, details={DETAIL: spec.details()}, offers=wanted.offers)
         try:
             await self._hub.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
-            if recipe.vault:
-                await asyncio.to_thread(self._vault.drop, recipe.vault)
+            if spec.vault:
+                await asyncio.to_thread(self._environments.drop, spec.vault)
             raise
         self.add(agent)
         return agent
 
     def add(self, agent: Agent) -> None:
         """Start an agent whose row is there. One that runs already is left alone."""
-        recipe = recipe_of(agent)
-        if recipe is None or agent.id in self._children or self._stopping:
+        spec = spec_of(agent)
+        if spec is None or agent.id in self._children or self._stopping:
             return
-        child = Child(agent.id, recipe, self.logbook.of(agent.id), self._around, gone=self._gone)
+        child = Child(agent.id, spec, self.logs.of(agent.id), self._context, on_removed=self._on_agent_removed)
         self._children[agent.id] = child
         child.start()
 
@@ -181,20 +181,20 @@ class Supervisor:
         if child is None:
             return
         await child.stop(reason)
-        if child.recipe.vault:
-            await asyncio.to_thread(self._vault.drop, child.recipe.vault)
+        if child.spec.vault:
+            await asyncio.to_thread(self._environments.drop, child.spec.vault)
         if id in self._children:
             return  # another of that name came meanwhile; it goes on with the log
-        await self.logbook.forget(id)
+        await self.logs.forget(id)
         with contextlib.suppress(OSError):  # what it wrote there is its user's
-            await asyncio.to_thread((self._around.homes / id).rmdir)
+            await asyncio.to_thread((self._context.homes / id).rmdir)
 
     def dismiss(self, id: AgentId) -> None:
         """`remove` without waiting; of an agent elsewhere there is only its log to forget."""
-        leaving = self.remove(id) if id in self._children else self.logbook.forget(id)
-        farewell = asyncio.get_running_loop().create_task(leaving)
-        self._farewells.add(farewell)
-        farewell.add_done_callback(self._farewells.discard)
+        leaving = self.remove(id) if id in self._children else self.logs.forget(id)
+        removal = asyncio.get_running_loop().create_task(leaving)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
 
     async def restart(self, id: AgentId) -> None:
         """Stop it and start it afresh, also one that has crashed for good."""
@@ -207,7 +207,7 @@ class Supervisor:
             del self._children[id]
             self.add(agent)
 
-    def _gone(self, id: AgentId) -> None:
+    def _on_agent_removed(self, id: AgentId) -> None:
         if not self._stopping:
             self.dismiss(id)
 
@@ -228,43 +228,39 @@ class Supervisor:
             pid=child.pid,
             restarts=child.restarts,
             last_end=None if child.last_end is None else str(child.last_end),
-            recipe=child.recipe,
+            spec=child.spec,
             sandbox=child.sandbox,
         )
 
-    def log_of(self, id: AgentId) -> Log | None:
+    def log_of(self, id: AgentId) -> ChildLog | None:
         child = self._children.get(id)
         return None if child is None else child.log
 
     # -- the configuration
 
-    async def _reconcile(self, declared: Sequence[Declared]) -> None:
+    async def _reconcile(self, declared: Sequence[ChildDeclaration]) -> None:
         """What the configuration no longer says, or says otherwise, goes; then what it says comes. Tasks stay."""
         wanted = {one.id: one for one in declared}
         for agent in self._hub.agents():
-            recipe = recipe_of(agent)
-            if recipe is None or recipe.origin != "config":
+            spec = spec_of(agent)
+            if spec is None or spec.origin != "config":
                 continue
             now = wanted.get(agent.id)
-            if (
-                now is None
-                or now.digest != recipe.digest
-                or not await asyncio.to_thread(self._same_values, recipe, now)
-            ):
+            if now is None or now.digest != spec.digest or not await asyncio.to_thread(self._same_values, spec, now):
                 log.info("an agent of the configuration changed or is gone", agent=agent.id)
                 await self._hub.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
         for one in declared:
             there = self._hub.agent(AgentId(one.id))
-            known = None if there is None else recipe_of(there)
+            known = None if there is None else spec_of(there)
             if there is None:
-                recipe = msgspec.structs.replace(one.recipe, origin="config", digest=one.digest)
-                await self.admit(msgspec.structs.replace(one, recipe=recipe))
+                spec = msgspec.structs.replace(one.spec, origin="config", digest=one.digest)
+                await self.admit(msgspec.structs.replace(one, spec=spec))
             elif known is None or known.origin != "config":
                 log.error("an agent of the configuration cannot be added: its id is taken", agent=one.id)
 
-    def _same_values(self, recipe: Recipe, now: Declared) -> bool:
+    def _same_values(self, spec: ChildSpec, now: ChildDeclaration) -> bool:
         try:
-            return (self._vault.fetch(recipe.vault) if recipe.vault else {}) == now.env
+            return (self._environments.fetch(spec.vault) if spec.vault else {}) == now.env
         except (OSError, ValueError):
             return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.supervisor.channel import Ended
+from dragoman.supervisor.spawner_client import Ended
 
 
 @pytest.mark.parametrize(

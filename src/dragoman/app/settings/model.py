@@ -13,7 +13,7 @@ from dragoman.app.declared import AgentSettings, shown
 from dragoman.core.ids import DAY, HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
-from dragoman.supervisor.recipe import Terms
+from dragoman.supervisor.spec import SandboxRules
 
 TABLES = frozenset({"agents"})
 """Lists of tables, which only a file can hold."""
@@ -243,8 +243,8 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     fuel: Count | None = None
     """Instructions that a WebAssembly module may take for a task, roughly; without a number only time counts."""
 
-    def terms(self) -> Terms:
-        return Terms(**{**msgspec.structs.asdict(self), "minimum": Level(self.minimum)})
+    def child_rules(self) -> SandboxRules:
+        return SandboxRules(**{**msgspec.structs.asdict(self), "minimum": Level(self.minimum)})
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The nursery with real processes: what a child finds, and that nothing of it is left."""
+"""The spawner with real processes: what a child finds, and that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
+from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
 from tests.support.children import DAEMON, PYTHON, children_of, command_of, program, runs, stat, zombies_of
 
 PATIENCE = 60.0
@@ -59,21 +59,21 @@ Start = Callable[..., Awaitable[Started]]
 
 
 @pytest.fixture
-async def nursery() -> AsyncIterator[Nursery]:
-    nursery = Nursery(f"test{os.getpid()}x{os.urandom(4).hex()}")
-    yield nursery
+async def spawner() -> AsyncIterator[SpawnerClient]:
+    spawner = SpawnerClient(f"test{os.getpid()}x{os.urandom(4).hex()}")
+    yield spawner
     async with asyncio.timeout(PATIENCE):
-        await nursery.close()
+        await spawner.close()
 
 
 @pytest.fixture
-async def start(nursery: Nursery, tmp_path: Path) -> AsyncIterator[Start]:
+async def start(spawner: SpawnerClient, tmp_path: Path) -> AsyncIterator[Start]:
     made: list[Started] = []
 
     async def begin(*argv: str, env: dict[str, str] | None = None, **more: object) -> Started:
         (stdin, to), (out, stdout), (err, stderr) = os.pipe(), os.pipe(), os.pipe()
         launch = Launch(argv=argv, env=env or {"PATH": os.environ["PATH"]}, **{"cwd": str(tmp_path), **more})  # type: ignore[arg-type]
-        started = Started(await nursery.start(launch, (stdin, stdout, stderr)), to, out, err)
+        started = Started(await spawner.start(launch, (stdin, stdout, stderr)), to, out, err)
         made.append(started)
         return started
 
@@ -107,7 +107,7 @@ async def test_the_end_of_a_child_is_told(start: Start, command: tuple[str, ...]
 async def test_a_command_that_cannot_be_started_says_why(start: Start, tmp_path: Path) -> None:
     child = await start("no-such-program")
     why = "'no-such-program' cannot be started: No such file or directory"
-    assert await child.ended() == Ended(failed=why, hopeless=True)
+    assert await child.ended() == Ended(failed=why, permanent=True)
     assert await child.handle.started is None
     child = await start("true", cwd=str(tmp_path / "nowhere"))
     assert "cannot be entered" in (await child.ended()).failed  # type: ignore[operator]
@@ -115,13 +115,13 @@ async def test_a_command_that_cannot_be_started_says_why(start: Start, tmp_path:
 
 
 async def test_a_child_has_only_the_environment_it_was_given(
-    start: Start, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+    start: Start, spawner: SpawnerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY", "of the hub")
     child = await start("env", env={"PATH": os.environ["PATH"], "MINE": "x"})
     printed = dict(line.split("=", 1) for line in (await child.printed()).splitlines())
-    assert printed == {"PATH": os.environ["PATH"], "MINE": "x", "DRAGOMAN_BROOD": f"{nursery.mark}:1"}
-    assert b"CANARY" not in Path(f"/proc/{nursery.pid}/environ").read_bytes()
+    assert printed == {"PATH": os.environ["PATH"], "MINE": "x", "DRAGOMAN_BROOD": f"{spawner.mark}:1"}
+    assert b"CANARY" not in Path(f"/proc/{spawner.pid}/environ").read_bytes()
 
 
 async def test_no_descriptor_is_inherited(start: Start) -> None:
@@ -152,109 +152,111 @@ async def test_a_child_is_alone_in_its_session_and_gains_no_privileges(start: St
     assert (said["NoNewPrivs"], ignored, int(said["SigBlk"], 16)) == ("1", 0, 0)
 
 
-async def test_a_signal_goes_to_the_whole_group(start: Start, nursery: Nursery) -> None:
+async def test_a_signal_goes_to_the_whole_group(start: Start, spawner: SpawnerClient) -> None:
     child = await start("sh", "-c", "sleep 600 & echo $!; wait")
     sleeping = int(await asyncio.to_thread(os.read, child.stdout, 100))
     await child.pid()
-    nursery.signal(child.handle, signal.SIGTERM)
+    spawner.signal(child.handle, signal.SIGTERM)
     assert (await child.ended()).signal == signal.SIGTERM
     await until(lambda: not runs(sleeping), "the sleeper dies too")
 
 
-async def test_what_a_child_leaves_behind_dies_with_it(start: Start, nursery: Nursery, tmp_path: Path) -> None:
+async def test_what_a_child_leaves_behind_dies_with_it(start: Start, spawner: SpawnerClient, tmp_path: Path) -> None:
     """In its group, and in a session of its own."""
     child = await start("sh", "-c", 'sleep 600 & echo $!; "$@"', "sh", *PYTHON, DAEMON, str(tmp_path / "daemon"))
     sleeping = int(await asyncio.to_thread(os.read, child.stdout, 100))
     assert (await child.ended()).clean
     daemon = int((tmp_path / "daemon").read_text())
     await until(lambda: not runs(sleeping) and not runs(daemon), "both die")
-    assert nursery.pid is not None
-    await until(lambda: not zombies_of(nursery.pid or 0), "and are reaped")
-    assert children_of(nursery.pid) == []
+    assert spawner.pid is not None
+    await until(lambda: not zombies_of(spawner.pid or 0), "and are reaped")
+    assert children_of(spawner.pid) == []
 
 
-async def test_a_daemon_of_a_living_child_is_let_live(start: Start, nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_daemon_of_a_living_child_is_let_live(start: Start, spawner: SpawnerClient, tmp_path: Path) -> None:
     child = await start("sh", "-c", '"$@"; sleep 600', "sh", *PYTHON, DAEMON, str(tmp_path / "daemon"))
     await until((tmp_path / "daemon").exists, "it is there")
     daemon = int((tmp_path / "daemon").read_text())
     other = await start("true")
     assert (await other.ended()).clean
-    await until(lambda: (stat(daemon) or ("", 0))[1] == nursery.pid, "it came to the nursery")
+    await until(lambda: (stat(daemon) or ("", 0))[1] == spawner.pid, "it came to the spawner")
     assert runs(daemon)
-    nursery.signal(child.handle, signal.SIGKILL)
+    spawner.signal(child.handle, signal.SIGKILL)
     await until(lambda: not runs(daemon), "it dies with its child")
 
 
-async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(start: Start, nursery: Nursery) -> None:
+async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(
+    start: Start, spawner: SpawnerClient
+) -> None:
     child = await start("sh", "-c", "env -i setsid sleep 600 & echo $!; sleep 600")
     sleeping = int(await asyncio.to_thread(os.read, child.stdout, 100))
     await until(lambda: Path(f"/proc/{sleeping}/cmdline").read_bytes().startswith(b"sleep"), "it broke away")
-    nursery.signal(child.handle, signal.SIGTERM)
+    spawner.signal(child.handle, signal.SIGTERM)
     await until(lambda: not runs(sleeping), "it dies with its child")
 
 
 async def test_whoever_takes_the_mark_off_dies_when_no_living_child_can_have_started_it(
-    start: Start, nursery: Nursery
+    start: Start, spawner: SpawnerClient
 ) -> None:
     older = await start("sleep", "600")
     await older.pid()
     child = await start("sh", "-c", "(env -i setsid sleep 600 & echo $!); read over")
     stray = int(await asyncio.to_thread(os.read, child.stdout, 100))
     await until(lambda: command_of(stray).startswith(b"sleep"), "it took the mark off")
-    await until(lambda: stray in children_of(nursery.pid or 0), "it came to the nursery")
+    await until(lambda: stray in children_of(spawner.pid or 0), "it came to the spawner")
     os.write(child.stdin, b"\n")
     await child.ended()
     assert runs(stray)  # it may be the older one's
-    nursery.signal(older.handle, signal.SIGKILL)
+    spawner.signal(older.handle, signal.SIGKILL)
     await until(lambda: not runs(stray), "it is nobody's")
 
 
-async def test_closing_the_nursery_kills_everything(start: Start, nursery: Nursery, tmp_path: Path) -> None:
+async def test_closing_the_spawner_kills_everything(start: Start, spawner: SpawnerClient, tmp_path: Path) -> None:
     child = await start("sh", "-c", '"$@"; sleep 600', "sh", *PYTHON, DAEMON, str(tmp_path / "daemon"))
     pid = await child.pid()
     await until((tmp_path / "daemon").exists, "it is there")
     daemon = int((tmp_path / "daemon").read_text())
-    helper = nursery.pid
+    helper = spawner.pid
     assert helper is not None
     async with asyncio.timeout(PATIENCE):
-        await nursery.close()
+        await spawner.close()
     await until(lambda: not runs(pid) and not runs(daemon), "both die")
     assert stat(helper) is None
     assert child.handle.ended.done()
 
 
-async def test_a_killed_nursery_takes_its_children_along_and_is_replaced(
-    start: Start, nursery: Nursery, tmp_path: Path
+async def test_a_killed_spawner_takes_its_children_along_and_is_replaced(
+    start: Start, spawner: SpawnerClient, tmp_path: Path
 ) -> None:
     child = await start("sh", "-c", '"$@"; sleep 600', "sh", *PYTHON, DAEMON, str(tmp_path / "daemon"))
     pid = await child.pid()
     await until((tmp_path / "daemon").exists, "it is there")
     daemon = int((tmp_path / "daemon").read_text())
-    first = nursery.pid
+    first = spawner.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
     assert (await child.ended()).signal == signal.SIGKILL
     await until(lambda: not runs(pid) and not runs(daemon), "both die")
     assert (await (await start("true")).ended()).clean
-    assert nursery.pid not in (None, first)
+    assert spawner.pid not in (None, first)
 
 
-async def test_leftovers_of_an_earlier_life_are_found_by_their_mark(start: Start, nursery: Nursery) -> None:
+async def test_leftovers_of_an_earlier_life_are_found_by_their_mark(start: Start, spawner: SpawnerClient) -> None:
     child = await start("sleep", "600")
     pid = await child.pid()
-    await nursery.sweep()
+    await spawner.sweep()
     assert runs(pid)  # ours
     orphan = await asyncio.create_subprocess_exec(
-        "sleep", "600", env={**os.environ, "DRAGOMAN_BROOD": f"{nursery.mark}:7"}
+        "sleep", "600", env={**os.environ, "DRAGOMAN_BROOD": f"{spawner.mark}:7"}
     )
-    assert await nursery.sweep() == 1
+    assert await spawner.sweep() == 1
     async with asyncio.timeout(PATIENCE):
         assert await orphan.wait() == -signal.SIGKILL
     assert runs(pid)
 
 
-async def test_many_children_start_and_end(start: Start, nursery: Nursery) -> None:
+async def test_many_children_start_and_end(start: Start, spawner: SpawnerClient) -> None:
     children = [await start("sh", "-c", f"exit {number}") for number in range(60)]
     assert [(await child.ended()).code for child in children] == list(range(60))
-    assert nursery.pid is not None
-    assert children_of(nursery.pid) == []
+    assert spawner.pid is not None
+    assert children_of(spawner.pid) == []

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from dragoman.supervisor import pace
-from dragoman.supervisor.pipes import ROOM, Crowd, Inlet, Outlet
+from dragoman.supervisor import throttle
+from dragoman.supervisor.pipes import ROOM, OutputPipe, StdinPipe, ThrottledPipes
 from dragoman.wire.lines import Line, Overlong
 
 PATIENCE = 60.0
@@ -19,12 +19,12 @@ PATIENCE = 60.0
 class Ear:
     """An outlet and what it took."""
 
-    def __init__(self, cost: float = pace.LINE, ready: Callable[[Line], bool] | None = None) -> None:
+    def __init__(self, cost: float = throttle.LINE, ready: Callable[[Line], bool] | None = None) -> None:
         self.source, self.end = os.pipe()
         self.lines: list[Line] = []
-        self.crowd = Crowd()
+        self.throttled = ThrottledPipes()
         self.cost = cost
-        self.outlet = Outlet(self.source, self._take, crowd=self.crowd, ready=ready)
+        self.outlet = OutputPipe(self.source, self._take, throttled=self.throttled, ready=ready)
         self.outlet.begin()
 
     def _take(self, line: Line) -> float:
@@ -59,7 +59,7 @@ async def test_lines_arrive_whole_and_in_order_whatever_the_pieces() -> None:
     ear = Ear()
     ear.pour(b"".join(b"line %d\r\n" % n for n in range(3000)) + b"\n\nlast without an end")
     assert await ear.ended() == [b"line %d" % n for n in range(3000)] + [b"last without an end"]
-    assert ear.crowd.resting == 0
+    assert ear.throttled.resting == 0
 
 
 async def test_a_hundred_megabytes_without_a_newline_cost_no_memory_and_little_time() -> None:
@@ -69,9 +69,9 @@ async def test_a_hundred_megabytes_without_a_newline_cost_no_memory_and_little_t
         while ear.outlet.rests < 5:  # it is held back already
             await asyncio.sleep(0)
     assert thread.is_alive()  # it waits for us, not we for it
-    assert ear.crowd.resting == 1
+    assert ear.throttled.resting == 1
     ear.outlet.close()
-    assert ear.crowd.resting == 0
+    assert ear.throttled.resting == 0
     assert ear.lines == []
     await asyncio.to_thread(thread.join, PATIENCE)
 
@@ -125,10 +125,10 @@ async def test_a_line_that_is_not_wanted_yet_waits_and_so_do_those_behind_it() -
 
 
 async def test_many_who_drown_us_share_what_one_would_get() -> None:
-    crowd = Crowd()
-    assert crowd.factor == 1.0
-    crowd.resting = 40
-    assert crowd.factor == 10.0
+    throttled = ThrottledPipes()
+    assert throttled.factor == 1.0
+    throttled.resting = 40
+    assert throttled.factor == 10.0
 
 
 # -- stdin
@@ -140,7 +140,7 @@ class Mouth:
         os.set_blocking(self.end, False)
         self.drained = asyncio.Event()
         self.arrived = asyncio.Event()
-        self.inlet = Inlet(target, drained=self.drained.set, arrived=self.arrived.set)
+        self.inlet = StdinPipe(target, drained=self.drained.set, arrived=self.arrived.set)
 
     def read(self, most: int = 1 << 20) -> bytes:
         try:
@@ -219,7 +219,7 @@ async def careful(mouth: Mouth) -> Mouth:
     os.close(mouth.end)
     mouth.end, target = os.pipe()
     os.set_blocking(mouth.end, False)
-    mouth.inlet = Inlet(target, drained=mouth.drained.set, arrived=mouth.arrived.set, apart=True)
+    mouth.inlet = StdinPipe(target, drained=mouth.drained.set, arrived=mouth.arrived.set, apart=True)
     return mouth
 
 

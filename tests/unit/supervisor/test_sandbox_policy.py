@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.sandbox.ladder import Ladder
 from dragoman.sandbox.model import Level, Limits, Report, Sandbox
-from dragoman.supervisor.recipe import ChildLimits, Recipe, Terms, contradiction, environment
-from dragoman.supervisor.walls import NoWalls, Walls
+from dragoman.supervisor.sandbox_policy import SandboxPolicy, SandboxRefused
+from dragoman.supervisor.spec import ChildLimits, ChildSpec, SandboxRules, contradiction, environment
 
 
 class Rung:
@@ -31,12 +31,12 @@ class Rung:
         return ("held", self.level, *command)
 
 
-def walls(data: Path, rungs: Sequence[Rung], **terms: Any) -> Walls:
-    return Walls(data, Terms(**terms), ladder=lambda: Ladder(rungs))
+def sandbox_policy(data: Path, rungs: Sequence[Rung], **terms: Any) -> SandboxPolicy:
+    return SandboxPolicy(data, SandboxRules(**terms), ladder=lambda: Ladder(rungs))
 
 
-def untrusted(**more: Any) -> Recipe:
-    return Recipe(command=("agent", "x"), untrusted=True, **more)
+def untrusted(**more: Any) -> ChildSpec:
+    return ChildSpec(command=("agent", "x"), untrusted=True, **more)
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def home(tmp_path: Path) -> str:
 async def test_the_strongest_is_taken_with_what_is_allowed_and_its_limits(tmp_path: Path, home: str) -> None:
     strong, weak = Rung(Level.BUBBLEWRAP), Rung(Level.LANDLOCK)
     (tmp_path / "shown").mkdir()
-    recipe = untrusted(
+    spec = untrusted(
         allow_files=(f"{tmp_path}/shown", f"{tmp_path}:rw"), allow_hosts=("example.com",),
         limits=ChildLimits(memory_mb=5, task_seconds=7, open_files=9),
     )  # fmt: skip
-    found = await walls(tmp_path / "data", [weak, strong]).around(recipe, home, {"A": "secret"})
+    found = await sandbox_policy(tmp_path / "data", [weak, strong]).start_plan(spec, home, {"A": "secret"})
     assert (found.level, found.task_seconds) == (Level.BUBBLEWRAP, 7)
     assert found.launch.argv == ("held", "bubblewrap", "agent", "x")
     assert (found.launch.env, found.launch.cwd, found.launch.limits) == (
@@ -76,46 +76,46 @@ async def test_the_strongest_is_taken_with_what_is_allowed_and_its_limits(tmp_pa
 
 async def test_what_is_below_the_minimum_is_never_taken(tmp_path: Path, home: str) -> None:
     rungs = [Rung(Level.BUBBLEWRAP, holds=False), Rung(Level.LANDLOCK)]
-    with pytest.raises(NoWalls, match=r"at level bubblewrap or above, the strongest here is landlock.*mend it"):
-        await walls(tmp_path, rungs).around(untrusted(), home, {})
+    with pytest.raises(SandboxRefused, match=r"at level bubblewrap or above, the strongest here is landlock.*mend it"):
+        await sandbox_policy(tmp_path, rungs).start_plan(untrusted(), home, {})
     assert not rungs[1].asked
-    found = await walls(tmp_path, rungs, minimum=Level.LANDLOCK).around(untrusted(), home, {})
+    found = await sandbox_policy(tmp_path, rungs, minimum=Level.LANDLOCK).start_plan(untrusted(), home, {})
     assert found.level is Level.LANDLOCK
 
 
 async def test_walls_are_tried_once_for_all_who_wait(tmp_path: Path, home: str) -> None:
     rung = Rung(Level.BUBBLEWRAP, holds=False)
-    around = walls(tmp_path, [rung])
+    start_plan = sandbox_policy(tmp_path, [rung])
     outcomes = await asyncio.gather(
-        *(around.around(untrusted(), home, {}) for _ in range(20)), return_exceptions=True
+        *(start_plan.start_plan(untrusted(), home, {}) for _ in range(20)), return_exceptions=True
     )  # fmt: skip
-    assert {type(outcome) for outcome in outcomes} == {NoWalls}
+    assert {type(outcome) for outcome in outcomes} == {SandboxRefused}
     assert rung.tried == 1
 
 
 async def test_a_file_that_is_not_there_cannot_be_allowed(tmp_path: Path, home: str) -> None:
-    with pytest.raises(NoWalls, match="is not there"):
-        await walls(tmp_path / "data", [Rung(Level.BUBBLEWRAP)]).around(
+    with pytest.raises(SandboxRefused, match="is not there"):
+        await sandbox_policy(tmp_path / "data", [Rung(Level.BUBBLEWRAP)]).start_plan(
             untrusted(allow_files=(f"{tmp_path}/absent",)), home, {}
         )
 
 
 @pytest.mark.parametrize(
-    ("recipe", "field"),
+    ("spec", "field"),
     [
         (untrusted(), None),
         (untrusted(cwd="/srv/a/b", allow_files=("/srv/a",)), None),
         (untrusted(cwd="/srv/ab", allow_files=("/srv/a",)), "cwd"),
         (untrusted(cwd="/srv/a/../b", allow_files=("/srv/a",)), "cwd"),
         (untrusted(privileges=True), "privileges"),
-        (Recipe(command=("a",), allow_files=("/srv",)), "allow_files"),
-        (Recipe(command=("/a.wasm",), allow_files=("/srv",)), None),
-        (Recipe(command=("a.wasm",)), "command"),
-        (Recipe(command=("/a",), limits=ChildLimits(fuel=1)), "limits"),
+        (ChildSpec(command=("a",), allow_files=("/srv",)), "allow_files"),
+        (ChildSpec(command=("/a.wasm",), allow_files=("/srv",)), None),
+        (ChildSpec(command=("a.wasm",)), "command"),
+        (ChildSpec(command=("/a",), limits=ChildLimits(fuel=1)), "limits"),
     ],
 )
-def test_fields_that_make_no_sense_beside_each_other_are_named(recipe: Recipe, field: str | None) -> None:
-    found = contradiction(recipe)
+def test_fields_that_make_no_sense_beside_each_other_are_named(spec: ChildSpec, field: str | None) -> None:
+    found = contradiction(spec)
     assert (found and found[0]) == field
 
 

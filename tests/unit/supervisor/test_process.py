@@ -14,9 +14,9 @@ import pytest
 from dragoman.core.commands import Command, OpenLink, PartLink
 from dragoman.core.ids import AgentId
 from dragoman.core.memory import MemoryBudget
-from dragoman.supervisor.channel import Ended, Handle, Launch
-from dragoman.supervisor.pipes import Crowd
-from dragoman.supervisor.run import Run, Surroundings
+from dragoman.supervisor.pipes import ThrottledPipes
+from dragoman.supervisor.process import ChildContext, ChildProcess
+from dragoman.supervisor.spawner_client import Ended, Handle, Launch
 
 A1 = AgentId("a1")
 PATIENCE = 60.0
@@ -60,7 +60,7 @@ class Hub:
         return [type(command) for command, _ in waiting]
 
 
-class Nursery:
+class SpawnerClient:
     """A process that is only the other end of three pipes."""
 
     def __init__(self) -> None:
@@ -108,36 +108,36 @@ def hub() -> Hub:
 
 
 @pytest.fixture
-async def nursery() -> AsyncIterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+async def spawner() -> AsyncIterator[SpawnerClient]:
+    spawner = SpawnerClient()
+    yield spawner
+    spawner.close()
 
 
 @pytest.fixture
-async def run(hub: Hub, nursery: Nursery, tmp_path: Path) -> AsyncIterator[Run]:
-    around = Surroundings(
+async def run(hub: Hub, spawner: SpawnerClient, tmp_path: Path) -> AsyncIterator[ChildProcess]:
+    context = ChildContext(
         hub=hub,  # type: ignore[arg-type]
-        nursery=nursery,  # type: ignore[arg-type]
-        vault=None,  # type: ignore[arg-type]
-        crowd=Crowd(),
+        spawner=spawner,  # type: ignore[arg-type]
+        environments=None,  # type: ignore[arg-type]
+        throttled=ThrottledPipes(),
         homes=tmp_path,
         tongue=lambda agent, log, whole: Words(),  # type: ignore[arg-type, return-value]
         environ={},
-        walls=None,  # type: ignore[arg-type]
+        sandbox_policy=None,  # type: ignore[arg-type]
         task=None,  # type: ignore[arg-type]
     )
     child: Any = SimpleNamespace(agent=A1)
-    run = Run(child, around)
+    run = ChildProcess(child, context)
     await run.begin(LAUNCH)
     yield run
-    run.scrap()
+    run.discard()
 
 
 @pytest.mark.requirement("forge-D10")
 @pytest.mark.parametrize("stands", [False, True], ids=["the link is about to open", "the link stands"])
 async def test_what_was_given_to_a_child_comes_before_the_word_to_end(
-    stands: bool, hub: Hub, nursery: Nursery, run: Run
+    stands: bool, hub: Hub, spawner: SpawnerClient, run: ChildProcess
 ) -> None:
     serving = asyncio.ensure_future(run.serve())
     await turns()
@@ -146,28 +146,30 @@ async def test_what_was_given_to_a_child_comes_before_the_word_to_end(
         await serving
     ending = asyncio.ensure_future(run.end("stopping", 60.0))
     await turns()
-    assert nursery.read() == []
+    assert spawner.read() == []
     hub.end.deliver([ORDER])  # of a unit that was under way
     assert hub.commit() == ([PartLink] if stands else [OpenLink, PartLink])
     heard: list[bytes] = []
     async with asyncio.timeout(PATIENCE):
         while len(heard) < 2:  # each is written when the one before it was read
-            heard += nursery.read()
+            heard += spawner.read()
             await asyncio.sleep(0)
     assert heard == [b"order", b"shutdown"]
-    nursery.handle.ended.set_result(Ended(code=0))
+    spawner.handle.ended.set_result(Ended(code=0))
     await asyncio.gather(serving, ending)
-    assert nursery.signals == []
+    assert spawner.signals == []
 
 
 @pytest.mark.requirement("forge-D10")
-async def test_a_child_that_ends_meanwhile_is_not_waited_for(hub: Hub, nursery: Nursery, run: Run) -> None:
+async def test_a_child_that_ends_meanwhile_is_not_waited_for(
+    hub: Hub, spawner: SpawnerClient, run: ChildProcess
+) -> None:
     serving = asyncio.ensure_future(run.serve())
     await turns()
     ending = asyncio.ensure_future(run.end("stopping", 60.0))
     await turns()
-    nursery.handle.ended.set_result(Ended(code=0))
+    spawner.handle.ended.set_result(Ended(code=0))
     await ending
-    assert nursery.signals == []
+    assert spawner.signals == []
     hub.commit()
     await serving

@@ -27,7 +27,7 @@ from dragoman.supervisor.restarts import Policy
 
 PROTOCOL = "forge"
 DETAIL = "child"
-"""Where the recipe stands in an agent's details."""
+"""Where the spec stands in an agent's details."""
 
 INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
@@ -91,7 +91,7 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return {name: most for name, most in wanted.items() if most is not None}
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxRules(msgspec.Struct, frozen=True, kw_only=True):
     """The policy: what untrusted agents must be held by, at least, and what each may use unless it says otherwise."""
 
     minimum: Level = Level.BUBBLEWRAP
@@ -107,7 +107,7 @@ GRACE, IDLE_GRACE = 30.0, 10.0
 """Seconds between notify:shutdown and SIGTERM (D10). Whoever has nothing to finish needs no half minute."""
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`env` are names; their values lie in the vault under `vault`."""
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)]
@@ -121,7 +121,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long it may take to end when it is asked to. Unless it is said: `GRACE` with a task, `IDLE_GRACE` without."""
     privileges: bool = False
     untrusted: bool = False
-    """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its recipe."""
+    """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its spec."""
     allow_files: tuple[AllowedFile, ...] = ()
     allow_hosts: tuple[AllowedHost, ...] = ()
     wasm: bool | None = None
@@ -150,58 +150,58 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
-def contradiction(recipe: Recipe) -> tuple[str, str] | None:
+def contradiction(spec: ChildSpec) -> tuple[str, str] | None:
     """A field that makes no sense beside the others, and why."""
-    if not recipe.confined:
+    if not spec.confined:
         for field in ("allow_files", "allow_hosts"):
-            if getattr(recipe, field):
+            if getattr(spec, field):
                 return field, f"{field} is for untrusted agents: any other may open what the hub's user may"
         for field in ("address_mb", "task_seconds", "fuel"):
-            if getattr(recipe.limits, field) is not None:
+            if getattr(spec.limits, field) is not None:
                 return "limits", f"limits.{field} is for untrusted agents"
         return None
-    if recipe.privileges:
+    if spec.privileges:
         return "privileges", "an untrusted agent may not gain privileges"
-    allowed = [PurePath(place) for place, _ in allowed_files(recipe)]
-    cwd = None if recipe.cwd is None else PurePath(os.path.normpath(recipe.cwd))
+    allowed = [PurePath(place) for place, _ in allowed_files(spec)]
+    cwd = None if spec.cwd is None else PurePath(os.path.normpath(spec.cwd))
     if cwd is not None and not any(cwd.is_relative_to(place) for place in allowed):
         return "cwd", "an untrusted agent runs in a directory of its own; to show it this one, allow it (allow_files)"
-    if recipe.workload is Workload.WASM:
-        if recipe.allow_hosts:
+    if spec.workload is Workload.WASM:
+        if spec.allow_hosts:
             return "allow_hosts", "a WebAssembly module has no network, so no hosts can be allowed"
-        if not os.path.isabs(recipe.command[0]):
+        if not os.path.isabs(spec.command[0]):
             return "command", "the file of a WebAssembly module is named by its whole path"
-    elif recipe.limits.fuel is not None:
+    elif spec.limits.fuel is not None:
         return "limits", "limits.fuel is for WebAssembly modules"
     return None
 
 
-def allowed_files(recipe: Recipe) -> list[tuple[str, bool]]:
+def allowed_files(spec: ChildSpec) -> list[tuple[str, bool]]:
     """What it may open, and whether also to write."""
     found = []
-    for place in recipe.allow_files:
+    for place in spec.allow_files:
         writable = place.endswith(WRITABLE)
         found.append((os.path.normpath(place.removesuffix(WRITABLE) if writable else place), writable))
     return found
 
 
-def recipe_of(agent: Agent) -> Recipe | None:
+def spec_of(agent: Agent) -> ChildSpec | None:
     """None for an agent that comes by itself."""
     found = agent.details.get(DETAIL)
     if found is None or agent.protocol != PROTOCOL:
         return None
     try:
-        recipe = msgspec.convert(found, Recipe, strict=False)
-        return msgspec.structs.replace(recipe, untrusted=agent.untrusted)
+        spec = msgspec.convert(found, ChildSpec, strict=False)
+        return msgspec.structs.replace(spec, untrusted=agent.untrusted)
     except msgspec.ValidationError:  # written by another version of us
         return None
 
 
 def environment(
-    recipe: Recipe, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
+    spec: ChildSpec, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
 ) -> dict[str, str]:
     """All that a child finds in its environment. `ours` is the hub's own; `home` is there in a sandbox."""
-    passed = {name for name in recipe.pass_env if not name.startswith(OURS)}
+    passed = {name for name in spec.pass_env if not name.startswith(OURS)}
     inherited = INHERITED if home is None else INHERITED - OF_THE_USER
     found = {
         name: value for name, value in ours.items() if name in inherited or name.startswith("LC_") or name in passed

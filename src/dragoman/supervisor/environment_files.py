@@ -16,7 +16,7 @@ from dragoman import durable
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 
 
-class Vault:
+class EnvironmentFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 

@@ -25,7 +25,7 @@ LONGEST_REST = 0.25
 """Seconds for which a pipe is left alone at most: whoever drowned us is heard again soon."""
 
 
-class Bucket:
+class TokenBucket:
     """Tokens that come at a steady rate, up to a burst. Time is a value: seconds on any one clock."""
 
     __slots__ = ("_burst", "_rate", "_since", "_tokens")

@@ -1,6 +1,6 @@
-"""The nursery: a small process of one thread that starts children for the hub, and buries them.
+"""The spawner: a small process of one thread that starts children for the hub, and buries them.
 
-Run as a script by a bare interpreter (`python -I -S nursery.py FD MARK`), never forked from the hub: a fork of a grown
+Run as a script by a bare interpreter (`python -I -S spawner.py FD MARK`), never forked from the hub: a fork of a grown
 process with threads is slow and unsafe, one of this is neither. It imports nothing of ours.
 
 Why nothing outlives the hub:
@@ -17,9 +17,9 @@ Why nothing outlives the hub:
 
 Messages are JSON, one a packet (SOCK_SEQPACKET):
 
-    hub → nursery   {"do": "start", "key", "argv", "env", "cwd", "limits", "privileges"}, with stdin, stdout and stderr
+    hub → spawner   {"do": "start", "key", "argv", "env", "cwd", "limits", "privileges"}, with stdin, stdout and stderr
                     {"do": "signal", "key", "signal"}: to its whole group
-    nursery → hub   {"key", "started": pid} | {"key", "failed": why, "later": whether it may work yet}
+    spawner → hub   {"key", "started": pid} | {"key", "failed": why, "later": whether it may work yet}
                     {"key", "code": n, "signal": n}
 """
 
@@ -41,9 +41,9 @@ PR_SET_NO_NEW_PRIVS = 38
 
 LARGEST = 512 * 1024
 """Bytes of a message: command and environment of a child."""
-BRAND = "DRAGOMAN_BROOD"
+MARK_VARIABLE = "DRAGOMAN_BROOD"
 """The variable that says whose descendant a process is: the hub's mark, then the child's key."""
-FAREWELL_SECONDS = 30.0
+KILL_SECONDS = 30.0
 RESOURCES = {
     "core": resource.RLIMIT_CORE,
     "open_files": resource.RLIMIT_NOFILE,
@@ -52,21 +52,21 @@ RESOURCES = {
     "processes": resource.RLIMIT_NPROC,
     "file_size": resource.RLIMIT_FSIZE,
 }
-FIRST_TO_GO = b"300"
+OOM_SCORE = b"300"
 """A child is nearer to the kernel's mind than the hub when memory runs out."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Nursery:
+class Spawner:
     def __init__(self, hub: socket.socket, mark: str) -> None:
         self._hub = hub
         self._mark = mark
         self._keys: dict[int, int] = {}  # pid → key
         self._pids: dict[int, int] = {}  # key → pid
-        self._kin: dict[int, set[int]] = {}  # key → all that stemmed from it when it was signalled
-        self._verdicts: dict[int, int] = {}  # the pipe that tells whether a start succeeded → key
-        self._heard = select.poll()
+        self._descendants_of: dict[int, set[int]] = {}  # key → all that stemmed from it when it was signalled
+        self._start_pipes: dict[int, int] = {}  # the pipe that tells whether a start succeeded → key
+        self._poll = select.poll()
         self._wake, self._signalled = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._wake, False)
@@ -80,38 +80,38 @@ class Nursery:
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._heard.register(self._hub, select.POLLIN)
-        self._heard.register(self._wake, select.POLLIN)
+        self._poll.register(self._hub, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
         try:
             while not self._ending:
-                for descriptor, _ in self._heard.poll():
+                for descriptor, _ in self._poll.poll():
                     if descriptor == self._hub.fileno():
-                        self._listen()
+                        self._receive()
                     elif descriptor == self._wake:
-                        self._drain()
-                        self._bury()
-                    elif descriptor in self._verdicts:  # not judged meanwhile, by its burial
-                        self._judge(descriptor)
+                        self._drain_wakeups()
+                        self._reap()
+                    elif descriptor in self._start_pipes:  # not judged meanwhile, by its burial
+                        self._report_start(descriptor)
         except (BrokenPipeError, ConnectionError):
             pass
         finally:
-            self._farewell()
+            self._kill_all()
 
     def _end(self, *_: object) -> None:
         self._ending = True
 
-    def _drain(self) -> None:
+    def _drain_wakeups(self) -> None:
         try:
             os.read(self._wake, 4096)
         except BlockingIOError:
             pass
 
-    def _tell(self, **said: object) -> None:
-        self._hub.send(json.dumps(said).encode())
+    def _send(self, **answer: object) -> None:
+        self._hub.send(json.dumps(answer).encode())
 
     # -- birth
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         room = array.array("i")
         flags = socket.MSG_CMSG_CLOEXEC
         data, ancillary, _, _ = self._hub.recvmsg(LARGEST, socket.CMSG_LEN(3 * room.itemsize), flags)
@@ -121,52 +121,52 @@ class Nursery:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 room.frombytes(payload[: len(payload) - len(payload) % room.itemsize])
-        wish = json.loads(data)
-        if wish["do"] == "start":
-            self._start(wish, list(room))
-        elif wish["do"] == "signal" and wish["key"] in self._pids:
-            pid = self._pids[wish["key"]]
-            self._kin.setdefault(wish["key"], set()).update(descendants(pid))
-            _kill_group(pid, wish["signal"])
+        request = json.loads(data)
+        if request["do"] == "start":
+            self._start(request, list(room))
+        elif request["do"] == "signal" and request["key"] in self._pids:
+            pid = self._pids[request["key"]]
+            self._descendants_of.setdefault(request["key"], set()).update(descendants(pid))
+            _kill_group(pid, request["signal"])
 
-    def _start(self, wish: "dict[str, Any]", streams: "list[int]") -> None:
-        key = wish["key"]
-        wish["env"][BRAND] = f"{self._mark}:{key}"
-        verdict, told = os.pipe()
-        os.set_blocking(verdict, False)
+    def _start(self, request: "dict[str, Any]", streams: "list[int]") -> None:
+        key = request["key"]
+        request["env"][MARK_VARIABLE] = f"{self._mark}:{key}"
+        pipe, failure_pipe = os.pipe()
+        os.set_blocking(pipe, False)
         us = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            for descriptor in (*streams, verdict, told):
+            for descriptor in (*streams, pipe, failure_pipe):
                 os.close(descriptor)
-            self._tell(key=key, failed=f"no process can be started now: {error.strerror}", later=True)
+            self._send(key=key, failed=f"no process can be started now: {error.strerror}", later=True)
             return
         if pid == 0:
-            _become(wish, streams, told, us)
-        for descriptor in (*streams, told):
+            _exec(request, streams, failure_pipe, us)
+        for descriptor in (*streams, failure_pipe):
             os.close(descriptor)
         self._keys[pid], self._pids[key] = key, pid
-        self._verdicts[verdict] = key
-        self._heard.register(verdict, select.POLLIN)
+        self._start_pipes[pipe] = key
+        self._poll.register(pipe, select.POLLIN)
 
-    def _judge(self, verdict: int) -> None:
+    def _report_start(self, pipe: int) -> None:
         """A start has succeeded when the pipe was closed by exec without a word."""
         try:
-            why = os.read(verdict, 4096)
+            why = os.read(pipe, 4096)
         except BlockingIOError:  # another one's, by the same number
             return
-        key = self._verdicts.pop(verdict)
-        self._heard.unregister(verdict)
-        os.close(verdict)
+        key = self._start_pipes.pop(pipe)
+        self._poll.unregister(pipe)
+        os.close(pipe)
         if why:
-            self._tell(key=key, failed=why.decode("utf-8", "replace"))
+            self._send(key=key, failed=why.decode("utf-8", "replace"))
         elif key in self._pids:
-            self._tell(key=key, started=self._pids[key])
+            self._send(key=key, started=self._pids[key])
 
     # -- death
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Everything that has ended. A child's group dies while its leader still holds its number."""
         while True:
             try:
@@ -181,39 +181,39 @@ class Nursery:
                 _kill_group(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             if key is not None:
-                for verdict in [found for found, of in self._verdicts.items() if of == key]:
-                    self._judge(verdict)  # it ended before we looked whether it had started; nobody else writes there
+                for pipe in [found for found, of in self._start_pipes.items() if of == key]:
+                    self._report_start(pipe)  # it ended before we looked whether it had started
                 del self._pids[key]
-                for kin in self._kin.pop(key, set()).intersection(descendants(os.getpid())):
-                    _kill(kin, signal.SIGKILL)
+                for descendant in self._descendants_of.pop(key, set()).intersection(descendants(os.getpid())):
+                    _kill(descendant, signal.SIGKILL)
                 by_exit = ended.si_code == os.CLD_EXITED
-                self._tell(
+                self._send(
                     key=key, code=ended.si_status if by_exit else None, signal=None if by_exit else ended.si_status
                 )
-        self._kill_strays()
+        self._kill_orphans()
 
-    def _kill_strays(self) -> None:
+    def _kill_orphans(self) -> None:
         """Orphans that came to us and whose child is no more."""
         us = os.getpid()
-        strays = [pid for pid, parent in parents().items() if parent == us and pid not in self._keys]
-        for pid in strays:
-            brand = brand_of(pid)
-            if brand is None:
-                if filters_of(pid) > filters_of(us) or self._outlived(pid):
+        orphans = [pid for pid, parent in parents().items() if parent == us and pid not in self._keys]
+        for pid in orphans:
+            found = mark_of(pid)
+            if found is None:
+                if filters_of(pid) > filters_of(us) or self._is_older_than_all_children(pid):
                     _kill(pid, signal.SIGKILL)
                 continue
-            mark, _, key = brand.rpartition(":")
+            mark, _, key = found.rpartition(":")
             if mark == self._mark and key.isdigit() and int(key) not in self._pids:
                 _kill(pid, signal.SIGKILL)
 
-    def _outlived(self, pid: int) -> bool:
+    def _is_older_than_all_children(self, pid: int) -> bool:
         """Whether none of the children that live can have started it."""
-        when = born(pid)
-        return when is not None and all(when < (born(child) or 0) for child in self._keys)
+        when = start_time(pid)
+        return when is not None and all(when < (start_time(child) or 0) for child in self._keys)
 
-    def _farewell(self) -> None:
+    def _kill_all(self) -> None:
         self._hub.close()
-        until = time.monotonic() + FAREWELL_SECONDS
+        until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             left = descendants(os.getpid())
             for pid in left:
@@ -227,14 +227,14 @@ class Nursery:
             time.sleep(0.002)
 
 
-def _become(wish: "dict[str, Any]", streams: "list[int]", told: int, parent: int) -> None:
-    """The child's first steps; ends in exec, or in a word to the nursery."""
+def _exec(request: "dict[str, Any]", streams: "list[int]", failure_pipe: int, parent: int) -> None:
+    """The child's first steps; ends in exec, or in a word to the spawner."""
     try:
         os.setsid()
         _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:  # it died before we had asked
             os._exit(1)
-        if not wish["privileges"]:
+        if not request["privileges"]:
             _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         signal.set_wakeup_fd(-1)
         for number in (*range(1, 32), signal.SIGRTMIN):
@@ -244,24 +244,24 @@ def _become(wish: "dict[str, Any]", streams: "list[int]", told: int, parent: int
         for place, descriptor in enumerate(streams):
             os.dup2(descriptor, place, inheritable=True)
         for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) != told:
+            if int(name) > 2 and int(name) != failure_pipe:
                 try:
                     os.close(int(name))
                 except OSError:  # the one that listed them
                     pass
-        _lower_our_worth()
+        _raise_oom_score()
         os.umask(0o077)
         try:
-            os.chdir(wish["cwd"])
+            os.chdir(request["cwd"])
         except OSError as error:
-            os.write(told, f"the directory {wish['cwd']!r} cannot be entered: {error.strerror}".encode())
+            os.write(failure_pipe, f"the directory {request['cwd']!r} cannot be entered: {error.strerror}".encode())
             os._exit(127)
-        for name, most in wish["limits"].items():
+        for name, most in request["limits"].items():
             _limit(RESOURCES[name], most)
-        os.execvpe(wish["argv"][0], wish["argv"], wish["env"])
+        os.execvpe(request["argv"][0], request["argv"], request["env"])
     except BaseException as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        os.write(told, f"{wish['argv'][0]!r} cannot be started: {why}".encode("utf-8", "replace"))
+        os.write(failure_pipe, f"{request['argv'][0]!r} cannot be started: {why}".encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
@@ -273,10 +273,10 @@ def _limit(which: int, most: int) -> None:
     resource.setrlimit(which, (allowed, allowed))
 
 
-def _lower_our_worth() -> None:
+def _raise_oom_score() -> None:
     try:
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-            file.write(FIRST_TO_GO)
+            file.write(OOM_SCORE)
     except OSError:
         pass
 
@@ -328,21 +328,21 @@ def descendants(root: int) -> "list[int]":
     return found
 
 
-def brand_of(pid: int) -> "str | None":
+def mark_of(pid: int) -> "str | None":
     """What its environment said at its start, if we may look."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            said = file.read()
+            answer = file.read()
     except OSError:
         return None
-    for pair in said.split(b"\0"):
+    for pair in answer.split(b"\0"):
         name, _, value = pair.partition(b"=")
-        if name == BRAND.encode():
+        if name == MARK_VARIABLE.encode():
             return value.decode("ascii", "replace")
     return None
 
 
-def born(pid: int) -> "int | None":
+def start_time(pid: int) -> "int | None":
     """When it was started, in the kernel's ticks."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -364,7 +364,7 @@ def filters_of(pid: int) -> int:
 def main() -> None:
     hub = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(hub.fileno(), False)
-    Nursery(hub, sys.argv[2]).serve()
+    Spawner(hub, sys.argv[2]).serve()
 
 
 if __name__ == "__main__":

@@ -29,21 +29,21 @@ from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import ConnectionLoop
 from dragoman.server.session import Session
-from dragoman.supervisor import pace
-from dragoman.supervisor.channel import Ended, Handle, Launch, Nursery
-from dragoman.supervisor.pipes import Crowd, Inlet, Outlet
-from dragoman.supervisor.recipe import PROTOCOL
-from dragoman.supervisor.vault import Vault
-from dragoman.supervisor.walls import Walls
+from dragoman.supervisor import throttle
+from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
+from dragoman.supervisor.sandbox_policy import SandboxPolicy
+from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
+from dragoman.supervisor.spec import PROTOCOL
 from dragoman.wire.lines import Line, Overlong
 
 TERM_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 PART_SECONDS = 5.0
 """So long the hub is waited for to give a child no more work, before it is told to end."""
-LAST_WORDS_SECONDS = 10.0
+LAST_OUTPUT_SECONDS = 10.0
 """What an ended child printed last is read for so long."""
-HUNG_UP_SECONDS = 1.0
+CLOSED_PIPE_SECONDS = 1.0
 """The pipes of a process that ends are closed a moment before its end is known."""
 BOM = b"\xef\xbb\xbf"
 """With which some runtimes begin what they print."""
@@ -51,10 +51,10 @@ REGISTERS = b'"request:register"'
 """In a line of a child that says what it can: it reads its stdin by lines."""
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
-TELL_SECONDS = 1.0
+SKIPPED_LOG_SECONDS = 1.0
 """Lines that were not kept are told of no more often than this."""
-LOOKS = 20
-LOOK_SECONDS = (0.05, 1.0)
+CHECKS_PER_TASK = 20
+CHECK_SECONDS = (0.05, 1.0)
 """So often in the time of a task it is looked whether that is over, but within these bounds."""
 
 
@@ -68,27 +68,27 @@ LogSink = Callable[[str, str, dict[str, Any]], None]
 """Level, message, context: for what an agent logs in the protocol's own words."""
 
 
-class Surroundings(msgspec.Struct, frozen=True, eq=False):
+class ChildContext(msgspec.Struct, frozen=True, eq=False):
     """What all children share."""
 
     hub: Intake
-    nursery: Nursery
-    vault: Vault
-    crowd: Crowd
+    spawner: SpawnerClient
+    environments: EnvironmentFiles
+    throttled: ThrottledPipes
     homes: Path
     tongue: Callable[[AgentId, LogSink, bool], Words]
     environ: dict[str, str]
-    walls: Walls
+    sandbox_policy: SandboxPolicy
     task: Callable[[TaskId], Awaitable[Task | None]]
     """How a task stands."""
 
 
-class Owner(Protocol):
+class ProcessOwner(Protocol):
     """Whose process it is (`child.Child`)."""
 
     agent: AgentId
 
-    def keep(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
+    def add_log_line(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
         """A line for its log."""
         ...
 
@@ -96,65 +96,65 @@ class Owner(Protocol):
         """The lines so far go before what it says next."""
         ...
 
-    def let_go(self) -> None:
+    def agent_removed(self) -> None:
         """The hub hung up: the agent was removed."""
         ...
 
 
-class Run:
+class ChildProcess:
     """One process: its streams, and its link to the hub. The connection loop's `Wire`. `task_seconds`: how long it may
     work on one task before it is killed; `is_module`: it can ask the hub for nothing."""
 
     def __init__(
-        self, child: Owner, around: Surroundings, *, task_seconds: float | None = None, is_module: bool = False
+        self, child: ProcessOwner, context: ChildContext, *, task_seconds: float | None = None, is_module: bool = False
     ) -> None:
         self._child = child
-        self._around = around
-        self._hub = around.hub
-        self._nursery = around.nursery
+        self._context = context
+        self._hub = context.hub
+        self._spawner = context.spawner
         self._loop = asyncio.get_running_loop()
-        self._logs = pace.Bucket(pace.LOG_RATE, pace.LOG_BURST, self._loop.time())
+        self._logs = throttle.TokenBucket(throttle.LOG_RATE, throttle.LOG_BURST, self._loop.time())
         self._skipped = 0
-        self._telling: asyncio.TimerHandle | None = None
+        self._skipped_timer: asyncio.TimerHandle | None = None
         self.ending = False
-        self._hung_up = False
-        self._farewells: list[asyncio.Task[None]] = []
+        self._lost_a_pipe = False
+        self._closing: list[asyncio.Task[None]] = []
         self._task_seconds = task_seconds
-        self._overtime: TaskId | None = None
-        self._timing: asyncio.Task[None] | None = None
+        self._overdue_task: TaskId | None = None
+        self._task_limit: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
-        self._tongue = around.tongue(child.agent, self._logged, is_module)
+        self._tongue = context.tongue(child.agent, self._on_log_message, is_module)
         self._pump = ConnectionLoop(
-            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._let_go, measured=True
+            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._agent_removed, measured=True
         )
         self._ours: tuple[int, int, int] | None = None
-        self._stdin: Inlet | None = None
-        self._stdout: Outlet | None = None
-        self._stderr: Outlet | None = None
+        self._stdin: StdinPipe | None = None
+        self._stdout: OutputPipe | None = None
+        self._stderr: OutputPipe | None = None
 
     # -- life
 
     async def begin(self, launch: Launch) -> Handle:
         (stdin, to), (out, stdout), (err, stderr) = _pipes(3)
         self._ours = (to, out, err)
-        self._handle = await self._nursery.start(launch, (stdin, stdout, stderr))
+        self._handle = await self._spawner.start(launch, (stdin, stdout, stderr))
         return self._handle
 
-    def abandon(self) -> None:
+    def close_pipes(self) -> None:
         for descriptor in self._ours or ():
             os.close(descriptor)
         self._ours = None
 
-    def scrap(self) -> None:
+    def discard(self) -> None:
         """Let go of everything at once, whatever state it is in."""
         self._stop_waiting()
-        self._tell_skipped()
+        self._log_skipped()
         self.signal(signal.SIGKILL)
-        self.abandon()
-        for outlet in (self._stdout, self._stderr):
-            if outlet is not None:
-                outlet.close()
+        self.close_pipes()
+        for pipe in (self._stdout, self._stderr):
+            if pipe is not None:
+                pipe.close()
         if self._stdin is not None:
             self._stdin.close()
             self._pump.part()
@@ -166,11 +166,13 @@ class Run:
         """Connect its streams, and open its link."""
         assert self._ours is not None
         (to, out, err), self._ours = self._ours, None
-        crowd = self._around.crowd
-        self._stdin = Inlet(to, drained=self._drained, arrived=self._pump.marked, refused=self._deaf, apart=True)
-        self._stdout = Outlet(out, self._printed, crowd=crowd, ready=self._ready)
-        self._stdout.ended.add_done_callback(self._mute)
-        self._stderr = Outlet(err, self._grumbled, crowd=crowd)
+        throttled = self._context.throttled
+        self._stdin = StdinPipe(
+            to, drained=self._drained, arrived=self._pump.marked, refused=self._stdin_closed, apart=True
+        )
+        self._stdout = OutputPipe(out, self._on_stdout, throttled=throttled, ready=self._ready)
+        self._stdout.ended.add_done_callback(self._stdout_closed)
+        self._stderr = OutputPipe(err, self._on_stderr, throttled=throttled)
         self._hub.attach(self._session, self._pump)
         opened = self._hub.enqueue(
             OpenLink(
@@ -189,10 +191,10 @@ class Run:
         try:
             await opened
         except Refused as refused:
-            self._child.keep(f"no link to the hub: {refused.fault}", "hub", level="error")
+            self._child.add_log_line(f"no link to the hub: {refused.fault}", "hub", level="error")
             self.signal(signal.SIGKILL)
         if self._task_seconds is not None:
-            self._timing = self._loop.create_task(self._time(self._task_seconds))
+            self._task_limit = self._loop.create_task(self._enforce_task_limit(self._task_seconds))
 
     async def end(self, reason: str, grace: float) -> None:
         """Ask it to end, then see to it (D10). One that is not connected yet is left to whoever connects it."""
@@ -216,19 +218,19 @@ class Run:
 
     def signal(self, number: int) -> None:
         if self._handle is not None:
-            self._nursery.signal(self._handle, number)
+            self._spawner.signal(self._handle, number)
 
     async def finish(self, how: Ended) -> None:
         """It has ended: hear its last words, then close the link. What it still held is given back."""
         self._stop_waiting()
-        outlets = [outlet for outlet in (self._stdout, self._stderr) if outlet is not None]
-        if outlets:
-            await asyncio.wait([outlet.ended for outlet in outlets], timeout=LAST_WORDS_SECONDS)
-        for outlet in outlets:
-            outlet.close()
-        self._tell_skipped()
+        outputs = [pipe for pipe in (self._stdout, self._stderr) if pipe is not None]
+        if outputs:
+            await asyncio.wait([pipe.ended for pipe in outputs], timeout=LAST_OUTPUT_SECONDS)
+        for pipe in outputs:
+            pipe.close()
+        self._log_skipped()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
+            async with asyncio.timeout(LAST_OUTPUT_SECONDS):
                 await self._pump.drain()
         if self._stdin is not None:
             self._stdin.close()
@@ -239,10 +241,10 @@ class Run:
             retryable=True,
             facts={"agent_id": agent, "exit_code": how.code, "signal": how.signal},
         )
-        if self._overtime is not None:
+        if self._overdue_task is not None:
             fault = Fault(
                 kind=Kind.TIMEOUT,
-                message=f"the sandbox of {agent} was ended: task {self._overtime} took longer than"
+                message=f"the sandbox of {agent} was ended: task {self._overdue_task} took longer than"
                 f" {self._task_seconds:g} s",
                 retryable=True,
                 facts={"agent_id": agent},
@@ -252,10 +254,10 @@ class Run:
             await self._hub.execute(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)
 
-    async def _time(self, seconds: float) -> None:
+    async def _enforce_task_limit(self, seconds: float) -> None:
         """Kill it when it has worked on one task for too long. Time in which a task waits, for a person or for help, is
         not its own; nor is what it says a reason to wait: whoever means ill says a lot."""
-        pause = min(max(seconds / LOOKS, LOOK_SECONDS[0]), LOOK_SECONDS[1])
+        pause = min(max(seconds / CHECKS_PER_TASK, CHECK_SECONDS[0]), CHECK_SECONDS[1])
         worked: dict[TaskId, float] = {}
         last = self._loop.time()
         while True:
@@ -265,41 +267,41 @@ class Run:
             held = self._hub.load_of(self._child.agent)
             worked = {task: worked[task] + passed if task in worked else 0.0 for task in held}
             for id in held:
-                task = await self._around.task(id)
+                task = await self._context.task(id)
                 if task is None or task.status not in (Status.ASSIGNED, Status.RUNNING):
                     worked[id] = max(0.0, worked[id] - passed)
                 elif worked[id] > seconds:
-                    self._overtime = id
-                    self._child.keep(f"killed: task {id} took longer than {seconds:g} s", "hub", level="error")
+                    self._overdue_task = id
+                    self._child.add_log_line(f"killed: task {id} took longer than {seconds:g} s", "hub", level="error")
                     self.signal(signal.SIGKILL)
                     return
 
     def _stop_waiting(self) -> None:
-        for waiting in (self._timing, *self._farewells):
+        for waiting in (self._task_limit, *self._closing):
             if waiting is not None:
                 waiting.cancel()
 
-    def _let_go(self, reason: str) -> None:
-        self._child.let_go()
+    def _agent_removed(self, reason: str) -> None:
+        self._child.agent_removed()
 
     # -- pipes that it closes
 
-    def _mute(self, _: object) -> None:
-        self._farewells.append(self._loop.create_task(self._part("stdout", "it can answer nothing any more")))
+    def _stdout_closed(self, _: object) -> None:
+        self._closing.append(self._loop.create_task(self._close_session("stdout", "it can answer nothing any more")))
 
-    def _deaf(self) -> None:
-        self._farewells.append(self._loop.create_task(self._part("stdin", "it can be told nothing any more")))
+    def _stdin_closed(self) -> None:
+        self._closing.append(self._loop.create_task(self._close_session("stdin", "it can be told nothing any more")))
 
-    async def _part(self, pipe: str, consequence: str) -> None:
+    async def _close_session(self, pipe: str, consequence: str) -> None:
         """No more work over this link, if the process lives on without one of its pipes."""
         assert self._handle is not None
-        await asyncio.wait({self._handle.ended}, timeout=HUNG_UP_SECONDS)
+        await asyncio.wait({self._handle.ended}, timeout=CLOSED_PIPE_SECONDS)
         if self._handle.ended.done() or self.ending:
             return
-        self._hung_up = True
+        self._lost_a_pipe = True
         agent = self._child.agent
         said = f"it closed its {pipe}: {consequence}, and gets no work until it is restarted"
-        self._child.keep(said, "hub", level="error")
+        self._child.add_log_line(said, "hub", level="error")
         fault = Fault(
             kind=Kind.UNAVAILABLE,
             message=f"{agent} closed its {pipe} while it had the task",
@@ -310,7 +312,7 @@ class Run:
         with contextlib.suppress(Refused):
             await self._hub.execute(closing)
             for id in self._hub.load_of(agent):
-                task = await self._around.task(id)
+                task = await self._context.task(id)
                 if task is not None and task.status is Status.ASSIGNED:
                     await self._hub.execute(ReportFault(principal=agent, protocol=PROTOCOL, task_id=id, fault=fault))
 
@@ -321,8 +323,8 @@ class Run:
         return self._stdin is not None and self._stdin.has_room
 
     @property
-    def stuck(self) -> bool:
-        return self._hung_up or (self._stdin is not None and self._stdin.unwritten > STUCK_BYTES)
+    def is_stuck(self) -> bool:
+        return self._lost_a_pipe or (self._stdin is not None and self._stdin.unwritten > STUCK_BYTES)
 
     def write(self, frames: Sequence[bytes]) -> None:
         if self._stdin is not None:
@@ -351,7 +353,7 @@ class Run:
         """A child that does not read its answers may not ask more; what it logs and tells is heard all the same."""
         return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
 
-    def _printed(self, line: Line) -> float:
+    def _on_stdout(self, line: Line) -> float:
         if isinstance(line, bytes):
             line = line.removeprefix(BOM)
         if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
@@ -359,40 +361,42 @@ class Run:
             if self._stdin is not None and REGISTERS in line:
                 self._stdin.together()
             self._pump.heard(line)
-            return pace.MESSAGE
+            return throttle.MESSAGE
         return self._log(line, "stdout", "info")
 
-    def _grumbled(self, line: Line) -> float:
+    def _on_stderr(self, line: Line) -> float:
         return self._log(line, "stderr", "warn")
 
     def _log(self, line: Line, stream: str, level: str) -> float:
         if isinstance(line, Overlong):
             message = f"a line of {line.length} bytes was dropped; the most is 1 MiB"
-            self._keep(message, "hub", "error", {"type": "event:error", "length": line.length})  # D1
+            self._log_throttled(message, "hub", "error", {"type": "event:error", "length": line.length})  # D1
         else:
-            self._keep(line, stream, level)
-        return pace.LINE
+            self._log_throttled(line, stream, level)
+        return throttle.LINE
 
-    def _logged(self, level: str, message: str, context: dict[str, Any]) -> None:
+    def _on_log_message(self, level: str, message: str, context: dict[str, Any]) -> None:
         """In the protocol's own words, or what turned out to be none of them."""
-        self._keep(message, "event", level, context)
+        self._log_throttled(message, "event", level, context)
 
-    def _keep(self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None) -> None:
+    def _log_throttled(
+        self, message: str | bytes, stream: str, level: str, context: dict[str, Any] | None = None
+    ) -> None:
         if not self._logs.take(self._loop.time()):
             self._skipped += 1
-            if self._telling is None:
-                self._telling = self._loop.call_later(TELL_SECONDS, self._tell_skipped)
+            if self._skipped_timer is None:
+                self._skipped_timer = self._loop.call_later(SKIPPED_LOG_SECONDS, self._log_skipped)
             return
         text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
-        self._child.keep(text, stream, level=level, context=context)
+        self._child.add_log_line(text, stream, level=level, context=context)
 
-    def _tell_skipped(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+    def _log_skipped(self) -> None:
+        if self._skipped_timer is not None:
+            self._skipped_timer.cancel()
+            self._skipped_timer = None
         skipped, self._skipped = self._skipped, 0
         if skipped:
-            self._child.keep(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")
+            self._child.add_log_line(f"{skipped} lines were not kept: they came too fast", "hub", level="warn")
 
 
 def _pipes(number: int) -> list[tuple[int, int]]:

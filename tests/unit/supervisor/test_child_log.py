@@ -11,15 +11,15 @@ import pytest
 
 from dragoman.core.commands import Command, WriteLog
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.supervisor import logbook
-from dragoman.supervisor.logbook import Logbook, Scribe
+from dragoman.supervisor import child_log
+from dragoman.supervisor.child_log import ChildLogs, TaskLogWriter
 
 NOW = Instant(1_768_796_464_000_000)
 A1 = AgentId("a1")
 
 
 async def test_the_newest_lines_in_order_and_by_level(tmp_path: Path) -> None:
-    log = Logbook(tmp_path / "logs").of(A1)
+    log = ChildLogs(tmp_path / "logs").of(A1)
     for number, level in enumerate(("info", "error", "debug", "warn", "odd")):
         log.add(NOW, "stdout", f"line {number}", level=level)
     assert [entry.message for entry in await log.tail(3)] == ["line 2", "line 3", "line 4"]
@@ -30,31 +30,31 @@ async def test_the_newest_lines_in_order_and_by_level(tmp_path: Path) -> None:
 
 async def test_lines_survive_word_for_word(tmp_path: Path) -> None:
     nasty = "\x1b[31m<img onerror=x>\r\u202e\x00 ' \" \\ line"
-    book = Logbook(tmp_path / "logs")
+    book = ChildLogs(tmp_path / "logs")
     book.of(A1).add(NOW, "stderr", nasty, level="warn", task="t1", context={"a": [1]})
     await book.flushed()
-    (found,) = await Logbook(tmp_path / "logs").of(A1).tail(10)
+    (found,) = await ChildLogs(tmp_path / "logs").of(A1).tail(10)
     assert (found.message, found.stream, found.level, found.task, found.context) == (
         nasty, "stderr", "warn", "t1", {"a": [1]},
     )  # fmt: skip
 
 
 async def test_numbers_only_grow_also_over_a_restart(tmp_path: Path) -> None:
-    book = Logbook(tmp_path / "logs")
+    book = ChildLogs(tmp_path / "logs")
     seqs = [book.of(A1).add(NOW, "stdout", "x").seq for _ in range(5)]
     await book.flushed()
-    book = Logbook(tmp_path / "logs")
+    book = ChildLogs(tmp_path / "logs")
     seqs.append(book.of(A1).add(Instant(NOW + 1000), "stdout", "y").seq)
     await book.flushed()
     assert seqs == sorted(set(seqs))
-    again = Logbook(tmp_path / "logs").of(A1)
+    again = ChildLogs(tmp_path / "logs").of(A1)
     assert [entry.seq for entry in await again.tail(10, after=seqs[2])] == seqs[3:]
 
 
 async def test_memory_and_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logbook, "GENERATION", 10_000)
-    monkeypatch.setattr(logbook, "NEWEST_LINES", 10)
-    book = Logbook(tmp_path / "logs")
+    monkeypatch.setattr(child_log, "GENERATION", 10_000)
+    monkeypatch.setattr(child_log, "NEWEST_LINES", 10)
+    book = ChildLogs(tmp_path / "logs")
     log = book.of(A1)
     for number in range(500):
         log.add(NOW, "stdout", f"line {number}")
@@ -72,8 +72,8 @@ async def test_memory_and_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.M
 async def test_a_disk_that_does_not_keep_up_costs_lines_and_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logbook, "UNWRITTEN", 1000)
-    book = Logbook(tmp_path / "logs")
+    monkeypatch.setattr(child_log, "UNWRITTEN", 1000)
+    book = ChildLogs(tmp_path / "logs")
     log = book.of(A1)
     for number in range(100):
         log.add(NOW, "stdout", f"line {number}")
@@ -84,16 +84,16 @@ async def test_a_disk_that_does_not_keep_up_costs_lines_and_no_memory(
 
 
 async def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
-    book = Logbook(tmp_path / "logs")
+    book = ChildLogs(tmp_path / "logs")
     book.of(A1).add(NOW, "stdout", "whole")
     await book.flushed()
     with (tmp_path / "logs" / "a1.jsonl").open("ab") as file:
         file.write(b'{"seq": 1, "at"')
-    assert [entry.message for entry in await Logbook(tmp_path / "logs").of(A1).tail(10)] == ["whole"]
+    assert [entry.message for entry in await ChildLogs(tmp_path / "logs").of(A1).tail(10)] == ["whole"]
 
 
 async def test_waiting_ends_with_the_next_line(tmp_path: Path) -> None:
-    log = Logbook(tmp_path / "logs").of(A1)
+    log = ChildLogs(tmp_path / "logs").of(A1)
     last = log.add(NOW, "stdout", "first").seq
     async with asyncio.timeout(60):
         await log.changed(0, 60)  # there is one already
@@ -105,7 +105,7 @@ async def test_waiting_ends_with_the_next_line(tmp_path: Path) -> None:
 
 
 async def test_a_forgotten_agent_leaves_no_log(tmp_path: Path) -> None:
-    book = Logbook(tmp_path / "logs")
+    book = ChildLogs(tmp_path / "logs")
     book.of(A1).add(NOW, "stdout", "x")
     await book.flushed()
     await book.forget(A1)
@@ -129,8 +129,8 @@ class Hub:
 
 async def test_lines_gather_while_a_commit_is_under_way(tmp_path: Path) -> None:
     hub = Hub()
-    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
-    log = Logbook(tmp_path / "logs").of(A1)
+    scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
+    log = ChildLogs(tmp_path / "logs").of(A1)
     for number in range(3):
         scribe.add(TaskId("t1"), log.add(NOW, "stdout", f"{number}"))
     await asyncio.sleep(0)
@@ -143,19 +143,19 @@ async def test_lines_gather_while_a_commit_is_under_way(tmp_path: Path) -> None:
     then(None, None)
     await asyncio.sleep(0)
     second = hub.given[1][0]
-    assert len(second.lines) == logbook.GATHERED_LINES + 1
-    assert second.lines[-1].message == f"{1997 - logbook.GATHERED_LINES} more lines are only in the agent's log"
+    assert len(second.lines) == child_log.GATHERED_LINES + 1
+    assert second.lines[-1].message == f"{1997 - child_log.GATHERED_LINES} more lines are only in the agent's log"
 
 
 async def test_lines_go_with_a_task_only_while_it_is_the_only_one(tmp_path: Path) -> None:
     hub = Hub()
-    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
+    scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
     assert scribe.current() == "t1"
     hub.held = ["t1", "t2"]
     assert scribe.current() is None
     hub.held = []
     assert scribe.current() is None
-    log = Logbook(tmp_path / "logs").of(A1)
+    log = ChildLogs(tmp_path / "logs").of(A1)
     scribe.add(TaskId("t1"), log.add(NOW, "stdout", "of the first"))
     scribe.add(TaskId("t2"), log.add(NOW, "stdout", "of the second"))
     await asyncio.sleep(0)
@@ -167,8 +167,8 @@ async def test_lines_go_with_a_task_only_while_it_is_the_only_one(tmp_path: Path
 
 async def test_what_was_printed_goes_before_what_is_said_next(tmp_path: Path) -> None:
     hub = Hub()
-    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
-    log = Logbook(tmp_path / "logs").of(A1)
+    scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
+    log = ChildLogs(tmp_path / "logs").of(A1)
     scribe.add(TaskId("t1"), log.add(NOW, "stdout", "first"))
     scribe.flush()
     scribe.add(TaskId("t1"), log.add(NOW, "stdout", "second"))
@@ -178,10 +178,10 @@ async def test_what_was_printed_goes_before_what_is_said_next(tmp_path: Path) ->
 
 
 async def test_a_task_takes_so_many_lines_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logbook, "LINES_A_TASK", 10)
+    monkeypatch.setattr(child_log, "LINES_A_TASK", 10)
     hub = Hub()
-    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
-    log = Logbook(tmp_path / "logs").of(A1)
+    scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
+    log = ChildLogs(tmp_path / "logs").of(A1)
     for number in range(30):
         scribe.add(TaskId("t1"), log.add(NOW, "stdout", f"{number}"))
     scribe.flush()
@@ -196,11 +196,11 @@ async def test_a_task_takes_so_many_lines_and_no_more(tmp_path: Path, monkeypatc
 async def test_naming_tasks_by_turns_gets_none_of_them_more_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logbook, "LINES_A_TASK", 10)
+    monkeypatch.setattr(child_log, "LINES_A_TASK", 10)
     hub = Hub()
     hub.held = ["t1", "t2"]
-    scribe = Scribe(hub, A1)  # type: ignore[arg-type]
-    log = Logbook(tmp_path / "logs").of(A1)
+    scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
+    log = ChildLogs(tmp_path / "logs").of(A1)
     for number in range(60):
         for task in ("t1", "not its own", "t2"):
             scribe.add(TaskId(task), log.add(NOW, "event", f"{number}"))

@@ -1,6 +1,6 @@
-"""An agent that is a WebAssembly module: the process that the nursery starts for it, between the hub and the module.
+"""An agent that is a WebAssembly module: the process that the spawner starts for it, between the hub and the module.
 
-    python -m dragoman.supervisor.modules PLAN -- MODULE ARG…
+    python -m dragoman.supervisor.wasm_agent PLAN -- MODULE ARG…
 
 Each task is one run of the module, in a fork of its own (`sandbox.wasmhost`), with its own memory, fuel and time: of
 one task nothing is left when the next begins. The module's stdin is one line, the `notify:task-assigned`, and then its

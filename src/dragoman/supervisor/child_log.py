@@ -2,7 +2,7 @@
 
     on the disk    a line of JSON each, `<agent>.jsonl` and one older generation, 4 MiB each
     in memory      the newest lines, up to 1000 and 512 KiB
-    with the task  while an agent holds exactly one task, what it prints belongs to it (`Scribe`)
+    with the task  while an agent holds exactly one task, what it prints belongs to it (`TaskLogWriter`)
 
 Nothing is changed or escaped here: that is done where it is shown (forge-D13). Only bytes that are no UTF-8 are spelt
 out. Writing happens in a thread, everything that has gathered at once; a disk that does not keep up costs lines, which
@@ -66,10 +66,10 @@ def worth(level: str) -> int:
     return LEVELS.index(level) if level in LEVELS else 1
 
 
-class Log:
+class ChildLog:
     """One agent's lines."""
 
-    def __init__(self, path: Path, write: Callable[[Log], None]) -> None:
+    def __init__(self, path: Path, write: Callable[[ChildLog], None]) -> None:
         self.path = path
         self._write = write
         self._newest: deque[tuple[Entry, int]] = deque()
@@ -128,19 +128,19 @@ class Log:
                     await self._changed.wait()
 
 
-class Logbook:
+class ChildLogs:
     """All agents' logs, in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._logs: dict[str, Log] = {}
-        self._dirty: dict[Log, None] = {}
+        self._logs: dict[str, ChildLog] = {}
+        self._dirty: dict[ChildLog, None] = {}
         self._writing: asyncio.Task[None] | None = None
 
-    def of(self, agent: AgentId) -> Log:
+    def of(self, agent: AgentId) -> ChildLog:
         found = self._logs.get(agent)
         if found is None:
-            found = self._logs[agent] = Log(self._directory / f"{agent}.jsonl", self._note)
+            found = self._logs[agent] = ChildLog(self._directory / f"{agent}.jsonl", self._note)
         return found
 
     async def forget(self, agent: AgentId) -> None:
@@ -157,7 +157,7 @@ class Logbook:
         while self._writing is not None:
             await asyncio.wait({self._writing})
 
-    def _note(self, found: Log) -> None:
+    def _note(self, found: ChildLog) -> None:
         self._dirty[found] = None
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
@@ -194,7 +194,7 @@ class _Share(msgspec.Struct):
         return self.lines > LINES_A_TASK or self.bytes > BYTES_A_TASK
 
 
-class Scribe:
+class TaskLogWriter:
     """Keeps what an agent prints with the one task it holds, or with the one that it names: many lines to a command,
     one command at a time."""
 

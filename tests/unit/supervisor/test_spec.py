@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.supervisor.recipe import DETAIL, ChildLimits, Recipe, environment, recipe_of
-from dragoman.supervisor.vault import Vault
+from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, environment, spec_of
 
 OURS = {
     "PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "xterm", "TMPDIR": "/tmp",
@@ -21,15 +21,15 @@ OURS = {
 
 
 def test_a_child_finds_only_what_is_on_the_list() -> None:
-    assert environment(Recipe(command=("x",)), "a1", {}, OURS) == {
+    assert environment(ChildSpec(command=("x",)), "a1", {}, OURS) == {
         "PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "xterm",
         "TMPDIR": "/tmp", "DRAGOMAN_AGENT_ID": "a1", "DRAGOMAN_URL": "stdio:",
     }  # fmt: skip
 
 
 def test_what_is_named_is_passed_on_but_nothing_of_the_hubs_own() -> None:
-    recipe = Recipe(command=("x",), pass_env=("OPENAI_API_KEY", "DRAGOMAN_TOKEN", "DRAGOMAN_DATA", "NOT_SET"))
-    found = environment(recipe, "a1", {"MINE": "1", "PATH": "/opt/bin", "DRAGOMAN_AGENT_ID": "spoofed"}, OURS)
+    spec = ChildSpec(command=("x",), pass_env=("OPENAI_API_KEY", "DRAGOMAN_TOKEN", "DRAGOMAN_DATA", "NOT_SET"))
+    found = environment(spec, "a1", {"MINE": "1", "PATH": "/opt/bin", "DRAGOMAN_AGENT_ID": "spoofed"}, OURS)
     assert found["OPENAI_API_KEY"] == "key"
     assert (found["MINE"], found["PATH"], found["DRAGOMAN_AGENT_ID"]) == ("1", "/opt/bin", "a1")
     assert "canary" not in str(found)
@@ -37,13 +37,13 @@ def test_what_is_named_is_passed_on_but_nothing_of_the_hubs_own() -> None:
 
 
 def test_a_recipe_survives_in_the_agents_row() -> None:
-    recipe = Recipe(
+    spec = ChildSpec(
         command=("node", "a.js"), env=("A", "B"), vault="v", restart="always", limits=ChildLimits(memory_mb=64)
     )
     agent = Agent(
-        id=AgentId("a"), protocol="forge", created_at=Instant(0), token_hash="", details={DETAIL: recipe.details()}
+        id=AgentId("a"), protocol="forge", created_at=Instant(0), token_hash="", details={DETAIL: spec.details()}
     )
-    assert recipe_of(agent) == recipe
+    assert spec_of(agent) == spec
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_recipe_survives_in_the_agents_row() -> None:
 )
 def test_an_agent_without_a_sound_recipe_is_no_child(protocol: str, details: dict[str, object]) -> None:
     agent = Agent(id=AgentId("a"), protocol=protocol, created_at=Instant(0), token_hash="", details=details)
-    assert recipe_of(agent) is None
+    assert spec_of(agent) is None
 
 
 def test_limits_in_the_kernels_units() -> None:
@@ -68,7 +68,7 @@ def test_limits_in_the_kernels_units() -> None:
 
 
 def test_values_lie_in_a_file_for_the_hubs_user_alone(tmp_path: Path) -> None:
-    vault = Vault(tmp_path / "vault")
+    vault = EnvironmentFiles(tmp_path / "vault")
     vault.keep({"A": "canary"}, "one")
     vault.keep({}, "two")
     assert vault.fetch("one") == {"A": "canary"}

@@ -1,6 +1,6 @@
-"""The hub's end of the nursery: start it when the first child is wanted, pass it streams, know when it died.
+"""The hub's end of the spawner: start it when the first child is wanted, pass it streams, know when it died.
 
-Nothing here waits on the event loop. What the nursery says comes over the loop like any other I/O; what it is told
+Nothing here waits on the event loop. What the spawner says comes over the loop like any other I/O; what it is told
 goes into a socket that holds far more than is ever under way, and is kept for a moment if it does not.
 """
 
@@ -22,18 +22,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from dragoman.supervisor import nursery
+from dragoman.supervisor import spawner
 
 log = structlog.get_logger("dragoman.children")
 
-SCRIPT = Path(nursery.__file__)
+SCRIPT = Path(spawner.__file__)
 BUFFER = 1 << 20
-GONE_WITHIN = 2000
+GONE_WITHIN_MS = 2000
 """Milliseconds to wait for one that was killed: in the hands of a disk it may take its time."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to be started. `env` is all of its environment; `limits` go by the names of `nursery.RESOURCES`."""
+    """A process to be started. `env` is all of its environment; `limits` go by the names of `spawner.RESOURCES`."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -44,13 +44,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: with an exit code, by a signal, or never started (`failed` says why; `hopeless`: and never
+    """How a process ended: with an exit code, by a signal, or never started (`failed` says why; `permanent`: and never
     will be, as things stand)."""
 
     code: int | None = None
     signal: int | None = None
     failed: str | None = None
-    hopeless: bool = False
+    permanent: bool = False
 
     @property
     def clean(self) -> bool:
@@ -84,8 +84,8 @@ class Handle(msgspec.Struct, frozen=True, eq=False):
     ended: asyncio.Future[Ended]
 
 
-class Nursery:
-    """Starts processes, and tells how they end. A nursery that dies is replaced when the next one is wanted."""
+class SpawnerClient:
+    """Starts processes, and tells how they end. A spawner that dies is replaced when the next one is wanted."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -96,7 +96,7 @@ class Nursery:
         self._unsent: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._next = 0
         self._starting = asyncio.Lock()
-        self._burials: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -106,17 +106,17 @@ class Nursery:
     async def start(self, launch: Launch, streams: tuple[int, int, int]) -> Handle:
         """Start a process on these descriptors, which are closed here in any case."""
         try:
-            await self._there()
+            await self._ensure_started()
             self._next += 1
             loop = asyncio.get_running_loop()
             handle = Handle(self._next, loop.create_future(), loop.create_future())
-            wish = msgspec.json.encode({"do": "start", "key": handle.key, **msgspec.to_builtins(launch)})
-            if len(wish) > nursery.LARGEST:
+            request = msgspec.json.encode({"do": "start", "key": handle.key, **msgspec.to_builtins(launch)})
+            if len(request) > spawner.LARGEST:
                 handle.started.set_result(None)
-                handle.ended.set_result(Ended(failed="command and environment are too long", hopeless=True))
+                handle.ended.set_result(Ended(failed="command and environment are too long", permanent=True))
                 return handle
             self._handles[handle.key] = handle
-            self._send(wish, tuple(os.dup(stream) for stream in streams))
+            self._send(request, tuple(os.dup(stream) for stream in streams))
             return handle
         finally:
             for stream in streams:
@@ -135,23 +135,23 @@ class Nursery:
         if process is not None:
             await asyncio.to_thread(process.wait)
         self._end_all()
-        for burial in list(self._burials):
-            await burial
+        for cleanup in list(self._cleanups):
+            await cleanup
 
     async def sweep(self) -> int:
-        """Kill what an earlier nursery of this mark left behind, if anything. How many there were."""
-        return await asyncio.to_thread(kill_branded, self.mark, self.pid)
+        """Kill what an earlier spawner of this mark left behind, if anything. How many there were."""
+        return await asyncio.to_thread(kill_marked, self.mark, self.pid)
 
     # -- the process
 
-    async def _there(self) -> None:
+    async def _ensure_started(self) -> None:
         async with self._starting:
             if self._socket is not None:
                 return
             if self._closed:
-                raise RuntimeError("the nursery is closed")
-            for burial in list(self._burials):
-                await burial
+                raise RuntimeError("the spawner is closed")
+            for cleanup in list(self._cleanups):
+                await cleanup
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for end in (ours, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
@@ -205,7 +205,7 @@ class Nursery:
     def _readable(self) -> None:
         assert self._socket is not None
         try:
-            data = self._socket.recv(nursery.LARGEST)
+            data = self._socket.recv(spawner.LARGEST)
         except BlockingIOError:
             return
         except OSError:
@@ -213,17 +213,17 @@ class Nursery:
         if not data:
             self._died()
             return
-        said: dict[str, Any] = msgspec.json.decode(data)
-        handle = self._handles.get(said["key"])
+        answer: dict[str, Any] = msgspec.json.decode(data)
+        handle = self._handles.get(answer["key"])
         if handle is None:
             return
-        if "started" in said:
-            self._pids[handle.key] = said["started"]
-            _settle(handle.started, said["started"])
-        elif "failed" in said:
-            self._end(handle, Ended(failed=said["failed"], hopeless=not said.get("later")))
+        if "started" in answer:
+            self._pids[handle.key] = answer["started"]
+            _settle(handle.started, answer["started"])
+        elif "failed" in answer:
+            self._end(handle, Ended(failed=answer["failed"], permanent=not answer.get("later")))
         else:
-            self._end(handle, Ended(code=said["code"], signal=said["signal"]))
+            self._end(handle, Ended(code=answer["code"], signal=answer["signal"]))
 
     def _end(self, handle: Handle, how: Ended) -> None:
         self._handles.pop(handle.key, None)
@@ -239,13 +239,13 @@ class Nursery:
         """Its children died with it; what they had started may not have."""
         process = self._process
         groups = tuple(self._pids.values())
-        log.error("the nursery ended; its children with it", children=len(self._handles))
+        log.error("the spawner ended; its children with it", children=len(self._handles))
         self._let_go()
-        burial = asyncio.get_running_loop().create_task(self._bury(process, groups))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        cleanup = asyncio.get_running_loop().create_task(self._clean_up(process, groups))
+        self._cleanups.add(cleanup)
+        cleanup.add_done_callback(self._cleanups.discard)
 
-    async def _bury(self, process: subprocess.Popen[bytes] | None, groups: tuple[int, ...]) -> None:
+    async def _clean_up(self, process: subprocess.Popen[bytes] | None, groups: tuple[int, ...]) -> None:
         if process is not None:
             await asyncio.to_thread(process.wait)
         for group in groups:
@@ -274,7 +274,7 @@ def _spawn(descriptor: int, mark: str) -> subprocess.Popen[bytes]:
     )
 
 
-def kill_branded(mark: str, spared: int | None = None) -> int:
+def kill_marked(mark: str, spared: int | None = None) -> int:
     """Kill every process that carries this mark, and those they start meanwhile; descendants of `spared` live.
 
     Returns when they are gone: who is killed still runs until its turn comes.
@@ -282,11 +282,11 @@ def kill_branded(mark: str, spared: int | None = None) -> int:
     killed: set[int] = set()
     dying: list[int] = []
     while True:
-        living = set(nursery.descendants(spared)) if spared is not None else set()
+        living = set(spawner.descendants(spared)) if spared is not None else set()
         found = [
             pid
-            for pid in nursery.parents()
-            if pid not in living and pid not in killed and (nursery.brand_of(pid) or "").rpartition(":")[0] == mark
+            for pid in spawner.parents()
+            if pid not in living and pid not in killed and (spawner.mark_of(pid) or "").rpartition(":")[0] == mark
         ]
         if not found:
             break
@@ -299,6 +299,6 @@ def kill_branded(mark: str, spared: int | None = None) -> int:
     for descriptor in dying:
         over = select.poll()
         over.register(descriptor, select.POLLIN)
-        over.poll(GONE_WITHIN)
+        over.poll(GONE_WITHIN_MS)
         os.close(descriptor)
     return len(killed)

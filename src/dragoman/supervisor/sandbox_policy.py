@@ -22,9 +22,9 @@ import msgspec
 
 from dragoman import durable
 from dragoman.sandbox.model import BelowPolicy, Level, Limits, Policy, Sandbox, Unavailable, Workload
-from dragoman.supervisor import modules
-from dragoman.supervisor.channel import Launch
-from dragoman.supervisor.recipe import Recipe, Terms, allowed_files
+from dragoman.supervisor import wasm_agent
+from dragoman.supervisor.spawner_client import Launch
+from dragoman.supervisor.spec import ChildSpec, SandboxRules, allowed_files
 
 if TYPE_CHECKING:
     from dragoman.sandbox.ladder import Ladder, Rung
@@ -33,7 +33,7 @@ LAST_SECONDS = 5.0
 """A module is stopped by its own host first; this much later its host is, too."""
 
 
-class Walled(msgspec.Struct, frozen=True):
+class Sandboxed(msgspec.Struct, frozen=True):
     """A child behind walls: their level, how it is started, and how long it may work on one task."""
 
     level: Level
@@ -41,30 +41,30 @@ class Walled(msgspec.Struct, frozen=True):
     task_seconds: float
 
 
-class NoWalls(Exception):
+class SandboxRefused(Exception):
     """It must not be started. Says why, and what to do about it."""
 
 
-class Walls:
+class SandboxPolicy:
     """`data` is the hub's data directory. The ladder is made when it is first needed."""
 
-    def __init__(self, data: Path, terms: Terms, *, ladder: Callable[[], Ladder] | None = None) -> None:
+    def __init__(self, data: Path, rules: SandboxRules, *, ladder: Callable[[], Ladder] | None = None) -> None:
         self._data = data
-        self._terms = terms
-        self._make = ladder or self._all_there_are
+        self._rules = rules
+        self._make = ladder or self._make_ladder
         self._ladder: Ladder | None = None
         self._making = threading.Lock()
         self._rungs: dict[Workload, asyncio.Task[Rung]] = {}
 
-    async def around(self, recipe: Recipe, home: str, env: dict[str, str]) -> Walled:
-        """Raises `NoWalls`."""
+    async def start_plan(self, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandboxed:
+        """Raises `SandboxRefused`."""
         try:
-            rung = await self._strongest(recipe.workload)
-            return await asyncio.to_thread(self._built, rung, recipe, home, env)
+            rung = await self._strongest(spec.workload)
+            return await asyncio.to_thread(self._sandboxed, rung, spec, home, env)
         except BelowPolicy as below:
-            raise NoWalls(f"refused: {below}") from None
+            raise SandboxRefused(f"refused: {below}") from None
         except Unavailable as missing:
-            raise NoWalls(f"refused: {missing}. To do: {missing.remedy}") from None
+            raise SandboxRefused(f"refused: {missing}. To do: {missing.remedy}") from None
 
     async def _strongest(self, workload: Workload) -> Rung:
         """Tried in one thread, however many children wait for it."""
@@ -78,54 +78,54 @@ class Walls:
         with self._making:
             if self._ladder is None:
                 self._ladder = self._make()
-        return self._ladder.strongest(Policy(workload=workload, least=self._terms.minimum))
+        return self._ladder.strongest(Policy(workload=workload, least=self._rules.minimum))
 
-    def _all_there_are(self) -> Ladder:
+    def _make_ladder(self) -> Ladder:
         from dragoman.sandbox.ladder import ladder  # only a hub with untrusted agents needs it
 
         cache = self._data / "modules"
         durable.make_directory(cache)
         return ladder(cache=str(cache))
 
-    def _built(self, rung: Rung, recipe: Recipe, home: str, env: dict[str, str]) -> Walled:
-        sandbox = self._sandbox(recipe, home, env)
+    def _sandboxed(self, rung: Rung, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandboxed:
+        sandbox = self._sandbox(spec, home, env)
         for place in (*sandbox.read, *sandbox.write):
             if not os.path.exists(place):
                 raise Unavailable(rung.level, f"{place} is allowed, but is not there", "make it, or do not allow it")
-        argv = rung.argv(sandbox, recipe.command)
+        argv = rung.argv(sandbox, spec.command)
         spare = 0.0
         if rung.level is Level.WASM:
-            argv, spare = modules.argv(argv), LAST_SECONDS
-        launch = Launch(argv=argv, env=env, cwd="/", limits={"core": 0, "open_files": recipe.limits.open_files})
-        return Walled(rung.level, launch, sandbox.limits.seconds + spare)
+            argv, spare = wasm_agent.argv(argv), LAST_SECONDS
+        launch = Launch(argv=argv, env=env, cwd="/", limits={"core": 0, "open_files": spec.limits.open_files})
+        return Sandboxed(rung.level, launch, sandbox.limits.seconds + spare)
 
-    def _sandbox(self, recipe: Recipe, home: str, env: dict[str, str]) -> Sandbox:
-        allowed = [(self._seen(place, home), writable) for place, writable in allowed_files(recipe)]
-        of, terms = recipe.limits, self._terms
+    def _sandbox(self, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandbox:
+        allowed = [(self._visible_path(place, home), writable) for place, writable in allowed_files(spec)]
+        of, rules = spec.limits, self._rules
         return Sandbox(
             read=tuple(place for place, writable in allowed if not writable),
             write=(home, *(place for place, writable in allowed if writable)),
-            cwd=recipe.cwd or home,
+            cwd=spec.cwd or home,
             hidden=(str(self._data),),
             variables=tuple(env),
-            hosts=recipe.allow_hosts,
+            hosts=spec.allow_hosts,
             limits=Limits(
-                memory_mb=of.memory_mb or terms.memory_mb,
+                memory_mb=of.memory_mb or rules.memory_mb,
                 address_mb=of.address_mb,
-                processes=of.processes or terms.processes,
+                processes=of.processes or rules.processes,
                 open_files=of.open_files,
-                file_mb=of.file_mb or terms.file_mb,
-                scratch_mb=terms.scratch_mb,
+                file_mb=of.file_mb or rules.file_mb,
+                scratch_mb=rules.scratch_mb,
                 cpu_seconds=of.cpu_seconds,
-                seconds=of.task_seconds or terms.task_seconds,
-                fuel=of.fuel or terms.fuel,
+                seconds=of.task_seconds or rules.task_seconds,
+                fuel=of.fuel or rules.fuel,
             ),
         )
 
-    def _seen(self, place: str, home: str) -> str:
+    def _visible_path(self, place: str, home: str) -> str:
         """By which name an allowed file is to be seen: by that which was given, unless it is another name for
         something around the hub's data, which is to be hidden in it."""
         real = PurePath(os.path.realpath(place))
         if real.is_relative_to(self._data) and not real.is_relative_to(home):
-            raise NoWalls(f"refused: {place} is the hub's own. To do: allow a copy of it that lies elsewhere")
+            raise SandboxRefused(f"refused: {place} is the hub's own. To do: allow a copy of it that lies elsewhere")
         return str(real) if self._data.is_relative_to(real) else place

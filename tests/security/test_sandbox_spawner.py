@@ -1,4 +1,4 @@
-"""The sandbox as the hub would start it: a command line for the nursery, nothing else."""
+"""The sandbox as the hub would start it: a command line for the spawner, nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from dragoman.sandbox.ladder import Ladder, Rung, ladder
 from dragoman.sandbox.model import Level, Limits, Sandbox
 from dragoman.sandbox.needs import interpreter
-from dragoman.supervisor.channel import Ended, Launch, Nursery
+from dragoman.supervisor.spawner_client import Ended, Launch, SpawnerClient
 
 PATIENCE = 60.0
 AGENT = (
@@ -47,16 +47,16 @@ def rung(request: pytest.FixtureRequest) -> Rung:
 
 
 @pytest.fixture
-async def nursery() -> AsyncIterator[Nursery]:
-    nursery = Nursery(f"test{os.getpid()}x{os.urandom(4).hex()}")
-    yield nursery
+async def spawner() -> AsyncIterator[SpawnerClient]:
+    spawner = SpawnerClient(f"test{os.getpid()}x{os.urandom(4).hex()}")
+    yield spawner
     async with asyncio.timeout(PATIENCE):
-        await nursery.close()
+        await spawner.close()
 
 
 class Child:
-    def __init__(self, nursery: Nursery, rung: Rung, home: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, spawner: SpawnerClient, rung: Rung, home: Path) -> None:
+        self._spawner = spawner
         env = {"KEY": "value", "LANG": "C.UTF-8"}
         sandbox = Sandbox(write=(str(home),), cwd=str(home), variables=tuple(env), limits=Limits(memory_mb=256))
         argv = rung.argv(sandbox, (interpreter(), "-I", "-S", "-c", AGENT))
@@ -64,7 +64,7 @@ class Child:
         (self._stdin, self.to), (self.out, self._stdout), (self.err, self._stderr) = (os.pipe() for _ in range(3))
 
     async def begin(self) -> None:
-        self.handle = await self._nursery.start(self._launch, (self._stdin, self._stdout, self._stderr))
+        self.handle = await self._spawner.start(self._launch, (self._stdin, self._stdout, self._stderr))
         async with asyncio.timeout(PATIENCE):
             assert await self.handle.started is not None, await self.handle.ended
 
@@ -85,9 +85,11 @@ class Child:
             return await self.handle.ended
 
 
-async def test_lines_go_in_and_come_out_until_its_input_ends(nursery: Nursery, rung: Rung, tmp_path: Path) -> None:
+async def test_lines_go_in_and_come_out_until_its_input_ends(
+    spawner: SpawnerClient, rung: Rung, tmp_path: Path
+) -> None:
     (tmp_path / "mine").touch()
-    child = Child(nursery, rung, tmp_path)
+    child = Child(spawner, rung, tmp_path)
     await child.begin()
     first = await child.line()
     assert b'"home": ["mine"], "key": "value"' in first, os.read(child.err, 4096)
@@ -98,19 +100,19 @@ async def test_lines_go_in_and_come_out_until_its_input_ends(nursery: Nursery, r
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_signal_ends_all_of_it(nursery: Nursery, rung: Rung, tmp_path: Path, number: int) -> None:
-    child = Child(nursery, rung, tmp_path)
+async def test_a_signal_ends_all_of_it(spawner: SpawnerClient, rung: Rung, tmp_path: Path, number: int) -> None:
+    child = Child(spawner, rung, tmp_path)
     await child.begin()
     assert await child.line()
-    nursery.signal(child.handle, number)
+    spawner.signal(child.handle, number)
     assert (await child.ended()).clean is False
     assert await child.line() == b""
 
 
-async def test_nothing_of_it_outlives_the_nursery(nursery: Nursery, rung: Rung, tmp_path: Path) -> None:
-    child = Child(nursery, rung, tmp_path)
+async def test_nothing_of_it_outlives_the_spawner(spawner: SpawnerClient, rung: Rung, tmp_path: Path) -> None:
+    child = Child(spawner, rung, tmp_path)
     await child.begin()
     assert await child.line()
-    assert nursery.pid is not None
-    os.kill(nursery.pid, signal.SIGKILL)
+    assert spawner.pid is not None
+    os.kill(spawner.pid, signal.SIGKILL)
     assert await child.line() == b""
