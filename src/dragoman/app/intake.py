@@ -22,7 +22,7 @@ from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.delivery import outbox
 from dragoman.core.directory import Directory
-from dragoman.core.hub import decide
+from dragoman.core.hub import REACTIONS, decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
@@ -264,7 +264,7 @@ class Intake(Overview):
         moment = Moment(self.now(), self.mint)
         outcomes: list[tuple[Any, Refused | None]] = []
         async with self.store.unit() as unit:
-            work = Work(moment, self._floor, self.rules, self._serving_since, unit.peek)
+            work = Work(moment, self._floor, self.rules, self._serving_since, REACTIONS, unit.peek)
             if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
                 work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
             for command, then in batch:

@@ -11,12 +11,10 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from dragoman.core.ids import HUB, AgentId, Instant, SessionId
 from dragoman.core.model import policy
 from dragoman.core.model.agent_status import Standing, standing_of
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.state import Entity, Registry
@@ -26,47 +24,6 @@ from dragoman.core.ports import PASSED, Recovered
 
 MINUTES = 20_000
 """Of so many the empty ones are looked for; then of twice as many as were left."""
-
-
-class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A way to reach an agent now.
-
-    `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
-    until it breaks. Otherwise it is one parked poll: it takes up to `credit` outgoing messages of one unit of work and
-    is gone. `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that
-    does not. `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link
-    says so: who does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
-    `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
-    `parting`: its agent was asked to end, and takes no more work.
-    `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
-    way to reach its agent.
-    `behind`: so far it was looked through what earlier links left unacknowledged, by the rank and the id of the last
-    one; None when all of it was.
-    """
-
-    session: SessionId
-    agent: AgentId
-    ordered: bool
-    credit: int = 0
-    window: int | None = None
-    outstanding: int = 0
-    quota: int | None = None
-    given: int = 0
-    written: int = 0
-    vouches: bool = False
-    parting: bool = False
-    awaits: bool = False
-    behind: tuple[int, str] | None = None
-
-    @property
-    def has_room(self) -> bool:
-        if self.ordered:
-            return (self.window is None or self.outstanding < self.window) and not self.full
-        return self.credit > 0 and not self.full
-
-    @property
-    def full(self) -> bool:
-        return self.quota is not None and self.given - self.written >= self.quota
 
 
 class Directory:

@@ -73,6 +73,7 @@ from dragoman.core.delivery import outbox
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
+from dragoman.core.model.tasks import Asking, Question, Status, Task
 from dragoman.core.policy import replay
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
@@ -87,10 +88,11 @@ from dragoman.core.tasks import (
     questions,
     redelivery,
     submit,
+    unanswered,
 )
 from dragoman.core.tasks import dead_letters as deadletters
-from dragoman.core.work import Work
-from dragoman.messages.faults import Refused
+from dragoman.core.work import Reactions, Work
+from dragoman.messages.faults import Fault, Refused
 
 
 def wake(work: Work, command: Wake) -> None:
@@ -132,6 +134,24 @@ def note_read(work: Work, command: NoteRead) -> int | None:
     return None
 
 
+def end_not_admitted(work: Work, task: Task, fault: Fault) -> Task:
+    return outcome.end(work, task, Status.FAILED, fault=fault)
+
+
+def question_closed(work: Work, question: Question) -> None:
+    if question.about is Asking.HANDSHAKE:
+        handshake.too_late(work, question)
+    else:
+        handover.question_closed(work, question)
+
+
+REACTIONS = Reactions(
+    not_admitted=end_not_admitted,
+    task_ended=assistance.helped,
+    question_closed=question_closed,
+)
+
+
 DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     AddAgent: registry.add,
     RemoveAgent: registry.remove,
@@ -167,7 +187,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Tell: letters.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,
-    Unanswered: assistance.unanswered,
+    Unanswered: unanswered.unanswered,
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,

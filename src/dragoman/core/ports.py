@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,14 +22,12 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, Outgoing
 from dragoman.core.model.holdings import Holding
 from dragoman.core.model.policy import Policy
+from dragoman.core.model.silence import Watched
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Status, Task
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Refused
 from dragoman.messages.files import FileRef, KeptFile
-
-if TYPE_CHECKING:
-    from dragoman.core.model.silence import Watched  # which knows the directory, and that knows the store
 
 T = TypeVar("T", covariant=True)
 

@@ -9,10 +9,9 @@ import msgspec
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
 from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
-from dragoman.core.directory import Link
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
-from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.agents import Agent, BreakerState, Link
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import HELD, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill

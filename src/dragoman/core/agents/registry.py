@@ -21,18 +21,16 @@ from dragoman.core.contracts.removal import end_contracts_of, end_handshakes_wit
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
 from dragoman.core.model import breaker
-from dragoman.core.model.agents import GUEST, Agent, BreakerState, Revoked
+from dragoman.core.model.agents import GUEST, PLANNER, Agent, BreakerState, Revoked
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import EventKind, Origin, Priority, QuestionStatus, Status, Task
 from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
-from dragoman.core.tasks.assistance import pass_on
 from dragoman.core.tasks.outcome import fail_attempt, still_held
+from dragoman.core.tasks.unanswered import pass_on
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
-
-PLANNER = "planner"
 
 REVOKED = 256
 """Tokens of an agent that are revoked one by one."""

@@ -20,16 +20,14 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agreements import domain_policy
-from dragoman.core.agreements.domain_policy import domain_of, is_open
 from dragoman.core.commands import Submit
 from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import SEALS
-from dragoman.core.routing.routes import Route, addressed, is_able
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import Compiled, Library
@@ -38,9 +36,6 @@ LIBRARY = Library()
 """Schemas are compiled once; what they accept depends on nothing but themselves."""
 WORDS = guard.Limits(bytes=16 * 1024 * 1024)
 """What of an agent's words is read as JSON."""
-MOST_UNFIT = 16
-"""So many agents a route goes past. If what is asked fits the terms of fewer, it is for whoever asks to say whom it
-means."""
 
 
 def agreed(work: Work, command: Submit) -> Contract | None:
@@ -127,37 +122,6 @@ def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
         return set(wanted)
     asker = work.agent(principal)
     return set() if asker is None else (set(wanted) & set(asker.capabilities)) - set(asker.declared)
-
-
-def sifted(work: Work, command: Submit, route: Route) -> Route:
-    """The route of work that is for nobody by name, past those whose terms it does not meet; refused as the first of
-    them would, where nobody is left. It is personal if it is so for anybody who does it."""
-    fault: Refused | None = None
-    unfit: list[AgentId] = []
-    taken: list[Offer] = []
-    wanted: set[str] = set()
-    left = personal = False
-    for agent in addressed(work, route):
-        if agent.id == route.besides or not is_able(agent, route) or not is_open(route.borders, domain_of(agent)):
-            continue
-        offer = agent.offer(command.type)
-        personal = personal or (offer is not None and offer.pii)
-        try:
-            if offer is not None and offer not in taken:  # many of a kind declare the same
-                if offer.pii:
-                    check_sealed(agent, offer.intent)
-                check_granted(work, command, agent, offer)
-                check_input(command, offer, None)
-                taken.append(offer)
-                wanted.update(offer.required_capabilities)
-            left = True
-        except Refused as refusal:
-            fault = fault or refusal
-            unfit.append(agent.id)
-    if fault is not None and (not left or len(unfit) > MOST_UNFIT):
-        raise fault
-    given = tuple(sorted(granted(work, command.principal, wanted)))
-    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)
 
 
 def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:

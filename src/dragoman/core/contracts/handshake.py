@@ -30,7 +30,7 @@ from dragoman.core.model.deliveries import Delivery, MessageKind
 from dragoman.core.model.offers import intents_of, terms_for
 from dragoman.core.model.tasks import Asking, Question, QuestionStatus
 from dragoman.core.protocol_capabilities import SHAKES_HANDS
-from dragoman.core.tasks.assistance import question_id
+from dragoman.core.tasks.questions import question_id
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.wire.schema import compatibility

@@ -13,12 +13,19 @@ ranks never fall along a lane, and its head always has the best.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
-from dragoman.core.delivery.outbox import bury, give_up, leaves_once, put_on_its_way
+from dragoman.core.delivery.outbox import (
+    bury,
+    give_up,
+    leaves_once,
+    put_on_its_way,
+)
 from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
@@ -28,7 +35,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, 
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
-from dragoman.core.tasks.submit import rank_of
+from dragoman.core.rules import Rules
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 
@@ -197,3 +204,17 @@ def sweep(work: Work, command: Sweep) -> int:
     if len(rows) == PAGE:
         work.ask_afterwards(Sweep())
     return len(rows)
+
+
+def rank_of(work: Work, priority: Priority) -> int:
+    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`).
+
+    Tasks of one unit were born at the same instant; a microsecond each keeps them in the order in which they came.
+    """
+    work.births += 1
+    return work.now + work.births - head_starts(work.rules)[priority]
+
+
+@lru_cache(8)
+def head_starts(rules: Rules) -> dict[Priority, int]:
+    return {Priority(name): head_start for name, head_start in rules.head_start}

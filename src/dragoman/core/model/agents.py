@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.ids import SECOND, AgentId, Instant, SessionId
 from dragoman.core.protocol_capabilities import CONVERSES, READS_LETTERS
 
 
@@ -47,6 +47,9 @@ class Revoked(msgspec.Struct, frozen=True, gc=False):
     jti: str
     until: Instant
 
+
+PLANNER = "planner"
+"""The role of an agent that steers the others."""
 
 GUEST = "guest:"
 """The beginning of a `token_hash` that is none: nobody's token can have it."""
@@ -154,3 +157,44 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def admitted(self, id: AgentId, protocol: str, *, at: Instant, token_hash: str) -> Agent:
         said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         return Agent(id=id, protocol=protocol, created_at=at, token_hash=token_hash, **said)
+
+
+class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A way to reach an agent now.
+
+    `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
+    until it breaks. Otherwise it is one parked poll: it takes up to `credit` outgoing messages of one unit of work and
+    is gone. `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that
+    does not. `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link
+    says so: who does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
+    `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
+    `parting`: its agent was asked to end, and takes no more work.
+    `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
+    way to reach its agent.
+    `behind`: so far it was looked through what earlier links left unacknowledged, by the rank and the id of the last
+    one; None when all of it was.
+    """
+
+    session: SessionId
+    agent: AgentId
+    ordered: bool
+    credit: int = 0
+    window: int | None = None
+    outstanding: int = 0
+    quota: int | None = None
+    given: int = 0
+    written: int = 0
+    vouches: bool = False
+    parting: bool = False
+    awaits: bool = False
+    behind: tuple[int, str] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        if self.ordered:
+            return (self.window is None or self.outstanding < self.window) and not self.full
+        return self.credit > 0 and not self.full
+
+    @property
+    def full(self) -> bool:
+        return self.quota is not None and self.given - self.written >= self.quota

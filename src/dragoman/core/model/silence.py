@@ -19,9 +19,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from dragoman.core.directory import Link
 from dragoman.core.ids import Instant
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
 

@@ -24,6 +24,7 @@ from dragoman.core.agents.status import derived
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import authorization, policy
 from dragoman.core.model.agent_status import moment_of
+from dragoman.core.model.agents import PLANNER
 from dragoman.core.model.shared_tasks import given_metadata, in_full, shared_name, task_entity
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
 from dragoman.core.model.tasks import FINAL, Status, Task
@@ -41,7 +42,6 @@ BRIEF = 64 * 1024
 
 PAGE = 64
 PATIENCE = 30.0
-PLANNER = "planner"
 
 
 Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]

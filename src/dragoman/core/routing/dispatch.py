@@ -15,10 +15,9 @@ from dragoman.core.budgets.admission import hold, must_be_approved
 from dragoman.core.budgets.budget import check_task, fits, may_take, needed, needs, reserve
 from dragoman.core.commands import Claim, RefillLink
 from dragoman.core.delivery.outbox import lease, put_on_its_way
-from dragoman.core.directory import Link
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant
 from dragoman.core.lookups import PAGE, Lane, Ready
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.deliveries import Delivery, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task
@@ -33,7 +32,7 @@ from dragoman.core.routing.routes import (
     route_of,
     serves,
 )
-from dragoman.core.tasks.subtask_owner import inherit
+from dragoman.core.routing.subtask_owner import inherit
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 
@@ -77,9 +76,7 @@ def kept_back(work: Work, task: Task) -> Task | None:
     try:
         admit(work, task)
     except Refused as refusal:
-        from dragoman.core.tasks.outcome import end  # what ends makes room for others, and so builds on this
-
-        return end(work, task, Status.FAILED, fault=refusal.fault)
+        return work.reactions.not_admitted(work, task, refusal.fault)
     return hold(work, task) if must_be_approved(work, task) else None
 
 

@@ -18,10 +18,9 @@ import msgspec
 from dragoman.core.agreements.domain_policy import View, domain_of, is_open
 from dragoman.core.budgets.budget import NOTHING, Amounts, may_take
 from dragoman.core.budgets.capacity import Needs, accounts_of, lacking
-from dragoman.core.directory import Link
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agent_status import Standing
-from dragoman.core.model.agents import Agent, BreakerState
+from dragoman.core.model.agents import Agent, BreakerState, Link
 from dragoman.core.model.resources import RESOURCES
 from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS

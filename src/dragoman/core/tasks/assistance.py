@@ -25,39 +25,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid5
 
 import msgspec
 
 from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
-from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit, Unanswered
+from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit
 from dragoman.core.delivery.direct_messages import carry
-from dragoman.core.delivery.outbox import offer, settle, withdraw
+from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
-from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
-from dragoman.core.lookups import Claims, Lane, PutTo, QuestionById
+from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.lookups import QuestionById
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Letter, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
 from dragoman.core.tasks.escalations import content_of, letter_about, noted, spelled, verdict_of
-from dragoman.core.tasks.questions import close, go_on, held_or, told_of
+from dragoman.core.tasks.questions import close, go_on, held_or, order_of, question_id, told_of
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
-
-REQUESTS = UUID("52d9c7b1-1d6b-5f0e-8a43-64726167dddd")
-"""Namespace of the questions that are put to agents: their ids follow from the message that asked."""
+from dragoman.messages.faults import Kind, Refused, refuse
 
 ANYTHING = "help"
 
 NOT_YOURS = "no such request, or it was not put to you"
 SOMEBODY_ELSES = "put to somebody else"
-
-
-def question_id(message_id: str) -> QuestionId:
-    return QuestionId(str(uuid5(REQUESTS, message_id)))
 
 
 def asked_before(work: Work, letter: Letter) -> Question | None:
@@ -204,11 +196,6 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
     return True
 
 
-def order_of(question: Question) -> str:
-    """The request id of the work that a question is to whoever has no word for help."""
-    return f"help:{question.id}:{len(question.asked_before)}"
-
-
 def passed_over(question: Question) -> Question:
     """Whoever is asked now cannot help."""
     if question.asked_of is None:
@@ -295,37 +282,6 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
     return question
 
 
-def call_off(work: Work, question: Question) -> None:
-    """Nobody waits for the answer any more."""
-    from dragoman.core.tasks.outcome import (
-        end_with_children,
-    )  # what ends calls off what it asked, and the other way round
-
-    work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
-    take_back(work, question)
-    if question.about is Asking.HELP and question.asked_of is not None:
-        for task in work.find(Claims(question.agent, order_of(question))):
-            if not task.final:
-                fault = Fault(kind=Kind.CANCELLED, message=f"{question.agent} needs no help any more")
-                end_with_children(work, task, fault)
-
-
-def take_back(work: Work, question: Question) -> None:
-    """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
-    letter, to = question.letter, question.asked_of
-    about = question.details.get("task_id") or question.task
-    if letter is None or to is None or about is None:
-        return
-    lane = about if work.task(TaskId(about)) is not None else f"~{about}"
-    for row in work.find(Lane(TaskId(lane), to)):
-        if row.letter is not None and row.letter.asks == question.id:
-            settle(work, row)
-            work.audit(
-                principal=letter.sender, action="letter.withdraw", protocol=letter.protocol, subject=letter.message_id,
-                reason=f"{letter.kind} to {to}: nobody waits for the answer any more",
-            )  # fmt: skip
-
-
 def helped(work: Work, task: Task) -> None:
     """A task that was a request for help ended: its result is the help."""
     question = None if task.helps is None else work.one(QuestionById(task.helps))
@@ -351,30 +307,3 @@ def unhelped(work: Work, question: Question, why: str) -> None:
         now_asked(work, ask_next(work, passed_over(question)))
     else:
         close(work, question, QuestionStatus.EXPIRED, {"content": why}, question.asked_of or question.agent)
-
-
-def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
-    """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
-    unless it is gone `for_good`."""
-    for question in work.find(PutTo(agent)):
-        if question.about is not Asking.HANDSHAKE and (for_good or question.details.get("named") is None):
-            no_answer(work, question.id, agent, why)
-
-
-def unanswered(work: Work, command: Unanswered) -> None:
-    """The letter that asked did not arrive."""
-    no_answer(work, command.question, command.agent, f"{command.agent} could not be reached")
-
-
-def no_answer(work: Work, id: QuestionId, agent: AgentId, why: str) -> None:
-    """An agent will not answer what it is asked, if it still is: the end of another question may have called it off."""
-    from dragoman.core.tasks.handover import refused  # handing over builds on helping
-
-    question = work.one(QuestionById(id))
-    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != agent:
-        return
-    take_back(work, question)
-    if question.about is Asking.HELP:
-        unhelped(work, question, why)
-    else:
-        refused(work, question, why)

@@ -15,8 +15,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill, make_room, place
-from dragoman.core.tasks.assistance import call_off
-from dragoman.core.tasks.outcome import end_children, end_with_children
+from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.tasks.retry import begin_anew, drop_work_letters
 from dragoman.core.work import Work

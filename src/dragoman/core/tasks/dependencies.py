@@ -6,30 +6,15 @@ time it waited, unless its caller named one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 import msgspec
 
-from dragoman.core.lookups import Dependents
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import place
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, refuse
-
-
-def settle_dependents(work: Work, task: Task) -> None:
-    """A task ended: those that waited for it may go on, or cannot. Nor can those, then, that waited for these: one
-    after the other, as the chain may be longer than calls can be nested."""
-    ended = deque((task,))
-    while ended:
-        one = ended.popleft()
-        for dependent in work.find(Dependents(one.id)) if one.has_dependents else ():
-            if one.status is Status.COMPLETED:
-                release(work, dependent, one)
-            else:
-                ended.append(fail_for(work, dependent, one))
+from dragoman.messages.faults import Kind, refuse
 
 
 def release(work: Work, dependent: Task, done: Task) -> None:
@@ -48,7 +33,7 @@ def begin_or_wait(work: Work, task: Task) -> Task:
     blocking = [] if not task.dependencies else _undone(work.tasks(task.dependencies))
     failed = next((one for one in blocking if one.final), None)
     if failed is not None:
-        message = f"it depends on task {failed.id}, which {_how(failed)}; retry that one first"
+        message = f"it depends on task {failed.id}, which {how_it_ended(failed)}; retry that one first"
         raise refuse(Kind.CONFLICT, message, task_id=failed.id, status=failed.status.value)
     task = msgspec.structs.replace(task, blocked_by=tuple(one.id for one in blocking))
     if not blocking:
@@ -70,17 +55,5 @@ def _undone(tasks: Iterable[Task]) -> list[Task]:
     return [task for task in tasks if task.status is not Status.COMPLETED]
 
 
-def _how(ended: Task) -> str:
+def how_it_ended(ended: Task) -> str:
     return "was cancelled" if ended.status is Status.CANCELLED else "failed"
-
-
-def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
-    """What it waited for will never come. Its own dependents are the caller's to settle."""
-    from dragoman.core.tasks.outcome import end  # ending a task ends its dependents: the two call each other
-
-    fault = Fault(
-        kind=Kind.DEPENDENCY,
-        message=f"it depends on task {failed.id}, which {_how(failed)}",
-        facts={"dependency": failed.id},
-    )
-    return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault, settles=False)

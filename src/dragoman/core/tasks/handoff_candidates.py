@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.core.agents.registry import PLANNER
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.domain_policy import domain_of
 from dragoman.core.agreements.terms import may_pass_to
@@ -29,7 +28,7 @@ from dragoman.core.budgets import budget
 from dragoman.core.budgets.capacity import lacking, needs_in
 from dragoman.core.commands import Handing
 from dragoman.core.ids import AgentId
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import PLANNER, Agent
 from dragoman.core.model.tasks import Question, Task
 from dragoman.core.routing.routes import can_be_asked, present, route_of, weight_of
 from dragoman.core.work import Work

@@ -51,13 +51,13 @@ from dragoman.core.model.tasks import (
 )
 from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_start, reach, seat
-from dragoman.core.tasks.assistance import answered_before, asked_before, call_off, passed_over, put_to, question_id
+from dragoman.core.routing.subtask_owner import inherit, named, parts_of
+from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to
 from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
 from dragoman.core.tasks.history import STORY, in_short
-from dragoman.core.tasks.outcome import end, failed
-from dragoman.core.tasks.questions import lasting
+from dragoman.core.tasks.outcome import call_off, end, failed
+from dragoman.core.tasks.questions import lasting, question_id
 from dragoman.core.tasks.submit import newborn
-from dragoman.core.tasks.subtask_owner import inherit, named, parts_of
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
@@ -425,6 +425,16 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
     make_room(work)
     fill(work, question.agent)
     return question
+
+
+def question_closed(work: Work, question: Question) -> None:
+    """A question about taking a task over is closed: no agent took it in time, or a person did the task."""
+    assert question.task is not None
+    task = work.known_task(question.task)
+    if question.request_id is not None:
+        kept(work, question, "nobody took it over in time")
+    elif not task.final and task.question == question.id:
+        done_by_a_person(work, task, question)
 
 
 def done_by_a_person(work: Work, task: Task, job: Question) -> None:

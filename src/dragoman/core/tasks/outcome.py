@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from dragoman.core.agreements.terms import kept, unwrapped
-from dragoman.core.budgets import budget
+from dragoman.core.budgets import budget, usage
 from dragoman.core.budgets.wake_times import breaker_limits, waking
-from dragoman.core.commands import Finish, ReportFault
+from dragoman.core.commands import (
+    Finish,
+    ReportFault,
+)
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
-from dragoman.core.lookups import PAGE, AskedBy, Children, OpenQuestions, Ready
+from dragoman.core.lookups import PAGE, AskedBy, Children, Claims, Dependents, OpenQuestions, Ready
 from dragoman.core.model import breaker
 from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.lifecycle import move
-from dragoman.core.model.tasks import HELD, Asking, EventKind, Status, Task, Waiting
+from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
+from dragoman.core.routing import subtask_owner
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
-from dragoman.core.tasks import subtask_owner
-from dragoman.core.tasks.assistance import call_off, helped
-from dragoman.core.tasks.dependencies import settle_dependents
+from dragoman.core.tasks.dependencies import how_it_ended, release
 from dragoman.core.tasks.output import (
     PIECE,
     RESULT,
@@ -33,7 +36,13 @@ from dragoman.core.tasks.output import (
     is_ahead,
     take_output,
 )
-from dragoman.core.tasks.questions import call_back, leave_unanswered, stood_still_for
+from dragoman.core.tasks.questions import (
+    call_back,
+    leave_unanswered,
+    order_of,
+    stood_still_for,
+    take_back,
+)
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
@@ -101,15 +110,13 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
         return task
     if command.protocol is not None:
         command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
-    from dragoman.core.tasks import spending  # it ends tasks, and so builds on this
-
     probe = task.origin.principal == HUB
-    usage = spending.usage_in(command.body)
+    said = usage.usage_in(command.body)
     over = None
     if not probe and budget.spend(work, command.principal, command.body):
         refuse_hopeless(work)
-        task = spending.noted(work.known_task(task.id), budget.used(usage))
-        over = spending.excess(work, task)
+        task = usage.noted(work.known_task(task.id), budget.used(said))
+        over = usage.excess(work, task)
     if over is not None and command.fault.kind in work.rules.retried:
         task = give_up(work, task, over)  # it may not begin again
     elif probe:  # even an error is an answer, and an answer is all a health check asks for
@@ -123,7 +130,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
             Status.CANCELLED if command.fault.kind is Kind.CANCELLED else Status.FAILED,
             fault=command.fault,
             agent=command.principal,
-            body=msgspec.json.encode({"fault": command.fault, **({"usage": usage} if usage else {})}),
+            body=msgspec.json.encode({"fault": command.fault, **({"usage": said} if said else {})}),
             protocol=command.protocol,
             raw=command.raw,
             booked=True,
@@ -358,7 +365,7 @@ def end(
         for question in work.find(OpenQuestions(task.id)):
             call_off(work, question)
     if task.helps is not None:
-        helped(work, task)
+        work.reactions.task_ended(work, task)
     if settles:
         settle_dependents(work, task)
     if freed or spent:
@@ -435,3 +442,37 @@ def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
     if now != agent.breaker:
         work.put(waking(work, msgspec.structs.replace(agent, breaker=now)))
         fill(work, agent_id)
+
+
+def call_off(work: Work, question: Question) -> None:
+    """Nobody waits for the answer any more."""
+    work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    take_back(work, question)
+    if question.about is Asking.HELP and question.asked_of is not None:
+        for task in work.find(Claims(question.agent, order_of(question))):
+            if not task.final:
+                fault = Fault(kind=Kind.CANCELLED, message=f"{question.agent} needs no help any more")
+                end_with_children(work, task, fault)
+
+
+def settle_dependents(work: Work, task: Task) -> None:
+    """A task ended: those that waited for it may go on, or cannot. Nor can those, then, that waited for these: one
+    after the other, as the chain may be longer than calls can be nested."""
+    ended = deque((task,))
+    while ended:
+        one = ended.popleft()
+        for dependent in work.find(Dependents(one.id)) if one.has_dependents else ():
+            if one.status is Status.COMPLETED:
+                release(work, dependent, one)
+            else:
+                ended.append(fail_for(work, dependent, one))
+
+
+def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
+    """What it waited for will never come. Its own dependents are the caller's to settle."""
+    fault = Fault(
+        kind=Kind.DEPENDENCY,
+        message=f"it depends on task {failed.id}, which {how_it_ended(failed)}",
+        facts={"dependency": failed.id},
+    )
+    return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault, settles=False)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.budgets.budget import used
+from dragoman.core.budgets.usage import excess, noted, usage_in
 from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
@@ -18,7 +19,7 @@ from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import put_question, unasked
-from dragoman.core.tasks.spending import excess, noted, stop, usage_in
+from dragoman.core.tasks.spending import stop
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 

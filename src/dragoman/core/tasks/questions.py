@@ -29,10 +29,14 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.commands import Answer, Ask, AskPerson
-from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
-from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId
-from dragoman.core.lookups import OpenQuestions, QuestionById
+from dragoman.core.commands import (
+    Answer,
+    Ask,
+    AskPerson,
+)
+from dragoman.core.delivery.outbox import offer, offer_answer, settle, withdraw
+from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
+from dragoman.core.lookups import Lane, OpenQuestions, QuestionById
 from dragoman.core.model.deliveries import Escalation, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
@@ -236,7 +240,6 @@ def expire(work: Work, question: Question) -> Question:
     """Nobody answered in time: the default, if there is one, else an empty answer."""
     if question.status not in ASKED or question.wake_at is None or question.wake_at > work.now:
         return question
-    from dragoman.core.tasks.assistance import take_back  # helping builds on questions
 
     take_back(work, question)
     return close(work, question, QuestionStatus.EXPIRED, question.default, HUB)
@@ -248,27 +251,13 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
     )
     work.put(question)
     task = None if question.task is None else work.known_task(question.task)
-    if question.about is Asking.HANDSHAKE:
-        from dragoman.core.contracts.handshake import too_late  # contracts build on questions
-
-        too_late(work, question)
-    elif question.about is Asking.TAKEOVER and task is not None:
-        handed_over(work, task, question)
+    if question.about is Asking.HANDSHAKE or (question.about is Asking.TAKEOVER and task is not None):
+        work.reactions.question_closed(work, question)
     elif question.request_id is not None:
         go_on(work, task, question)
     elif task is not None and not task.final and task.question == question.id:
         resume_with(work, task, answer, expired=unanswered(question))
     return question
-
-
-def handed_over(work: Work, task: Task, question: Question) -> None:
-    """The end of a question about taking a task over: nobody did in time, or a person did it."""
-    from dragoman.core.tasks import handover  # it ends tasks, which ends their questions: the two call each other
-
-    if question.request_id is not None:
-        handover.kept(work, question, "nobody took it over in time")
-    elif not task.final and task.question == question.id:
-        handover.done_by_a_person(work, task, question)
 
 
 def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = True) -> None:
@@ -371,3 +360,32 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     )
     work.put(task)  # the turn is over: the seat it had is free, for itself before anybody else
     return place(work, task, prefer=task.owner)
+
+
+REQUESTS = UUID("52d9c7b1-1d6b-5f0e-8a43-64726167dddd")
+"""Namespace of the questions that are put to agents: their ids follow from the message that asked."""
+
+
+def question_id(message_id: str) -> QuestionId:
+    return QuestionId(str(uuid5(REQUESTS, message_id)))
+
+
+def order_of(question: Question) -> str:
+    """The request id of the work that a question is to whoever has no word for help."""
+    return f"help:{question.id}:{len(question.asked_before)}"
+
+
+def take_back(work: Work, question: Question) -> None:
+    """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
+    letter, to = question.letter, question.asked_of
+    about = question.details.get("task_id") or question.task
+    if letter is None or to is None or about is None:
+        return
+    lane = about if work.task(TaskId(about)) is not None else f"~{about}"
+    for row in work.find(Lane(TaskId(lane), to)):
+        if row.letter is not None and row.letter.asks == question.id:
+            settle(work, row)
+            work.audit(
+                principal=letter.sender, action="letter.withdraw", protocol=letter.protocol, subject=letter.message_id,
+                reason=f"{letter.kind} to {to}: nobody waits for the answer any more",
+            )  # fmt: skip

@@ -13,7 +13,7 @@ from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer, offer_
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Claims, Lane, QuestionById
 from dragoman.core.model.deliveries import DeliveryState, MessageKind
-from dragoman.core.tasks.assistance import question_id
+from dragoman.core.tasks.questions import question_id
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 

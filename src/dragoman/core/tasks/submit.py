@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
-from dragoman.core.agreements.domain_policy import check_open, view
-from dragoman.core.agreements.terms import agreed, check_input, offer_for, sifted
+from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
+from dragoman.core.agreements.terms import agreed, check_granted, check_input, check_sealed, granted, offer_for
 from dragoman.core.budgets import admission, budget
 from dragoman.core.budgets.budget import NOTHING
 from dragoman.core.budgets.capacity import needs_in, nobody_has
 from dragoman.core.commands import Submit
+from dragoman.core.delivery.direct_messages import rank_of
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, await_answer, offer, repeat
-from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, Instant, TaskId
+from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.authorization import is_namesake, is_party
-from dragoman.core.model.tasks import EventKind, Origin, Priority, Status, Task, Waiting
+from dragoman.core.model.tasks import EventKind, Origin, Status, Task, Waiting
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
-from dragoman.core.routing.routes import Route, addressed, choose, serves
-from dragoman.core.rules import Rules
-from dragoman.core.tasks.dependencies import be_waited_for, fail_for
+from dragoman.core.routing.routes import Route, addressed, choose, is_able, serves
+from dragoman.core.tasks.dependencies import be_waited_for
+from dragoman.core.tasks.outcome import fail_for
 from dragoman.core.tasks.output import take_files
 from dragoman.core.tasks.questions import resume_with
 from dragoman.core.tasks.retry import redo
 from dragoman.core.work import Work
-from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.faults import Kind, Refused, refuse
 
 ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
 """Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that; and what depends on
@@ -213,20 +212,6 @@ def limit_of(seconds: float | None) -> int | None:
     return None if seconds is None else min(int(seconds * SECOND), LONGEST)
 
 
-def rank_of(work: Work, priority: Priority) -> int:
-    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`).
-
-    Tasks of one unit were born at the same instant; a microsecond each keeps them in the order in which they came.
-    """
-    work.births += 1
-    return work.now + work.births - head_starts(work.rules)[priority]
-
-
-@lru_cache(8)
-def head_starts(rules: Rules) -> dict[Priority, int]:
-    return {Priority(name): head_start for name, head_start in rules.head_start}
-
-
 def check_pin(work: Work, command: Submit) -> None:
     """Who names an agent and a kind means an agent of that kind (chiffon-D8). One that has no kind contradicts none:
     agents of other protocols cannot say theirs, and chiffon's callers must name one.
@@ -357,3 +342,39 @@ def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
         )
     recent = (*task.recent, mark)[-work.rules.recent_messages :]
     return resume_with(work, msgspec.structs.replace(task, recent=recent), msgspec.json.decode(answer))
+
+
+MOST_UNFIT = 16
+"""So many agents a route goes past. If what is asked fits the terms of fewer, it is for whoever asks to say whom it
+means."""
+
+
+def sifted(work: Work, command: Submit, route: Route) -> Route:
+    """The route of work that is for nobody by name, past those whose terms it does not meet; refused as the first of
+    them would, where nobody is left. It is personal if it is so for anybody who does it."""
+    fault: Refused | None = None
+    unfit: list[AgentId] = []
+    taken: list[Offer] = []
+    wanted: set[str] = set()
+    left = personal = False
+    for agent in addressed(work, route):
+        if agent.id == route.besides or not is_able(agent, route) or not is_open(route.borders, domain_of(agent)):
+            continue
+        offer = agent.offer(command.type)
+        personal = personal or (offer is not None and offer.pii)
+        try:
+            if offer is not None and offer not in taken:  # many of a kind declare the same
+                if offer.pii:
+                    check_sealed(agent, offer.intent)
+                check_granted(work, command, agent, offer)
+                check_input(command, offer, None)
+                taken.append(offer)
+                wanted.update(offer.required_capabilities)
+            left = True
+        except Refused as refusal:
+            fault = fault or refusal
+            unfit.append(agent.id)
+    if fault is not None and (not left or len(unfit) > MOST_UNFIT):
+        raise fault
+    given = tuple(sorted(granted(work, command.principal, wanted)))
+    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)

@@ -24,7 +24,7 @@ to a part would double the calls of every decision.
 
 from __future__ import annotations
 
-from dragoman.core.work.notes import NotLoaded, key_of
+from dragoman.core.work.notes import NotLoaded, Reactions, key_of
 from dragoman.core.work.unit import Work
 
-__all__ = ("NotLoaded", "Work", "key_of")
+__all__ = ("NotLoaded", "Reactions", "Work", "key_of")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.core.commands import Command
-from dragoman.core.directory import Directory, Link
+from dragoman.core.directory import Directory
 from dragoman.core.ids import AgentId, Instant, Moment, SessionId, TaskId
 from dragoman.core.lookups import Lookup, Row
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Outgoing
@@ -21,6 +21,7 @@ from dragoman.core.model.tally import Allowance, Tally
 from dragoman.core.model.tally import Key as TallyKey
 from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.rules import Rules
+from dragoman.messages.faults import Fault
 
 TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
@@ -48,6 +49,21 @@ class Entry(msgspec.Struct, gc=False):
         self.row = row
 
 
+class Reactions(NamedTuple):
+    """What decisions of a lower layer have done by a higher one, at once and in the same commit.
+
+    An ending goes on upwards: a task that ends may have been help with another one, and an answer that never came may
+    end a handover. The lower layer does not know these functions; `hub.REACTIONS` is the one table that fills this in.
+    """
+
+    not_admitted: Callable[[Any, Task, Fault], Task]
+    """The policy lets nobody begin a task any more: it has failed."""
+    task_ended: Callable[[Any, Task], None]
+    """A task that was help with another one ended."""
+    question_closed: Callable[[Any, Question], None]
+    """A handshake or a request to take a task over was answered by a person, or not in time."""
+
+
 class Notes:
     """All fields stand here, so that one place shows what a unit knows."""
 
@@ -57,6 +73,7 @@ class Notes:
         directory: Directory,
         rules: Rules,
         serving_since: Instant,
+        reactions: Reactions,
         peek: Callable[[Lookup[Any]], Sequence[Any]] | None = None,
     ) -> None:
         self.now = moment.now
@@ -64,6 +81,7 @@ class Notes:
         self.rules = rules
         self.serving_since = serving_since
         self.directory = directory
+        self.reactions = reactions
         self._peek = peek
         self.outgoing_messages: list[tuple[SessionId, Outgoing]] = []
         self.touched_tasks: set[TaskId] = set()

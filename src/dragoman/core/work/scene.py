@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.core.directory import Link
 from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.lookups import EntityById
 from dragoman.core.model import policy
 from dragoman.core.model.agent_status import Standing, standing_of
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.state import Entity, Registry
 from dragoman.core.model.tasks import Task

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from dragoman.core.commands import Command
-from dragoman.core.directory import Link
 from dragoman.core.ids import HUB, NOBODY, AgentId, SessionId
 from dragoman.core.lookups import Row
 from dragoman.core.model import tally
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.audit import sealed
 from dragoman.core.model.deliveries import Delivery, Outgoing
 from dragoman.core.model.ratelimit import Key, Minute

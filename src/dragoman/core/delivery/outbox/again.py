@@ -20,9 +20,10 @@ from dragoman.core.delivery.outbox.leases import (
     waiting_again,
     way_out,
 )
-from dragoman.core.directory import Directory, Link
+from dragoman.core.directory import Directory
 from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import FIRST, PAGE, DeliveryById, Inbox, Lane, LeasedTo, Unacknowledged
+from dragoman.core.model.agents import Link
 from dragoman.core.model.backoff import LONGEST
 from dragoman.core.model.deliveries import Delivery, DeliveryState, MessageKind
 from dragoman.core.model.policy import NAME

@@ -8,9 +8,9 @@ import msgspec
 
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.delivery.outbox.leases import converses, held, is_alone, lease, unheard, waiting_again, way_out
-from dragoman.core.directory import Link
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import DeliveryById, Lane
+from dragoman.core.model.agents import Link
 from dragoman.core.model.deliveries import Delivery, DeliveryState, MessageKind
 from dragoman.core.model.tasks import Task, Waiting
 from dragoman.core.work import Work

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.core.directory import Link
 from dragoman.core.ids import MILLISECOND, AgentId, Instant, TaskId, minted_at
 from dragoman.core.lookups import QuestionById
+from dragoman.core.model.agents import Link
 from dragoman.core.model.backoff import wait_of
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import Delivery, DeliveryState, Letter, MessageKind, Outgoing

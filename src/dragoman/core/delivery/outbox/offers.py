@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dragoman.core.delivery.outbox.lanes import put_on_its_way
 from dragoman.core.delivery.outbox.leases import send_over
-from dragoman.core.directory import Link
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, SessionId, TaskId
 from dragoman.core.lookups import Lane
+from dragoman.core.model.agents import Link
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.deliveries import Delivery, DeliveryState, MessageKind, Outgoing
 from dragoman.core.model.tasks import Question, Status, Task
