@@ -124,7 +124,7 @@ async def test_nothing_stays_on_its_way_to_who_was_removed(world, dies, monkeypa
     assert len(await world.poll("ann")) == 1
     await world.ask(world.tell("bob", "ann", "waiting"))
     if dies:
-        monkeypatch.setattr(world.intake, "tell", lambda command: None)
+        monkeypatch.setattr(world.intake, "enqueue_and_forget", lambda command: None)
     await world.ask(RemoveAgent(principal=ADMIN, agent=ANN))
     if dies:
         await world.restart()
