@@ -11,21 +11,21 @@ from cyclopts import App, Parameter
 
 from dragoman.cli import printing
 from dragoman.cli.arguments import offers
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")
 app.command(
-    "dragoman.cli.children:run",
+    "dragoman.cli.agent_processes:run",
     name="run",
     help="Run a program as an agent under the hub.",
     usage="Usage: dragoman agent run [OPTIONS] -- CMD ARG...",
 )
-app.command("dragoman.cli.children:logs", name="logs", help="Show what an agent printed.")
-app.command("dragoman.cli.children:restart", name="restart", help="Start an agent that the hub runs afresh.")
+app.command("dragoman.cli.agent_processes:logs", name="logs", help="Show what an agent printed.")
+app.command("dragoman.cli.agent_processes:restart", name="restart", help="Start an agent that the hub runs afresh.")
 
 COLUMNS = (
     col("id"),
@@ -71,7 +71,7 @@ def add(
         Parameter(negative=(), help="Nobody vouches for it. (One that the hub runs is put in a sandbox: agent run.)"),
     ] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Let an agent in. Its token is printed once and kept only as a hash."""
     body = {
@@ -85,14 +85,14 @@ def add(
         "offers": [one for text in offer or () for one in offers(text)] or None,
         "untrusted": untrusted or None,
     }
-    made = Hub.find(reach).post("agents", body={key: value for key, value in body.items() if value is not None})
+    made = Hub.find(location).post("agents", body={key: value for key, value in body.items() if value is not None})
     _credential(made, output, f"agent {line(id)} may now speak {line(protocol)}; its token, shown this once:")
 
 
 @app.command
-def token(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def token(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Give an agent a new token. The old one ends at once, and so do links made with it."""
-    made = Hub.find(reach).post("agents", id, "token")
+    made = Hub.find(location).post("agents", id, "token")
     _credential(made, output, f"agent {line(id)} has a new token, shown this once:")
 
 
@@ -105,24 +105,24 @@ def revoke(
     /,
     *,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Void one signed token of an agent (a2acp). Its secret stays good, and so do its other tokens."""
     named = sys.stdin.read().strip() if token == "-" else token
     which = "token" if named.startswith("eyJ") and named.count(".") == 2 else "jti"
-    void = Hub.find(reach).post("agents", id, "revoke", body={which: named})
+    void = Hub.find(location).post("agents", id, "revoke", body={which: named})
     if output != "table":
         printing.document(void, output)
         return
     printing.verdict(True, f"token {line(void['jti'])} of {line(id)} is void")
-    printing.following(f"dragoman audit query --subject {line(id)}", f"dragoman agent token {line(id)}")
+    printing.suggest(f"dragoman audit query --subject {line(id)}", f"dragoman agent token {line(id)}")
 
 
 def _credential(made: dict[str, str], output: Output, said: str) -> None:
     if output == "table":
         printing.verdict(True, said)
         print(line(made["token"]))
-        printing.following(f"dragoman agent show {line(made['agent_id'])}")
+        printing.suggest(f"dragoman agent show {line(made['agent_id'])}")
     else:
         printing.document({"agent_id": made["agent_id"], "token": made["token"]}, output)
 
@@ -133,15 +133,15 @@ def ls(
     kind: Annotated[str | None, Parameter(help="Only agents of this kind.")] = None,
     protocol: Annotated[str | None, Parameter(help="Only those that speak this.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List the agents."""
-    answer = Hub.find(reach).get("agents", kind=kind, protocol=protocol)
+    answer = Hub.find(location).get("agents", kind=kind, protocol=protocol)
     found = printing.listing(answer, "agents", COLUMNS, output)
     if output == "table":
         there = sum(agent.get("status") != "offline" for agent in found)
         printing.verdict(None if not found else True, f"{printing.count(len(found), 'agent')}, {there} here now")
-        printing.following(
+        printing.suggest(
             f"dragoman agent show {line(found[0]['id'])}" if found else "dragoman agent add NAME --protocol chiffon"
         )
 
@@ -150,17 +150,17 @@ PENDING = (("letters", "letter"), ("state_entities", "task of the shared state")
 
 
 @app.command
-def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def show(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one agent: its state, what it can do, what it works on."""
-    agent = Hub.find(reach).get("agents", id)
+    agent = Hub.find(location).get("agents", id)
     if output != "table":
         printing.document(agent, output)
         return
     status = agent.get("status")
-    state = printing.tinted(line(status), sys.stdout)
+    state = printing.colored(line(status), sys.stdout)
     print(f"{printing.mark(status not in AMISS, sys.stdout)} agent {line(agent.get('id'))}  {state}")
     tasks = agent.get("current_tasks") or []
-    printing.card(
+    printing.facts(
         [
             ("protocol", " ".join(str(agent[key]) for key in ("protocol", "protocol_version") if agent.get(key))),
             *((name, agent.get(name)) for name in ("kind", "role", "name", "domain", "version", "capabilities")),
@@ -178,24 +178,24 @@ def show(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> 
     )
     _past(agent.get("reported"))
     if tasks:
-        printing.following(f"dragoman task show {line(tasks[0])}")
+        printing.suggest(f"dragoman task show {line(tasks[0])}")
     elif agent.get("child"):
-        printing.following(f"dragoman agent logs {line(id)} -f", f"dragoman agent restart {line(id)}")
+        printing.suggest(f"dragoman agent logs {line(id)} -f", f"dragoman agent restart {line(id)}")
     elif status == "offline":
-        printing.following(f"start it with its token (a new one: dragoman agent token {line(id)})")
+        printing.suggest(f"start it with its token (a new one: dragoman agent token {line(id)})")
     else:
-        printing.following(f"dragoman call {line(id)} WORK key=value")
+        printing.suggest(f"dragoman call {line(id)} WORK key=value")
 
 
 @app.command
-def rm(id: AgentName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def rm(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Put an agent out. Its unfinished work goes back to the queue."""
-    answer = Hub.find(reach).delete("agents", id)
+    answer = Hub.find(location).delete("agents", id)
     if output != "table":
         printing.document(answer or {"agent_id": id, "removed": True}, output)
         return
     printing.verdict(True, f"agent {line(id)} is out; its unfinished work went back to the queue")
-    printing.following("dragoman agent ls")
+    printing.suggest("dragoman agent ls")
 
 
 def _pending(held: object) -> str | None:
@@ -278,13 +278,13 @@ def _breaker(breaker: object) -> str:
 
 
 def must_exist(hub: Hub, name: str, *, only_kind: bool = False) -> str:
-    """Whether `name` is an agent's id ("agent") or a kind ("kind"). Neither: `Stop`, with what there is."""
+    """Whether `name` is an agent's id ("agent") or a kind ("kind"). Neither: `CommandError`, with what there is."""
     try:
         if not only_kind:
             hub.get("agents", name)
             return "agent"
-    except Stop as stop:
-        if stop.code is not Exit.NOT_FOUND:
+    except CommandError as failure:
+        if failure.code is not Exit.NOT_FOUND:
             raise
     agents = hub.get("agents").get("agents") or []
     if any(agent.get("kind") == name for agent in agents):
@@ -296,7 +296,7 @@ def must_exist(hub: Hub, name: str, *, only_kind: bool = False) -> str:
     close = difflib.get_close_matches(name, kinds if only_kind else [*names, *kinds], n=1)
     there = f"agents: {_some(names)}; kinds: {_some(kinds)}"
     add = f"dragoman agent add {'ID --kind ' if only_kind else ''}{line(name)} --protocol chiffon"
-    raise Stop(
+    raise CommandError(
         Exit.NOT_FOUND,
         f"there is no {'' if only_kind else 'agent and no '}kind of agent called {line(name)} ({line(there)})",
         next=f"did you mean {line(close[0])}? If not: {add}" if close else add,

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 
 HOW = "write key=value, @file.json, or - for JSON on stdin"
 OFFERED = """write an intent, {"intent": …, "input_schema": …, "output_schema": …}, or @file.json"""
@@ -30,12 +30,12 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
             found |= _object(_read(partial(Path(argument[1:]).read_text, "utf-8-sig"), argument[1:]), argument[1:])
         else:
             if not _is_text(argument):
-                raise Stop(
+                raise CommandError(
                     Exit.USAGE, f"{line(argument)!r} is not UTF-8", next="write it as text, or give a @file.json"
                 )
             key, equals, text = argument.partition("=")
             if not (key and equals):
-                raise Stop(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
+                raise CommandError(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
             found[key] = value(text)
     return found
 
@@ -49,15 +49,15 @@ def offers(text: str) -> list[Any]:
         text = _read(partial(Path(place).read_text, "utf-8-sig"), place)
     elif not text.lstrip().startswith(("{", "[")):
         if not text.strip() or not _is_text(text):
-            raise Stop(Exit.USAGE, "--offer names no intent", next=OFFERED)
+            raise CommandError(Exit.USAGE, "--offer names no intent", next=OFFERED)
         return [{"intent": text, "input_schema": True}]
     try:
         found = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise Stop(Exit.USAGE, f"{line(place)} is no JSON: {line(error)}", next=OFFERED) from None
+        raise CommandError(Exit.USAGE, f"{line(place)} is no JSON: {line(error)}", next=OFFERED) from None
     listed = found if isinstance(found, list) else [found]
     if not listed or not all(isinstance(one, dict) for one in listed):
-        raise Stop(Exit.USAGE, f"{line(place)} holds no offer", next=OFFERED)
+        raise CommandError(Exit.USAGE, f"{line(place)} holds no offer", next=OFFERED)
     return [{"input_schema": True, **one} for one in listed]
 
 
@@ -74,7 +74,7 @@ def _read(reader: Callable[[], str], place: str) -> str:
         return reader()
     except (OSError, UnicodeDecodeError) as error:
         why = line(getattr(error, "strerror", None) or error)
-        raise Stop(Exit.USAGE, f"{line(place)} cannot be read: {why}", next=HOW) from error
+        raise CommandError(Exit.USAGE, f"{line(place)} cannot be read: {why}", next=HOW) from error
 
 
 def _stdin() -> str:
@@ -96,11 +96,11 @@ def _object(text: str, place: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
     except RecursionError:
-        raise Stop(Exit.USAGE, f"{line(place)} is nested too deeply", next="nest it less") from None
+        raise CommandError(Exit.USAGE, f"{line(place)} is nested too deeply", next="nest it less") from None
     except ValueError as error:
-        raise Stop(Exit.USAGE, f"{line(place)} is not JSON: {line(error)}", next=HOW) from error
+        raise CommandError(Exit.USAGE, f"{line(place)} is not JSON: {line(error)}", next=HOW) from error
     if not isinstance(parsed, dict):
-        raise Stop(Exit.USAGE, f"{line(place)} does not hold a JSON object", next=HOW)
+        raise CommandError(Exit.USAGE, f"{line(place)} does not hold a JSON object", next=HOW)
     return parsed
 
 

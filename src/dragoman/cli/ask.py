@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, shortids
-from dragoman.cli.absence import Absence
+from dragoman.cli import arguments, printing, short_ids
 from dragoman.cli.deadline import Deadline
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import as_json, line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import BREATH, HERE, LOOK, Cursor, For, Interval, Limit, Output, OutputLines, Reach
+from dragoman.cli.options import BREATH, LOCAL, LOOK, Cursor, For, HubLocation, Interval, Limit, Output, OutputLines
+from dragoman.cli.outage import Outage
 from dragoman.cli.printing import Column, col
 from dragoman.cli.since import Since, turned
 
@@ -51,11 +51,11 @@ def ls(
     limit: Limit = 100,
     cursor: Cursor = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List the questions that wait for an answer, the newest first."""
     wanted = None if status == "all" else status
-    answer = turned(Hub.find(reach), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
+    answer = turned(Hub.find(location), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
     found = printing.listing(answer, "questions", COLUMNS, output)
     if output != "table":
         return
@@ -64,11 +64,11 @@ def ls(
     told = printing.count(len(open_ones), "question") + (", and more" if more else "")
     printing.verdict(None if open_ones or more else True, f"{told} to answer")
     if more:
-        printing.following(more)
+        printing.suggest(more)
     elif open_ones:
-        printing.following(_how_to_answer(open_ones[0]))
+        printing.suggest(_how_to_answer(open_ones[0]))
     else:
-        printing.following("dragoman ask watch" if status == "open" else "dragoman ask ls")
+        printing.suggest("dragoman ask watch" if status == "open" else "dragoman ask ls")
 
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
@@ -78,28 +78,28 @@ def answer(
     /,
     *,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Answer a question. The first answer counts."""
-    hub = Hub.find(reach)
-    question: Mapping[str, Any] = shortids.found(hub, "questions", id)
+    hub = Hub.find(location)
+    question: Mapping[str, Any] = short_ids.found(hub, "questions", id)
     if said is None:
         if over := NO_MORE.get(str(question.get("status"))):
-            raise Stop(Exit.NOT_ALLOWED, over, next=_afterwards(question))
+            raise CommandError(Exit.NOT_ALLOWED, over, next=_afterwards(question))
         said = _prompt(question)
     try:
         done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
-    except Stop as stop:
-        if stop.code is Exit.USAGE and question.get("options"):
-            stop.next = _how_to_answer(question)
-        elif stop.code is Exit.NOT_ALLOWED:
-            stop.next = _afterwards(question)
+    except CommandError as failure:
+        if failure.code is Exit.USAGE and question.get("options"):
+            failure.next = _how_to_answer(question)
+        elif failure.code is Exit.NOT_ALLOWED:
+            failure.next = _afterwards(question)
         raise
     if output != "table":
         printing.document(done, output)
         return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
-    printing.following(_afterwards(question))
+    printing.suggest(_afterwards(question))
 
 
 @app.command
@@ -108,23 +108,23 @@ def watch(
     interval: Interval = 1.0,
     seconds: For = None,
     output: OutputLines = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Show questions as they come, and on a terminal take the answers. What is left stays open."""
     deadline = Deadline(seconds)
-    hub = Hub.find(reach, Deadline(None if seconds is None else max(seconds, LOOK)))
+    hub = Hub.find(location, Deadline(None if seconds is None else max(seconds, LOOK)))
     seen: set[str] = set()
     if output == "table":
-        printing.words("waiting for questions; Ctrl-C ends this")
-    absence = Absence("questions stay open", there=False, deadline=deadline)
+        printing.note("waiting for questions; Ctrl-C ends this")
+    outage = Outage("questions stay open", there=False, deadline=deadline)
     while True:
         try:
             _show_new(hub, seen, output)
-            absence.over()
-        except Stop as stop:
+            outage.over()
+        except CommandError as failure:
             if deadline.over():
                 return
-            absence.bear(stop)
+            outage.wait(failure)
         deadline.pause(max(BREATH, interval))
         if deadline.over():
             return
@@ -159,16 +159,16 @@ def _take(hub: Hub, question: Mapping[str, Any]) -> None:
     while True:
         said = _prompt(question)
         if not said:
-            printing.words("  left open")
+            printing.note("  left open")
             return
         try:
             hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
             break
-        except Stop as stop:
-            if stop.code is Exit.UNREACHABLE:  # it is asked again when the hub is back
+        except CommandError as failure:
+            if failure.code is Exit.UNREACHABLE:  # it is asked again when the hub is back
                 raise
-            printing.words(f"  {stop.sentence}")
-            if stop.code is not Exit.USAGE:  # somebody was faster; the next question may go better
+            printing.note(f"  {failure.sentence}")
+            if failure.code is not Exit.USAGE:  # somebody was faster; the next question may go better
                 return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
 
@@ -219,15 +219,15 @@ def _meant(question: Mapping[str, Any], said: str) -> Any:
 
 def _prompt(question: Mapping[str, Any]) -> str:
     if not sys.stdin.isatty():
-        raise Stop(Exit.USAGE, "the answer is missing", next=_how_to_answer(question))
+        raise CommandError(Exit.USAGE, "the answer is missing", next=_how_to_answer(question))
     choices = _choices(question)
-    printing.words(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
+    printing.note(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
     if question.get("context"):
-        printing.words(f"  context: {printing.cell(question['context'])}")
+        printing.note(f"  context: {printing.cell(question['context'])}")
     for said in question.get("escalations") or ():
         more = f" {printing.cell(said['resources'])}" if said.get("resources") else ""
-        printing.words(f"  {line(said.get('agent'))} could not answer: {line(said.get('content'))}{more}")
+        printing.note(f"  {line(said.get('agent'))} could not answer: {line(said.get('content'))}{more}")
     if choices:
-        printing.words(f"  one of: {choices}")
+        printing.note(f"  one of: {choices}")
     print("answer: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()

@@ -14,10 +14,10 @@ from cyclopts import App, Parameter
 
 from dragoman import durable
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Limit, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Limit, Output
 from dragoman.cli.printing import Column, col, moment
 from dragoman.cli.since import Since, begin
 
@@ -57,11 +57,11 @@ def query(
     before: Annotated[int | None, Parameter(help="Only records with smaller numbers.")] = None,
     cursor: Annotated[str | None, Parameter(help="From the oldest on, behind the record of this number.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List audit records, the newest first; from a cursor on, the oldest first."""
     filters = {"principal": principal, "subject": subject, "outcome": outcome}
-    hub, start = Hub.find(reach), begin(since)
+    hub, start = Hub.find(location), begin(since)
     if cursor is not None:
         answer = hub.get("audit", **filters, limit=limit, cursor=cursor)
     else:
@@ -80,15 +80,15 @@ def query(
         + (", and there are more" if more else ""),
     )
     if more:
-        printing.following(more, "the newest: dragoman tail audit")
+        printing.suggest(more, "the newest: dragoman tail audit")
     else:
-        printing.following("dragoman audit query" if any(filters.values()) and not found else "dragoman audit verify")
+        printing.suggest("dragoman audit query" if any(filters.values()) and not found else "dragoman audit verify")
 
 
 def _back(hub: Hub, filters: dict[str, Any], limit: int, before: int | None, start: datetime | None) -> dict[str, Any]:
     """Records from the newest on, read in windows of numbers; `next` is the number of the last one."""
     if not 1 <= limit <= WINDOW:
-        raise Stop(Exit.USAGE, f"--limit: expected 1 to {WINDOW}, got {limit}")
+        raise CommandError(Exit.USAGE, f"--limit: expected 1 to {WINDOW}, got {limit}")
     if before is None:
         newest = hub.get("audit", limit=1, cursor=FAR).get("newest")
         if newest is None:  # a hub of before this command
@@ -119,22 +119,24 @@ def checkpoint(
     file: Annotated[Path | None, Parameter(name="FILE", help="Where to keep it; it must not exist.")] = None,
     /,
     *,
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Print, or keep in a file, the number and the hash of the newest record, signed by the hub.
 
     Keep it where the hub's user cannot write. `dragoman audit verify --checkpoint FILE` holds the chain against it.
     """
-    made = Hub.find(reach).get("audit", "checkpoint")
+    made = Hub.find(location).get("audit", "checkpoint")
     if file is None:
         print(json.dumps(made))
         return
     try:
         durable.write(file, json.dumps(made).encode() + b"\n", replace=False)
     except OSError as error:
-        raise Stop(Exit.USAGE, f"{line(file)}: {line(error.strerror or error)}", next="name a new file") from error
+        raise CommandError(
+            Exit.USAGE, f"{line(file)}: {line(error.strerror or error)}", next="name a new file"
+        ) from error
     printing.verdict(True, f"record {made['seq']} as of {line(made['at'])} is in {line(file)}, signed by {made['kid']}")
-    printing.following(f"dragoman audit verify --checkpoint {line(file)}")
+    printing.suggest(f"dragoman audit verify --checkpoint {line(file)}")
 
 
 @app.command
@@ -145,7 +147,7 @@ def verify(
         Parameter(negative=(), help="Hold the chain against this checkpoint, too; may be repeated."),
     ] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Walk the whole chain and name the first record that was changed or is missing.
 
@@ -153,14 +155,14 @@ def verify(
     """
     kept, alone = [_read(path) for path in checkpoint or ()], False
     try:
-        hub = Hub.find(reach)
+        hub = Hub.find(location)
         answer = hub.ask("GET", "audit", "verify", patience=LONG_WALK)
         hash_of: Callable[[int], str] = partial(_asked, hub)
-    except Stop as stop:
-        if stop.code is not Exit.UNREACHABLE or reach.hub:
+    except CommandError as failure:
+        if failure.code is not Exit.UNREACHABLE or location.hub:
             raise
         alone = True
-        answer, hashes = _offline(reach.directory, {one.seq for one in kept}, stop)
+        answer, hashes = _offline(location.directory, {one.seq for one in kept}, failure)
         hash_of = partial(_among, hashes)
     if answer.get("ok") and kept:
         from dragoman.core.model.audit import holds
@@ -172,10 +174,10 @@ def verify(
             if broken is not None:
                 answer |= {"ok": False, "broken": {"seq": broken.seq, "why": broken.why}}
                 break
-    return _told(answer, len(kept), output, alone=alone)
+    return _summary(answer, len(kept), output, alone=alone)
 
 
-def _told(answer: dict[str, Any], checkpoints: int, output: Output, *, alone: bool) -> int:
+def _summary(answer: dict[str, Any], checkpoints: int, output: Output, *, alone: bool) -> int:
     """`alone`: there is no hub that could be asked next."""
     good = bool(answer.get("ok"))
     if output != "table":
@@ -185,15 +187,15 @@ def _told(answer: dict[str, Any], checkpoints: int, output: Output, *, alone: bo
         beside = f", and fits {printing.count(checkpoints, 'checkpoint')}" if checkpoints else ""
         printing.verdict(True, f"the audit record is whole: {count}{beside}")
         if not alone:
-            printing.following("dragoman audit query")
+            printing.suggest("dragoman audit query")
     else:
         broken = answer.get("broken") or {}
         printing.verdict(False, f"the audit record is broken at {line(broken.get('seq'))}: {line(broken.get('why'))}")
         if alone:
-            printing.following("verify a backup in a directory of its own: dragoman audit verify --data BACKUP")
+            printing.suggest("verify a backup in a directory of its own: dragoman audit verify --data BACKUP")
         else:
             before = max(0, int(broken.get("seq") or 0) - 1)
-            printing.following(f"compare with a backup: dragoman audit query --cursor {before}")
+            printing.suggest(f"compare with a backup: dragoman audit query --cursor {before}")
     return Exit.OK if good else Exit.FAILED
 
 
@@ -203,9 +205,9 @@ def _read(path: Path) -> Checkpoint:
     try:
         return read(path.read_bytes(), str(path))
     except OSError as error:
-        raise Stop(Exit.USAGE, f"{line(path)} cannot be read: {line(error.strerror or error)}") from error
+        raise CommandError(Exit.USAGE, f"{line(path)} cannot be read: {line(error.strerror or error)}") from error
     except CheckpointProblem as problem:
-        raise Stop(Exit.FAILED, line(problem)) from problem
+        raise CommandError(Exit.FAILED, line(problem)) from problem
 
 
 def _asked(hub: Hub, seq: int) -> str:
@@ -226,7 +228,9 @@ def _is_archived(file: Path) -> bool:
     return not os.access(file.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
 
 
-def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tuple[dict[str, Any], dict[int, str]]:
+def _offline(
+    directory: Path, wanted: Collection[int], unreachable: CommandError
+) -> tuple[dict[str, Any], dict[int, str]]:
     """The chain in a data directory, read by ourselves; and the hashes of the records that are wanted."""
     import apsw
 
@@ -249,9 +253,9 @@ def _offline(directory: Path, wanted: Collection[int], unreachable: Stop) -> tup
         finally:
             connection.close()
     except StoreRefused as error:
-        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+        raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
     except apsw.Error as error:
-        raise Stop(
+        raise CommandError(
             Exit.FAILED,
             f"{line(file)} cannot be read ({line(error)})",
             next="dragoman doctor",

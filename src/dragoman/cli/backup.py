@@ -15,10 +15,10 @@ from cyclopts import Parameter
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 
 LONG_COPY = 3600.0
 
@@ -28,26 +28,28 @@ def backup(
     /,
     *,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Copy the store, while the hub runs or not."""
     path = target.absolute()  # the hub may have another working directory
     if path.exists():
-        raise Stop(Exit.USAGE, f"{line(path)} exists already", next="name a new file")
+        raise CommandError(Exit.USAGE, f"{line(path)} exists already", next="name a new file")
     if not path.parent.is_dir():
-        raise Stop(Exit.USAGE, f"there is no directory {line(path.parent)}", next=f"mkdir -p {line(path.parent)}")
+        raise CommandError(
+            Exit.USAGE, f"there is no directory {line(path.parent)}", next=f"mkdir -p {line(path.parent)}"
+        )
     try:
-        hub = Hub.find(reach)
+        hub = Hub.find(location)
         hub.ask("POST", "backup", body={"target": str(path)}, patience=LONG_COPY)
         by = "hub"
-    except Stop as stop:
-        if stop.code is not Exit.UNREACHABLE or reach.hub:
+    except CommandError as failure:
+        if failure.code is not Exit.UNREACHABLE or location.hub:
             raise
-        _offline(reach.directory, path, stop)
+        _offline(location.directory, path, failure)
         by = "offline"
     size = path.stat().st_size if path.exists() else None
-    data = DataDir(reach.directory)
-    keys, beside = ([], []) if reach.hub else (data.key_files(), data.beside_the_store())
+    data = DataDir(location.directory)
+    keys, beside = ([], []) if location.hub else (data.key_files(), data.beside_the_store())
     if output != "table":
         missing = [str(path.absolute()) for path in (*keys, *beside)]
         told = {"target": str(path), "bytes": size, "by": by, "not_in_it": missing}
@@ -55,16 +57,16 @@ def backup(
         return
     printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
     if keys:
-        printing.words(f"  not in it: {', '.join(line(key) for key in keys)}")
-        printing.words("  without these, what they locked stays shut and tokens end: keep a copy, apart from this one")
+        printing.note(f"  not in it: {', '.join(line(key) for key in keys)}")
+        printing.note("  without these, what they locked stays shut and tokens end: keep a copy, apart from this one")
     if beside:
-        printing.words(
+        printing.note(
             f"  nor: {', '.join(line(directory) for directory in beside)}: copy what is in there, too, after this"
         )
-    printing.following("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
+    printing.suggest("keep it on another disk; to restore: stop the hub and put it back as hub.sqlite")
 
 
-def _offline(directory: Path, target: Path, unreachable: Stop) -> None:
+def _offline(directory: Path, target: Path, unreachable: CommandError) -> None:
     """The store's own backup, under the store's own lock: a hub that starts meanwhile waits outside. If one is there
     after all, what it said counts."""
     from dragoman.app.settings import SettingsError
@@ -74,7 +76,7 @@ def _offline(directory: Path, target: Path, unreachable: Stop) -> None:
     settings = load_settings({"data": str(directory)}, None)
     source = settings.store_path
     if not source.exists():
-        raise Stop(
+        raise CommandError(
             Exit.NOT_FOUND,
             f"no hub is running, and there is no store at {line(source)}",
             next="name it with --data DIR",
@@ -85,9 +87,11 @@ def _offline(directory: Path, target: Path, unreachable: Stop) -> None:
     except StoreInUse:
         raise unreachable from None
     except (StoreRefused, SettingsError) as error:
-        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+        raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
-        raise Stop(Exit.NOT_ALLOWED, f"the copy failed: {line(error)}", next="check space and permissions") from error
+        raise CommandError(
+            Exit.NOT_ALLOWED, f"the copy failed: {line(error)}", next="check space and permissions"
+        ) from error
 
 
 async def _copy(source: Path, target: Path) -> None:

@@ -14,18 +14,18 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import arguments, bar, printing, shortids, story
+from dragoman.cli import arguments, printing, progress_bar, short_ids, task_text
 from dragoman.cli.agent import must_exist
 from dragoman.cli.deadline import Deadline
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
-from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.follow import body_of, follow, in_words
 from dragoman.cli.hubclient import Event, Hub
-from dragoman.cli.options import HERE, Output, Reach, Seconds
+from dragoman.cli.options import LOCAL, HubLocation, Output, Seconds
+from dragoman.cli.task_events import body_of, event_line, follow
 
 Via = Literal["api", "chiffon", "coven", "forge", "agentmsg", "a2acp"]
 
-TELLING = frozenset(
+WORTH_A_LINE = frozenset(
     {
         "assigned", "progress", "paused", "resumed", "asked", "answered", "handover_asked", "handed_over",
         "attempt_failed", "released",
@@ -50,29 +50,29 @@ def call(
     after: Annotated[list[str] | None, Parameter(negative=(), help="Ids of tasks that must be done first.")] = None,
     require: Annotated[list[str] | None, Parameter(negative=(), help="A capability the agent must have.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Give work to an agent, or to a kind of agent, and wait for the result."""
     body: dict[str, Any] = {"type": work, "input": arguments.read(input)}
     deadline = Deadline(timeout)
-    hub = Hub.find(reach, deadline)
+    hub = Hub.find(location, deadline)
     body[must_exist(hub, agent, only_kind=kind)] = agent
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
     if after:
-        after = [shortids.whole(hub, "tasks", task) for task in after]
+        after = [short_ids.whole(hub, "tasks", task) for task in after]
         extras["dependencies"] = after
     body |= {key: value for key, value in extras.items() if value}
 
     if via != "api":
-        return _by_another_door(hub, via, body, wait, deadline, output, reach)
+        return _by_another_door(hub, via, body, wait, deadline, output, location)
     task = _submit(hub, body)
     if wait:
         return _watch(hub, task, deadline, output)
     id = line(task["id"])
     if output == "table":
-        printing.verdict(True, f"accepted: {story.headline(task)}")
+        printing.verdict(True, f"accepted: {task_text.headline(task)}")
         print(id)
-        printing.following(f"dragoman task show {id}", f"dragoman task logs {id} --follow")
+        printing.suggest(f"dragoman task show {id}", f"dragoman task logs {id} --follow")
     else:
         printing.document(task, output)
     return Exit.OK
@@ -82,24 +82,26 @@ def _submit(hub: Hub, body: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         # Under a key, so that the hub would take a repetition for the same request.
         task: Mapping[str, Any] = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
-    except Stop as stop:
-        if stop.code is Exit.TIMEOUT:
-            stop.sentence += "; it may have taken the task all the same"
-            stop.next = "dragoman task ls"
+    except CommandError as failure:
+        if failure.code is Exit.TIMEOUT:
+            failure.sentence += "; it may have taken the task all the same"
+            failure.next = "dragoman task ls"
         raise
     return task
 
 
 def _by_another_door(
-    hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, deadline: Deadline, output: Output, reach: Reach
+    hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, deadline: Deadline, output: Output, location: HubLocation
 ) -> int:
-    from dragoman.cli.envelope import Orchestrator
-    from dragoman.cli.passing import Passer, require_words
+    from dragoman.cli.call_via import ProtocolCaller, require_supported
+    from dragoman.cli.envelope import ChiffonCaller
 
     if not wait:
-        raise Stop(Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out")
-    require_words(via, body)
-    caller = Orchestrator(hub) if via == "chiffon" else Passer(hub, via, reach, body, deadline)
+        raise CommandError(
+            Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out"
+        )
+    require_supported(via, body)
+    caller = ChiffonCaller(hub) if via == "chiffon" else ProtocolCaller(hub, via, location, body, deadline)
     over = False
     try:
         code = _watch(hub, caller.submit(body), deadline, output)
@@ -111,17 +113,17 @@ def _by_another_door(
 
 def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output) -> int:
     id = str(task["id"])
-    printing.verdict(None, f"task {line(id)}  {story.road(task)}")
+    printing.verdict(None, f"task {line(id)}  {task_text.route_of(task)}")
     if task.get("status") in ("queued", "waiting"):
         _explain(hub, id)
-    live = output == "table" and bar.is_possible(sys.stderr)
+    live = output == "table" and progress_bar.is_supported(sys.stderr)
     try:
-        with bar.Bar() if live else nullcontext() as shown:
+        with progress_bar.ProgressBar() if live else nullcontext() as shown:
             for event in follow(hub, id, deadline=deadline):
                 _tell(event, output, shown)
     except KeyboardInterrupt:
-        printing.words(f"\n  task {line(id)} goes on without you")
-        printing.following(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
+        printing.note(f"\n  task {line(id)} goes on without you")
+        printing.suggest(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
         raise
     return finish(hub.get("tasks", id), output)
 
@@ -130,18 +132,18 @@ def _explain(hub: Hub, id: str) -> None:
     """Why nobody is at it yet. Nothing else may come for as long as an attempt lasts."""
     try:
         reasons = hub.get("tasks", id, "why").get("reasons") or ()
-    except Stop:
+    except CommandError:
         return  # it only was to be said along the way
     for reason in reasons:
-        printing.words(f"  {line(reason.get('text'))}")
+        printing.note(f"  {line(reason.get('text'))}")
 
 
-def _tell(event: Event, output: Output, shown: bar.Bar | None) -> None:
+def _tell(event: Event, output: Output, shown: progress_bar.ProgressBar | None) -> None:
     if output == "jsonl":
         printing.document(event.data, output)
-    elif event.kind in TELLING:
+    elif event.kind in WORTH_A_LINE:
         body = body_of(event)
-        words, piece = in_words(event), str(body.get("output") or "")
+        words, piece = event_line(event), str(body.get("output") or "")
         percent = body.get("percent")
         says_more = words != "progress" or not piece  # than a piece of an answer, which is worth a line
         if shown is not None and says_more and event.kind in ("progress", "assigned", "resumed"):
@@ -150,16 +152,16 @@ def _tell(event: Event, output: Output, shown: bar.Bar | None) -> None:
             return
         if words == "progress" and piece:  # a piece of an answer, as it comes
             words = f"“{line(piece[:120])}”"
-        printing.words(f"  {words}")
+        printing.note(f"  {words}")
         if event.kind == "asked":
-            printing.words(f"  {_who_answers(body.get('asked_of'))}")
+            printing.note(f"  {_who_answers(body.get('asked_of'))}")
             if shown is not None:
                 shown.update(None, "waits for an answer")
 
 
 def _who_answers(asked: object) -> str:
     if not asked:
-        return f"a person must answer: {printing.as_it_stands('dragoman ask ls')}"
+        return f"a person must answer: {printing.runnable('dragoman ask ls')}"
     return f"{line(asked)}, an agent, was asked; the task goes on when it has answered"
 
 
@@ -177,10 +179,10 @@ def finish(task: Mapping[str, Any], output: Output) -> int:
                 print(block(result).rstrip("\n"))
         elif result is not None:
             printing.document(result)
-    printing.verdict(good, story.headline(task))
+    printing.verdict(good, task_text.headline(task))
     if not good:
-        printing.words(f"  {story.road(task)}")
-        if why := story.reason(task.get("error")):
-            printing.words(f"  why: {why}")
-    printing.following(*story.next_commands(task))
+        printing.note(f"  {task_text.route_of(task)}")
+        if why := task_text.reason(task.get("error")):
+            printing.note(f"  why: {why}")
+    printing.suggest(*task_text.next_commands(task))
     return Exit.OK if good else Exit.FAILED

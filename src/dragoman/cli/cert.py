@@ -13,8 +13,8 @@ from cyclopts import Parameter
 
 from dragoman import durable
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Output
 
 
@@ -54,7 +54,7 @@ def cert(
         else:
             made = authority.server(host or authority.hosts, now=now, days=days)
     except (CertificateProblem, PrivateFileError) as error:
-        raise Stop(Exit.USAGE, line(str(error))) from error
+        raise CommandError(Exit.USAGE, line(str(error))) from error
 
     if output != "table":
         printing.document(
@@ -83,13 +83,13 @@ def cert(
             ("", 'tls.clients = "required"'),
             ("client sets", f"{CA}={ca} {CERTIFICATE}={certificate} {KEY}={key}"),
         ]
-        printing.card(rows)
-        printing.following(f"give {certificate}, {key} and {ca} to the client, by a safe way")
+        printing.facts(rows)
+        printing.suggest(f"give {certificate}, {key} and {ca} to the client, by a safe way")
     else:
         rows += [
             ("hub's settings", f"tls.certificate = {json.dumps(str(made.certificate.absolute()))}"),
             ("", f"tls.key = {json.dumps(str(made.key.absolute()))}"),
             ("clients set", f"{CA}={ca}"),
         ]
-        printing.card(rows)
-        printing.following(f"dragoman dev --certificate {certificate} --key {key}")
+        printing.facts(rows)
+        printing.suggest(f"dragoman dev --certificate {certificate} --key {key}")

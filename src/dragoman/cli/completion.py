@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 
 Shell = Literal["bash", "zsh", "fish"]
 
@@ -35,11 +35,11 @@ def completion(
     meant = shell or _own()
     if not install:
         print(build().generate_completion(shell=meant))
-        printing.words(f"  next: dragoman completion {meant} --install")
+        printing.note(f"  next: dragoman completion {meant} --install")
         return
     place = build().install_completion(shell=meant)
     printing.verdict(True, f"the completion of {meant} is in {line(place)}; a new shell has it")
-    printing.following("dragoman --help")
+    printing.suggest("dragoman --help")
 
 
 def _own() -> Shell:
@@ -47,4 +47,6 @@ def _own() -> Shell:
     for shell in SHELLS:
         if name == shell:
             return shell
-    raise Stop(Exit.USAGE, f"{line(name or 'this shell')!r} has no completion here", next="name one: bash, zsh or fish")
+    raise CommandError(
+        Exit.USAGE, f"{line(name or 'this shell')!r} has no completion here", next="name one: bash, zsh or fish"
+    )

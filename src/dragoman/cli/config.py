@@ -49,4 +49,4 @@ def show(
             True, f"{len(rows)} settings, {changed} of them not the default" + (f"; file {file}" if file else "")
         )
         if not origin:
-            printing.following("dragoman config show --origin")
+            printing.suggest("dragoman config show --origin")

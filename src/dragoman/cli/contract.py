@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import printing, shortids
+from dragoman.cli import printing, short_ids
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
+from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.printing import Column, col
 from dragoman.cli.since import Since, cut
 
@@ -39,10 +39,10 @@ def ls(
     limit: Limit = 50,
     cursor: Cursor = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List the contracts, newest first."""
-    answer = Hub.find(reach).get("contracts", agent=agent, limit=limit, cursor=cursor)
+    answer = Hub.find(location).get("contracts", agent=agent, limit=limit, cursor=cursor)
     answer = cut(answer, "contracts", "created_at", since)
     found = printing.listing(answer, "contracts", COLUMNS, output)
     if output != "table":
@@ -50,26 +50,26 @@ def ls(
     more = printing.next_page("dragoman contract ls", answer, agent=agent, since=since)
     printing.verdict(True if found else None, printing.count(len(found), "contract") + (", and more" if more else ""))
     if more:
-        printing.following(more)
+        printing.suggest(more)
     elif found:
-        printing.following(f"dragoman contract show {line(found[0]['id'])}")
+        printing.suggest(f"dragoman contract show {line(found[0]['id'])}")
     elif agent is not None:
-        printing.following("dragoman contract ls", "dragoman agent ls")
+        printing.suggest("dragoman contract ls", "dragoman agent ls")
     else:
-        printing.following("agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO")
+        printing.suggest("agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO")
 
 
 @app.command
-def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def show(id: ContractName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one contract: who, what, how long, on which terms."""
-    contract = shortids.found(Hub.find(reach), "contracts", id)
+    contract = short_ids.found(Hub.find(location), "contracts", id)
     if output != "table":
         printing.document(contract, output)
         return
     standing = contract.get("standing")
-    state = printing.tinted(line(standing), sys.stdout)
+    state = printing.colored(line(standing), sys.stdout)
     print(f"{printing.mark(standing == 'active', sys.stdout)} contract {line(contract.get('id'))}  {state}")
-    printing.card(
+    printing.facts(
         [
             ("collaboration", contract.get("collaboration_id")),
             ("from", _party(contract.get("source"))),
@@ -91,10 +91,10 @@ def show(id: ContractName, /, *, output: Output = "table", reach: Reach = HERE) 
         ]
     )
     if standing == "active":
-        printing.following(f"dragoman contract end {line(id)}")
+        printing.suggest(f"dragoman contract end {line(id)}")
     else:
         source, target = (line((contract.get(side) or {}).get("agent")) for side in ("source", "target"))
-        printing.following(f"to go on, {source} shakes hands with {target} again", "dragoman contract ls")
+        printing.suggest(f"to go on, {source} shakes hands with {target} again", "dragoman contract ls")
 
 
 @app.command
@@ -104,17 +104,17 @@ def end(
     *,
     reason: Annotated[str | None, Parameter(help="What both agents are told.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """End a collaboration. Both agents are told."""
-    hub = Hub.find(reach)
+    hub = Hub.find(location)
     body = {} if reason is None else {"reason": reason}
-    contract = shortids.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
+    contract = short_ids.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
     if output != "table":
         printing.document(contract, output)
         return
     printing.verdict(True, f"the contract {line(contract.get('id'))} has ended")
-    printing.following("dragoman contract ls")
+    printing.suggest("dragoman contract ls")
 
 
 def _party(party: Any) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dragoman.cli import printing, story
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli import printing, task_text
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.hubclient import Hub
 
 DOOR = "/a2acp"
@@ -42,14 +42,14 @@ def no_dead_letters(hub: Hub, players: Collection[str]) -> Iterator[None]:
 def _quietly(clear: Callable[[], None]) -> None:
     try:
         clear()
-    except Stop as stop:  # how the play went counts more
-        printing.words(f"  what the play left behind could not be taken away ({stop.sentence})")
+    except CommandError as failure:  # how the play went counts more
+        printing.note(f"  what the play left behind could not be taken away ({failure.sentence})")
 
 
 def _rest(hub: Hub, secrets: Mapping[str, str]) -> None:
     for player in secrets:
         for task in list(_pages(hub, "tasks", principal=player)):
-            if task["status"] not in story.FINAL:
+            if task["status"] not in task_text.FINAL:
                 _end(hub, "tasks", task["id"], "cancel")
         for contract in list(_pages(hub, "contracts", agent=player)):
             if contract["standing"] == "active":
@@ -63,8 +63,8 @@ def _rest(hub: Hub, secrets: Mapping[str, str]) -> None:
 def _end(hub: Hub, *what: str) -> None:
     try:
         hub.post(*what, body={"reason": "the play is over"})
-    except Stop as stop:
-        if stop.code is not Exit.NOT_ALLOWED:  # it ended by itself meanwhile
+    except CommandError as failure:
+        if failure.code is not Exit.NOT_ALLOWED:  # it ended by itself meanwhile
             raise
 
 

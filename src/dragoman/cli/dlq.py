@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, shortids, story
+from dragoman.cli import arguments, printing, short_ids, task_text
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
+from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.printing import Column, col
 from dragoman.cli.since import Since, cut
 
@@ -25,7 +25,7 @@ COLUMNS = (
     col("what", "cargo"),
     col("tries", "attempts", right=True, spare=True),
     Column("age", lambda letter: printing.age(letter.get("at")), right=True),
-    Column("why", lambda letter: story.reason(letter.get("error"))),
+    Column("why", lambda letter: task_text.reason(letter.get("error"))),
 )
 
 
@@ -37,16 +37,16 @@ def ls(
     limit: Limit = 100,
     cursor: Cursor = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List the dead letters, the newest first."""
-    hub = Hub.find(reach)
+    hub = Hub.find(location)
 
     def listed(of: str | None) -> dict[str, Any]:
         answer: dict[str, Any] = hub.get("deadletters", task=of, limit=limit, cursor=cursor)
         return answer
 
-    answer = listed(None) if task is None else shortids.meant(hub, "tasks", task, listed)
+    answer = listed(None) if task is None else short_ids.meant(hub, "tasks", task, listed)
     answer = cut(answer, "deadletters", "at", since)
     found = printing.listing(answer, "deadletters", COLUMNS, output)
     if output != "table":
@@ -54,25 +54,25 @@ def ls(
     more = printing.next_page("dragoman dlq ls", answer, task=task, since=since)
     printing.verdict(not found, printing.count(len(found), "dead letter") + (", and more" if more else ""))
     if more:
-        printing.following(more)
+        printing.suggest(more)
     elif found:
         id = line(found[0]["id"])
-        printing.following(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")
+        printing.suggest(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")
     else:
-        printing.following("dragoman task ls --status failed")
+        printing.suggest("dragoman task ls --status failed")
 
 
 @app.command
-def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def show(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one dead letter: what it holds and why it died."""
-    letter = shortids.found(Hub.find(reach), "deadletters", id)
+    letter = short_ids.found(Hub.find(location), "deadletters", id)
     if output != "table":
         printing.document(letter, output)
         return
     print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('kind'))}")
-    printing.card(
+    printing.facts(
         [
-            ("why", story.reason(letter.get("error"))),
+            ("why", task_text.reason(letter.get("error"))),
             ("task", letter.get("task_id")),
             ("for", letter.get("receiver")),
             ("attempts", letter.get("attempts")),
@@ -80,7 +80,7 @@ def show(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) ->
             ("holds", letter.get("body")),
         ]
     )
-    printing.following(f"dragoman dlq redrive {line(id)}", f"dragoman dlq discard {line(id)}")
+    printing.suggest(f"dragoman dlq redrive {line(id)}", f"dragoman dlq discard {line(id)}")
 
 
 @app.command(usage="Usage: dragoman dlq redrive [OPTIONS] ID [INPUT...]")
@@ -89,30 +89,30 @@ def redrive(
     /,
     *input: Annotated[str, Parameter(help="A corrected input: key=value, @file.json, or -.")],
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Send a dead letter on its way again, with a corrected input if one is given."""
     body = {"input": arguments.read(input)} if input else {}
-    hub = Hub.find(reach)
-    task = shortids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
+    hub = Hub.find(location)
+    task = short_ids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
     if output != "table":
         printing.document(task, output)
         return
     if "cargo" in task:  # a letter between agents
         printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
-        printing.following("dragoman dlq ls")
+        printing.suggest("dragoman dlq ls")
         return
-    printing.verdict(True, f"on its way again: {story.headline(task)}")
-    printing.following(*story.next_commands(task))
+    printing.verdict(True, f"on its way again: {task_text.headline(task)}")
+    printing.suggest(*task_text.next_commands(task))
 
 
 @app.command
-def discard(id: LetterName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def discard(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Forget a dead letter. Its task stays as it is."""
-    hub = Hub.find(reach)
-    letter = shortids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
+    hub = Hub.find(location)
+    letter = short_ids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
     if output != "table":
         printing.document(letter, output)
         return
     printing.verdict(True, f"dead letter {line(id)} is discarded")
-    printing.following("dragoman dlq ls")
+    printing.suggest("dragoman dlq ls")

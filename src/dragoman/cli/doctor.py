@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.version import installed
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ class Finding(NamedTuple):
 MARKS = {"ok": True, "warning": None, "problem": False}
 
 
-def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
+def doctor(*, output: Output = "table", location: HubLocation = LOCAL) -> int:
     """Check this machine, the data directory and the hub."""
-    directory = DataDir(reach.directory)
+    directory = DataDir(location.directory)
     findings: list[Finding] = []
     for check in (python, sqlite, space, permissions, write_ahead_log):
         for finding in check(directory):
             _show(finding, output)
             findings.append(finding)
-    hub, answers = _hub(reach, directory)
-    beside = () if reach.hub else master_key(directory)
+    hub, answers = _hub(location, directory)
+    beside = () if location.hub else master_key(directory)
     for finding in (*hub, *([] if answers else store(directory)), *beside, *settings(directory)):
         _show(finding, output)
         findings.append(finding)
@@ -74,7 +74,7 @@ def doctor(*, output: Output = "table", reach: Reach = HERE) -> int:
         )
         printing.verdict(not bad, said)
         if bad:
-            printing.following(bad[0].fix)
+            printing.suggest(bad[0].fix)
     return Exit.FAILED if bad else Exit.OK
 
 
@@ -183,29 +183,29 @@ def write_ahead_log(directory: DataDir) -> Iterator[Finding]:
         yield Finding("log", "ok", said)
 
 
-def _hub(reach: Reach, directory: DataDir) -> tuple[list[Finding], bool]:
+def _hub(location: HubLocation, directory: DataDir) -> tuple[list[Finding], bool]:
     """What there is to say, and whether a hub answers (or may be at work): then its store is left alone."""
-    start = "dragoman dev" + (f" --data {directory.path}" if reach.data else "")
+    start = "dragoman dev" + (f" --data {directory.path}" if location.data else "")
     try:
         here = directory.whereabouts()
     except DataDirError as error:
         return [Finding("hub", "problem", str(error), "see above")], True
-    if reach.hub is None and here is None:
+    if location.hub is None and here is None:
         return [Finding("hub", "warning", f"none is running in {directory.path}", f"start one: {start}")], False
-    if reach.hub is None and here is not None and not alive(here.pid):
+    if location.hub is None and here is not None and not alive(here.pid):
         said = f"the last one (process {here.pid}) ended without saying goodbye; nothing accepted is lost"
         return [Finding("hub", "warning", said, f"start it again: {start}")], False
     try:
-        hub = Hub.find(reach)
+        hub = Hub.find(location)
         hub.ask("GET", base="/livez", patience=5.0)
-    except Stop as stop:
-        fix = stop.next or "check the address"
-        return [Finding("hub", "problem", stop.sentence, fix)], here is not None
+    except CommandError as failure:
+        fix = failure.next or "check the address"
+        return [Finding("hub", "problem", failure.sentence, fix)], here is not None
     found = [Finding("hub", "ok", f"answers at {hub.url}")]
     try:
         hub.ask("GET", base="/readyz", patience=5.0)
-    except Stop as stop:
-        found.append(Finding("ready", "problem", f"it takes no work: {stop.sentence}", "look at the hub's log"))
+    except CommandError as failure:
+        found.append(Finding("ready", "problem", f"it takes no work: {failure.sentence}", "look at the hub's log"))
     found += (*_clock(hub), *_token_and_version(hub))
     return found, True
 
@@ -213,7 +213,7 @@ def _hub(reach: Reach, directory: DataDir) -> tuple[list[Finding], bool]:
 def _clock(hub: Hub) -> Iterator[Finding]:
     try:
         ahead = hub.ahead(patience=5.0)
-    except Stop:
+    except CommandError:
         return  # it has just been asked whether it answers
     if ahead is None:
         return
@@ -231,12 +231,14 @@ def _token_and_version(hub: Hub) -> Iterator[Finding]:
     try:
         hub.get("tasks", limit=1)
         yield Finding("token", "ok", "the hub knows it")
-    except Stop as stop:
-        yield Finding("token", "problem", stop.sentence, stop.next or "set DRAGOMAN_TOKEN to the hub's admin token")
+    except CommandError as failure:
+        yield Finding(
+            "token", "problem", failure.sentence, failure.next or "set DRAGOMAN_TOKEN to the hub's admin token"
+        )
     try:
         told: Any = hub.ask("GET", base="/openapi.json", patience=5.0)
         theirs = str(told["info"]["version"])
-    except (Stop, KeyError, TypeError):
+    except (CommandError, KeyError, TypeError):
         yield Finding("version", "warning", "the hub does not tell its version", "look whether it is a Dragoman hub")
         return
     ours = installed()

@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dragoman.cli.deadline import LEAVING, Deadline
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.printing import words
+from dragoman.cli.printing import note
 
 DOOR = "/api/agent"
 VERSION = "1.0"
 KIND = "orchestrator"
 
 
-class Orchestrator:
+class ChiffonCaller:
     """Let in at once, put out by `leave`."""
 
     def __init__(self, hub: Hub) -> None:
@@ -67,5 +67,5 @@ class Orchestrator:
                 ids = [one["delivery_id"] for one in held]
                 door.ask("POST", "ack", body={"delivery_ids": ids}, base=DOOR)
             admin.delete("agents", self.name)
-        except Stop as stop:  # what the task came to counts more than our own leaving
-            words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
+        except CommandError as failure:  # what the task came to counts more than our own leaving
+            note(f"  {self.name} could not be put out ({failure.sentence}): dragoman agent rm {self.name}")

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach
+from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="file", help="Files that agents and people brought: ls, rm.")
@@ -32,11 +32,11 @@ def ls(
     limit: Limit = 50,
     cursor: Cursor = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List the files that the hub keeps, oldest first."""
     asked = {"owner": owner, "attached": "0" if unattached else None}
-    answer = Hub.find(reach).get("files", limit=limit, cursor=cursor, **asked)
+    answer = Hub.find(location).get("files", limit=limit, cursor=cursor, **asked)
     found = printing.listing(answer, "files", COLUMNS, output)
     if output != "table":
         return
@@ -45,7 +45,7 @@ def ls(
     said = f"{printing.count(len(found), 'file')}, {size:,} bytes" + (", and more" if more else "")
     printing.verdict(True if found else None, said)
     if more or found:
-        printing.following(more or f"dragoman file rm {line(found[0]['id'])}")
+        printing.suggest(more or f"dragoman file rm {line(found[0]['id'])}")
 
 
 @app.command
@@ -57,14 +57,14 @@ def rm(
         bool, Parameter(negative=(), help="Also files that belong to a task: it names them, and they are gone.")
     ] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Remove files."""
-    hub = Hub.find(reach)
+    hub = Hub.find(location)
     for id in ids:
         hub.ask("DELETE", "files", id, query={"attached": "1"} if attached else None)
     if output != "table":
         printing.document({"removed": ids}, output)
         return
     printing.verdict(True, f"removed: {', '.join(line(id) for id in ids)}")
-    printing.following("dragoman file ls")
+    printing.suggest("dragoman file ls")

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.errors import CommandError, Exit
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SQLITE_FULL, SQLITE_FAILED = "disk is full", "disk I/O error"
@@ -33,12 +33,12 @@ def is_full(error: BaseException, data: Path) -> bool:
         return False
 
 
-def disk_full(data: Path) -> Stop:
+def disk_full(data: Path) -> CommandError:
     place = _there(data)
     held = sorted(((_bytes(one), one.name) for one in _in(data)), reverse=True)[:LARGEST]
     named = ", ".join(f"{name} {bytes / 1e6:,.1f} MB" for bytes, name in held if bytes >= 1e6)
     largest = f"; the largest in {data}: {named}" if named else ""
-    return Stop(
+    return CommandError(
         Exit.NOT_ALLOWED,
         f"the disk of {data} is full, so the hub cannot start",
         next=f"free some space there (df -h {place}){largest}. Or move {data} to another disk, and name it with --data",

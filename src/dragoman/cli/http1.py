@@ -2,7 +2,7 @@
 
 The standard library's client imports `email` and `ssl` before it says a word, a fifth of the time that a command may
 take. Here a connection is used once, bodies are bytes whose length is known, and TLS is imported where it is spoken.
-What is no HTTP/1.1 is `Garbled`; everything else that goes wrong is an `OSError` of the socket, and time that is up a
+What is no HTTP/1.1 is `BadHttp`; everything else that goes wrong is an `OSError` of the socket, and time that is up a
 `TimeoutError`: of a single read, or of the command's own deadline.
 """
 
@@ -25,7 +25,7 @@ MOST_HEADERS = 200
 _BODILESS = (204, 304)
 
 
-class Garbled(Exception):
+class BadHttp(Exception):
     """What came is no HTTP/1.1, or ended before its end."""
 
 
@@ -117,11 +117,11 @@ def _head(method: str, target: str, headers: Mapping[str, str], length: int | No
         said["Content-Length"] = str(length)
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
     if " " in target or any(not line.isprintable() for line in lines):
-        raise Garbled("the request holds characters that HTTP does not carry")
+        raise BadHttp("the request holds characters that HTTP does not carry")
     try:
         return "\r\n".join((*lines, "", "")).encode("latin-1")
     except UnicodeEncodeError as error:
-        raise Garbled("the request holds characters that HTTP does not carry") from error
+        raise BadHttp("the request holds characters that HTTP does not carry") from error
 
 
 def _answer(source: io.BufferedReader) -> Answer:
@@ -140,14 +140,14 @@ def _body(source: io.BufferedReader, status: int, headers: Mapping[bytes, bytes]
     if stated is None:
         return _Plain(source, None)
     if not stated.isdigit():
-        raise Garbled("an answer of no sensible length")
+        raise BadHttp("an answer of no sensible length")
     return _Plain(source, int(stated))
 
 
 def _status(source: io.BufferedReader) -> int:
     version, _, rest = _line(source).partition(b" ")
     if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-        raise Garbled("no HTTP answer")
+        raise BadHttp("no HTTP answer")
     return int(rest[:3])
 
 
@@ -159,7 +159,7 @@ def _headers(source: io.BufferedReader) -> dict[bytes, bytes]:
             return headers
         name, _, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip()
-    raise Garbled("an answer of too many headers")
+    raise BadHttp("an answer of too many headers")
 
 
 def _line(source: io.BufferedReader) -> bytes:
@@ -167,7 +167,7 @@ def _line(source: io.BufferedReader) -> bytes:
     if not line:
         raise ConnectionResetError("the connection ended without an answer")
     if not line.endswith(b"\n"):
-        raise Garbled("an answer without an end")
+        raise BadHttp("an answer without an end")
     return line.rstrip(b"\r\n")
 
 
@@ -203,7 +203,7 @@ class _Plain(io.RawIOBase):
         data = self._source.read1(len(view) if self._left is None else min(len(view), self._left))
         if self._left is not None:
             if not data:
-                raise Garbled("an answer that ended early")
+                raise BadHttp("an answer that ended early")
             self._left -= len(data)
         view[: len(data)] = data
         return len(data)
@@ -230,7 +230,7 @@ class _Chunked(io.RawIOBase):
             try:
                 length = int(_line(self._source).partition(b";")[0], 16)
             except ValueError as error:
-                raise Garbled("a piece of no sensible length") from error
+                raise BadHttp("a piece of no sensible length") from error
             self._piece = _Plain(self._source, length)
             if length == 0:
                 _headers(self._source)

@@ -20,9 +20,9 @@ from dragoman.app.datadir import DataDir, DataDirError, alive
 from dragoman.app.program import program
 from dragoman.cli import escaping, refusals
 from dragoman.cli.deadline import NEVER, Deadline
-from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.http1 import Answer, Connection, Garbled
-from dragoman.cli.options import Reach
+from dragoman.cli.errors import CommandError, Exit
+from dragoman.cli.http1 import Answer, BadHttp, Connection
+from dragoman.cli.options import HubLocation
 
 if TYPE_CHECKING:
     import ssl
@@ -50,7 +50,7 @@ class Hub:
         """`certificate`: what the hub beside us shows, if this is that one; `deadline`: for all that it is asked."""
         parts = urlsplit(url if "//" in url or url == CHILDS else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next=_meant(parts))
+            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next=_meant(parts))
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._certificate = certificate
@@ -59,35 +59,37 @@ class Hub:
         try:
             self._port = parts.port
         except ValueError:
-            raise Stop(Exit.USAGE, f"{escaping.line(url)!r} has no sensible port") from None
+            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} has no sensible port") from None
         self._base = parts.path.rstrip("/")
         self._headers = {"Accept": "application/json"}
         if token:
             if not token.isascii() or not token.isprintable():
-                raise Stop(Exit.USAGE, "DRAGOMAN_TOKEN holds characters that no token has", next="set it again")
+                raise CommandError(Exit.USAGE, "DRAGOMAN_TOKEN holds characters that no token has", next="set it again")
             self._headers["Authorization"] = f"Bearer {token}"
 
     @classmethod
-    def find(cls, reach: Reach, deadline: Deadline = NEVER) -> Hub:
+    def find(cls, location: HubLocation, deadline: Deadline = NEVER) -> Hub:
         token = os.environ.get("DRAGOMAN_TOKEN")
-        directory = DataDir(reach.directory)
+        directory = DataDir(location.directory)
         try:
             here = directory.whereabouts()
         except DataDirError as error:
-            if not reach.hub:
-                raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+            if not location.hub:
+                raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
             here = None
-        if reach.hub:
-            hub = cls(reach.hub, token, deadline=deadline)
+        if location.hub:
+            hub = cls(location.hub, token, deadline=deadline)
             local = here is not None and cls(here.http, None).url == hub.url
             if here is not None and local:
-                return cls(reach.hub, token or here.admin_token, here.certificate, deadline)
+                return cls(location.hub, token or here.admin_token, here.certificate, deadline)
             return hub
         if here is None:
-            raise Stop(Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=_start_it(reach.data))
+            raise CommandError(
+                Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=_start_it(location.data)
+            )
         if not alive(here.pid):
             said = f"the hub of {directory.path} has ended (process {here.pid})"
-            raise Stop(Exit.UNREACHABLE, said, next=_start_it(reach.data))
+            raise CommandError(Exit.UNREACHABLE, said, next=_start_it(location.data))
         return cls(here.http, token or here.admin_token, here.certificate, deadline)
 
     def under(self, token: str) -> Hub:
@@ -118,7 +120,7 @@ class Hub:
         headers: dict[str, str] | None = None,
         base: str = API,
     ) -> Any:
-        """The decoded answer. Raises `Stop` for everything that is not a success."""
+        """The decoded answer. Raises `CommandError` for everything that is not a success."""
         connection = self._connect(patience)
         try:
             answer = self._send(connection, method, _target(base, path, query), body, headers or {})
@@ -126,7 +128,7 @@ class Hub:
                 content = answer.read()
             except TimeoutError as error:
                 raise self._slow(patience) from error
-            except (OSError, Garbled) as error:
+            except (OSError, BadHttp) as error:
                 raise self._lost(error) from error
         finally:
             connection.close()
@@ -137,21 +139,22 @@ class Hub:
         try:
             return json.loads(content)
         except ValueError:
-            raise Stop(
+            raise CommandError(
                 Exit.UNREACHABLE, f"what answers at {self.url} is no Dragoman hub", next="check --hub / DRAGOMAN_URL"
             ) from None
 
     def exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], *, patience: float = PATIENCE
     ) -> tuple[int, bytes]:
-        """One request as it is given, and the answer as it comes, whatever it says. Raises `Stop` if none comes."""
+        """One request as it is given, and the answer as it comes, whatever it says. Raises `CommandError` if none
+        comes."""
         connection = self._connect(patience)
         try:
             answer = connection.request(method, self._base + path, data, headers)
             return answer.status, answer.read()
         except TimeoutError as error:
             raise self._slow(patience) from error
-        except (OSError, Garbled) as error:
+        except (OSError, BadHttp) as error:
             raise self._lost(error) from error
         finally:
             connection.close()
@@ -170,8 +173,9 @@ class Hub:
             connection.close()
 
     def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
-        """Events as they come, until the hub ends the stream. Raises `Lull` after `patience` seconds of silence, or
-        when the deadline is over, and `Stop` if the connection breaks; the caller may come back with `after`."""
+        """Events as they come, until the hub ends the stream. Raises `StreamSilent` after `patience` seconds of
+        silence, or when the deadline is over, and `CommandError` if the connection breaks; the caller may come back
+        with `after`."""
         connection = self._connect(patience)
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
         try:
@@ -183,8 +187,8 @@ class Hub:
                 try:
                     raw = answer.readline(16 * 1024 * 1024)
                 except TimeoutError:
-                    raise Lull from None
-                except (OSError, Garbled) as error:
+                    raise StreamSilent from None
+                except (OSError, BadHttp) as error:
                     raise self._lost(error) from error
                 if not raw:
                     return
@@ -209,7 +213,7 @@ class Hub:
         try:
             return trust.context(self._certificate)
         except trust.TrustProblem as problem:
-            raise Stop(Exit.USAGE, escaping.line(problem)) from problem
+            raise CommandError(Exit.USAGE, escaping.line(problem)) from problem
 
     def _connect(self, patience: float) -> Connection:
         port = self._port or (443 if self._secure else 80)
@@ -229,24 +233,26 @@ class Hub:
             return connection.request(method, self._base + target, payload, {**self._headers, **kind, **headers})
         except TimeoutError as error:
             raise self._slow(connection.patience) from error
-        except (OSError, Garbled) as error:
+        except (OSError, BadHttp) as error:
             raise self._lost(error) from error
 
-    def _slow(self, patience: float) -> Stop:
+    def _slow(self, patience: float) -> CommandError:
         if self._deadline.over():
             patience = self._deadline.seconds or 0.0
-        return Stop(Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor")
+        return CommandError(
+            Exit.TIMEOUT, f"the hub at {self.url} did not answer within {patience:g} s", next="dragoman doctor"
+        )
 
-    def _lost(self, error: Exception) -> Stop:
-        if self._secure and (stop := self._mistrust(error)):
-            return stop
+    def _lost(self, error: Exception) -> CommandError:
+        if self._secure and (failure := self._mistrust(error)):
+            return failure
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         fix = _start_it() if self._host in LOOPBACK else LOOK_THERE
-        if not self._secure and isinstance(error, Garbled | ConnectionResetError):  # somebody is there
+        if not self._secure and isinstance(error, BadHttp | ConnectionResetError):  # somebody is there
             fix = f"if it speaks TLS: --hub https{self.url.removeprefix('http')}"
-        return Stop(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
+        return CommandError(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
 
-    def _mistrust(self, error: Exception) -> Stop | None:
+    def _mistrust(self, error: Exception) -> CommandError | None:
         """What to say if one side did not believe the other."""
         import ssl
 
@@ -255,19 +261,21 @@ class Hub:
         if isinstance(error, ssl.SSLCertVerificationError):
             said = f"what answers at {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
-            return Stop(Exit.UNREACHABLE, said, next=fix)
+            return CommandError(Exit.UNREACHABLE, said, next=fix)
         # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
         if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
             plain = f"http{self.url.removeprefix('https')}"
-            return Stop(Exit.UNREACHABLE, f"what answers at {self.url} speaks no TLS", next=f"name it as --hub {plain}")
+            return CommandError(
+                Exit.UNREACHABLE, f"what answers at {self.url} speaks no TLS", next=f"name it as --hub {plain}"
+            )
         if isinstance(error, ssl.SSLError | ConnectionResetError):
             said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
             fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
-            return Stop(Exit.UNREACHABLE, said, next=fix)
+            return CommandError(Exit.UNREACHABLE, said, next=fix)
         return None
 
 
-class Lull(Exception):
+class StreamSilent(Exception):
     """Nothing came for a while. The stream may be resumed."""
 
 
@@ -288,7 +296,9 @@ def _meant(parts: SplitResult) -> str:
 def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> str:
     for part in path:
         if not part or "/" in part:  # it would be another address
-            raise Stop(Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=refusals.LISTS.get(path[0]))
+            raise CommandError(
+                Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=refusals.LISTS.get(path[0])
+            )
     target = "/".join((base, *(quote(part, safe="") for part in path)))
     given = {key: value for key, value in (query or {}).items() if value is not None}
     return f"{target}?{urlencode(given)}" if given else target
@@ -301,5 +311,5 @@ def _lenient(text: str) -> Any:
         return text
 
 
-def _refusal(status: int, content: bytes) -> Stop:
+def _refusal(status: int, content: bytes) -> CommandError:
     return refusals.told(status, _lenient(content.decode("utf-8", "replace")) if content else None)

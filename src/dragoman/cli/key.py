@@ -10,10 +10,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, Item, col
 
 app = App(name="key", help="The keys that sign tokens, and the one that seals: ls, rotate, give-up.")
@@ -30,12 +30,12 @@ COLUMNS = (
 
 
 @app.command
-def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
+def ls(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """List the keys: the one that signs, and those whose tokens are still good."""
-    found = printing.listing(Hub.find(reach).get("keys"), "keys", COLUMNS, output)
+    found = printing.listing(Hub.find(location).get("keys"), "keys", COLUMNS, output)
     if output == "table":
-        _told(found)
-        printing.following("dragoman agent ls --protocol a2acp")
+        _summary(found)
+        printing.suggest("dragoman agent ls --protocol a2acp")
 
 
 @app.command
@@ -46,28 +46,28 @@ def rotate(
         Parameter(negative=(), help="The old keys may have been stolen: every token out there is void at once."),
     ] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Sign with a new key. The old one verifies until the tokens that it signed are over."""
-    answer = Hub.find(reach).post("keys", "rotate", body={"distrust": True} if distrust else {})
+    answer = Hub.find(location).post("keys", "rotate", body={"distrust": True} if distrust else {})
     found = printing.listing(answer, "keys", COLUMNS, output)
     if output != "table":
         return
-    _told(found)
+    _summary(found)
     if distrust:
-        printing.words("  what older keys signed is void; agents fetch new tokens with their secrets")
-    printing.following("dragoman key ls", "dragoman audit query --principal admin")
+        printing.note("  what older keys signed is void; agents fetch new tokens with their secrets")
+    printing.suggest("dragoman key ls", "dragoman audit query --principal admin")
 
 
 @app.command(name="give-up")
-def give_up(*, output: Output = "table", reach: Reach = HERE) -> None:
+def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Go on without a master key that is lost for good. What it sealed stays shut; put the key back, and it opens.
 
     The hub must not run. It makes a new key when it seals something next.
     """
-    if reach.hub:
-        raise Stop(Exit.USAGE, "a key is given up where the hub's data is", next="name it with --data DIR")
-    lost = _given_up(reach.directory)
+    if location.hub:
+        raise CommandError(Exit.USAGE, "a key is given up where the hub's data is", next="name it with --data DIR")
+    lost = _given_up(location.directory)
     if output != "table":
         printing.document({"given_up": lost}, output)
         return
@@ -75,7 +75,7 @@ def give_up(*, output: Output = "table", reach: Reach = HERE) -> None:
         printing.verdict(True, f"given up: {', '.join(lost)}; what it sealed stays shut until the key is put back")
     else:
         printing.verdict(None, "no key is missing; nothing was changed")
-    printing.following("dragoman doctor")
+    printing.suggest("dragoman doctor")
 
 
 def _given_up(data: Path) -> list[str]:
@@ -88,7 +88,7 @@ def _given_up(data: Path) -> list[str]:
 
     file = data / "hub.sqlite"
     if not file.exists():
-        raise Stop(Exit.NOT_FOUND, f"there is no store at {line(file)}", next="name it with --data DIR")
+        raise CommandError(Exit.NOT_FOUND, f"there is no store at {line(file)}", next="name it with --data DIR")
     try:
         held = asyncio.run(lock.acquire(data))
         try:
@@ -101,13 +101,13 @@ def _given_up(data: Path) -> list[str]:
         finally:
             os.close(held)
     except (StoreRefused, StoreFailed) as error:
-        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+        raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
     if not (data / DIRECTORY / FILE).exists():
         (data / MADE).unlink(missing_ok=True)
     return sorted(lacking)
 
 
-def _told(found: Sequence[Item]) -> None:
+def _summary(found: Sequence[Item]) -> None:
     old = sum(key.get("use") == "verifies" for key in found)
     signing = next((line(key.get("kid")) for key in found if key.get("use") == "signs"), "no key")
     printing.verdict(

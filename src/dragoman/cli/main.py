@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
-from dragoman.cli.exits import BETWEEN, Exit, Stop
+from dragoman.cli.errors import BETWEEN, CommandError, Exit
 
 SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Run a hub", "Work", "Look after it")))
 
@@ -89,15 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome = build()(_in_order(tokens))
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else Exit.OK
-    except Stop as stop:
-        if stop.code is Exit.USAGE and stop.next is None:
-            stop.next = " ".join((*_meant(tokens), "--help"))
-        return _tell(stop)
+    except CommandError as failure:
+        if failure.code is Exit.USAGE and failure.next is None:
+            failure.next = " ".join((*_meant(tokens), "--help"))
+        return _tell(failure)
     except CycloptsError as error:
         if _in_order(tokens)[:1] and _in_order(tokens)[0].startswith("-"):
-            return _tell(Stop(Exit.USAGE, "options come after the command", next="dragoman --help"))
+            return _tell(CommandError(Exit.USAGE, "options come after the command", next="dragoman --help"))
         asked = " ".join(_asked(tokens, error))
-        return _tell(Stop(Exit.USAGE, _told(error), next=f"{asked} --help"))
+        return _tell(CommandError(Exit.USAGE, _summary(error), next=f"{asked} --help"))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         place = f"{error.filename!r}" if error.filename else "what was to be printed"
         said = f"cannot read or write {place}: {error.strerror or error}"
-        return _tell(Stop(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
+        return _tell(CommandError(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
 
 
 def _in_order(tokens: list[str]) -> list[str]:
@@ -149,13 +149,13 @@ def _settle_in() -> None:
         del os.environ[variable]  # set to nothing is not set
 
 
-def _tell(stop: Stop) -> int:
-    from dragoman.cli.printing import following, words
+def _tell(failure: CommandError) -> int:
+    from dragoman.cli.printing import note, suggest
 
-    words(f"error: {stop.sentence}")
-    if stop.next:
-        following(*stop.next.split(BETWEEN))
-    return stop.code
+    note(f"error: {failure.sentence}")
+    if failure.next:
+        suggest(*failure.next.split(BETWEEN))
+    return failure.code
 
 
 def _meant(tokens: list[str]) -> list[str]:
@@ -169,7 +169,7 @@ def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
     return ["dragoman", *(error.command_chain or ())]
 
 
-def _told(error: CycloptsError) -> str:
+def _summary(error: CycloptsError) -> str:
     """What the parser says, in our words where its own are none."""
     if isinstance(error, UnusedCliTokensError):
         return f"this is one word too many: {' '.join(map(repr, error.unused_tokens or ()))}"

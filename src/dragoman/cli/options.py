@@ -48,7 +48,7 @@ Config = Annotated[
 
 @Parameter(name="*", group=CONNECTION)
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class HubLocation:
     """How to find the hub: by its address, or by what `dragoman dev` left in its data directory."""
 
     hub: Annotated[
@@ -64,4 +64,4 @@ class Reach:
         return self.data or data_home(os.environ)
 
 
-HERE = Reach()
+LOCAL = HubLocation()

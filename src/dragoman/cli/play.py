@@ -27,11 +27,11 @@ from cyclopts import Parameter
 from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
 from dragoman.cli.curtain import at_rest, no_dead_letters
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Form, Output, Reach
-from dragoman.cli.ownhub import own_hub
+from dragoman.cli.options import LOCAL, Form, HubLocation, Output
+from dragoman.cli.temporary_hub import temporary_hub
 
 if TYPE_CHECKING:
     from dragoman.cli.stage import Expired, Played
@@ -54,25 +54,25 @@ def play(
     fresh: Annotated[bool, Parameter(negative=(), help="At a hub of its own, which ends with the play.")] = False,
     patience: Annotated[float, Parameter(help="Seconds to wait for what is expected.")] = 10.0,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Play a conversation between agents that is written down, and compare what comes with what it expects."""
     told = _read(file)
     with ExitStack() as after:
         expired: Expired | None = None
         if fresh:
-            hub, data = after.enter_context(own_hub())
+            hub, data = after.enter_context(temporary_hub())
             expired = partial(_expired, data)
             verify: ssl.SSLContext | bool = True
         else:
             try:
-                hub = Hub.find(reach)
-            except Stop as stop:
-                if stop.code is Exit.UNREACHABLE:
+                hub = Hub.find(location)
+            except CommandError as failure:
+                if failure.code is Exit.UNREACHABLE:
                     fix = f"dragoman play {line(file)} --fresh   (a hub of its own)   ·   dragoman dev"
-                    raise Stop(stop.code, stop.sentence, next=fix) from stop
+                    raise CommandError(failure.code, failure.sentence, next=fix) from failure
                 raise
-            verify = _trusted(hub, reach)
+            verify = _trusted(hub, location)
         ids = {name: player.agent.agent_id for name, player in told.parties.items()}
         after.enter_context(no_dead_letters(hub, frozenset(ids.values())))
         for policy in told.policies:
@@ -89,7 +89,9 @@ def _read(file: Path) -> Flow:
         return flow.read(file.read_bytes())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise Stop(Exit.USAGE, f"{line(file)} is no flow: {line(why)}", next="see examples/*-flow.json") from error
+        raise CommandError(
+            Exit.USAGE, f"{line(file)} is no flow: {line(why)}", next="see examples/*-flow.json"
+        ) from error
 
 
 # -- before and after --------------------------------------------------------------------------------------------
@@ -121,10 +123,10 @@ def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
     }
     try:
         secret = str(hub.post("agents", body=body)["token"])
-    except Stop as stop:
-        if stop.code is Exit.NOT_ALLOWED:  # somebody of that name is here already
+    except CommandError as failure:
+        if failure.code is Exit.NOT_ALLOWED:  # somebody of that name is here already
             fix = f"dragoman play {line(file)} --fresh   ·   dragoman agent rm {line(agent.agent_id)}"
-            raise Stop(stop.code, stop.sentence, next=fix) from stop
+            raise CommandError(failure.code, failure.sentence, next=fix) from failure
         raise
     try:
         if player.capabilities:
@@ -136,8 +138,8 @@ def _let_in(hub: Hub, player: Player, file: Path) -> Iterator[str]:
     finally:
         try:
             hub.delete("agents", agent.agent_id)
-        except Stop as stop:  # how the play went counts more
-            printing.words(f"  {line(agent.agent_id)} could not be put out ({stop.sentence})")
+        except CommandError as failure:  # how the play went counts more
+            printing.note(f"  {line(agent.agent_id)} could not be put out ({failure.sentence})")
 
 
 @contextmanager
@@ -155,13 +157,13 @@ def _allowed(hub: Hub, policy: DomainPolicy) -> Iterator[None]:
         hub.ask("DELETE", "policies", "domains", query=pair)
 
 
-def _trusted(hub: Hub, reach: Reach) -> ssl.SSLContext | bool:
+def _trusted(hub: Hub, location: HubLocation) -> ssl.SSLContext | bool:
     """Whom the players believe, by TLS: as the command itself does."""
     if not hub.url.startswith("https:"):
         return True
     from dragoman.security import trust
 
-    here = DataDir(reach.directory).whereabouts()
+    here = DataDir(location.directory).whereabouts()
     ours = here is not None and Hub(here.http, None).url == hub.url
     return trust.context(here.certificate if here is not None and ours else "")
 
@@ -191,7 +193,7 @@ def _perform(
     try:
         good, rest = asyncio.run(perform())
     except Broken as broken:
-        raise Stop(Exit.UNREACHABLE, line(broken), next="dragoman doctor") from broken
+        raise CommandError(Exit.UNREACHABLE, line(broken), next="dragoman doctor") from broken
     poster.end(good, rest)
     heard = sum(step.expect is not None for step in told.steps)
     printing.verdict(
@@ -200,7 +202,7 @@ def _perform(
         f" {printing.duration(time.monotonic() - began)}",
     )
     if not good:
-        printing.following(f"dragoman play {line(file)} -o json", "dragoman audit query --outcome refused")
+        printing.suggest(f"dragoman play {line(file)} -o json", "dragoman audit query --outcome refused")
     return Exit.OK if good else Exit.FAILED
 
 
@@ -210,17 +212,17 @@ class Poster:
     def __init__(self, told: Flow, form: Form) -> None:
         self.matched = 0
         self._form = form
-        self._told = told
+        self._summary = told
         self._names = {player.agent.agent_id: name for name, player in told.parties.items()}
         self._width = max(len(name) for name in (*told.parties, BROKER))
         self._part = ""
         self._shown: list[dict[str, Any]] = []
         if form == "table":
-            printing.words(f"{line(told.name)}: {line(told.about)}")
+            printing.note(f"{line(told.name)}: {line(told.about)}")
             for name, player in told.parties.items():
                 agent = player.agent
                 who = f"{agent.agent_id} {agent.version} of {agent.domain}"
-                printing.words(f"  {line(name).ljust(self._width)}  {line(who)}")
+                printing.note(f"  {line(name).ljust(self._width)}  {line(who)}")
 
     def show(self, played: Played) -> None:
         step = played.step
@@ -241,8 +243,8 @@ class Poster:
 
     def end(self, good: bool, rest: list[tuple[str, dict[str, Any]]]) -> None:
         if self._form == "json":
-            steps = len(self._told.steps)
-            printing.document({"flow": self._told.name, "ok": good, "steps": steps, "played": self._shown})
+            steps = len(self._summary.steps)
+            printing.document({"flow": self._summary.name, "ok": good, "steps": steps, "played": self._shown})
         elif self._form == "table":
             kinds = Counter(self._line(message, by).rstrip() for by, message in rest)
             for kind, count in kinds.most_common():

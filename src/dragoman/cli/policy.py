@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from dragoman.cli import printing
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="policy", help="Which domains may ask which: allow, forbid, rm, ls.")
@@ -42,22 +42,28 @@ def allow(
     intent: Intents = None,
     encrypt: Annotated[bool, Parameter(negative=(), help="Only encrypted.")] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Let agents of one domain ask those of another."""
-    _change(source, target, {"allow": True, "intents": intent or [], "encrypt": encrypt}, output, reach)
+    _change(source, target, {"allow": True, "intents": intent or [], "encrypt": encrypt}, output, location)
 
 
 @app.command
 def forbid(
-    source: Source, target: Target, /, *, intent: Intents = None, output: Output = "table", reach: Reach = HERE
+    source: Source,
+    target: Target,
+    /,
+    *,
+    intent: Intents = None,
+    output: Output = "table",
+    location: HubLocation = LOCAL,
 ) -> None:
     """Forbid it, whatever else allows it."""
-    _change(source, target, {"allow": False, "intents": intent or []}, output, reach)
+    _change(source, target, {"allow": False, "intents": intent or []}, output, location)
 
 
-def _change(source: str, target: str, wish: dict[str, Any], output: Output, reach: Reach) -> None:
-    hub = Hub.find(reach)
+def _change(source: str, target: str, wish: dict[str, Any], output: Output, location: HubLocation) -> None:
+    hub = Hub.find(location)
     answer = hub.post("policies", "domains", body={"source": source, "target": target, **wish})
     if output != "table":
         printing.document(answer, output)
@@ -69,30 +75,30 @@ def _change(source: str, target: str, wish: dict[str, Any], output: Output, reac
     there = {agent.get("domain") or HOME for agent in hub.get("agents").get("agents") or ()}
     for domain in dict.fromkeys((source, target)):
         if domain not in (*there, ANY):
-            printing.words(
+            printing.note(
                 f"  no agent is of the domain {line(domain)} yet; there are: {line(', '.join(sorted(there)))}"
             )
-    printing.following("dragoman policy ls")
+    printing.suggest("dragoman policy ls")
 
 
 @app.command
-def rm(source: Source, target: Target, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def rm(source: Source, target: Target, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Take back what was said about a pair of domains."""
-    answer = Hub.find(reach).ask("DELETE", "policies", "domains", query={"source": source, "target": target})
+    answer = Hub.find(location).ask("DELETE", "policies", "domains", query={"source": source, "target": target})
     if output != "table":
         printing.document(answer, output)
         return
     printing.verdict(True, f"nothing is said any more about {line(source)} asking {line(target)}")
-    printing.following("dragoman policy ls")
+    printing.suggest("dragoman policy ls")
 
 
 @app.command
-def ls(*, output: Output = "table", reach: Reach = HERE) -> None:
+def ls(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """List what is allowed and forbidden."""
-    found = printing.listing(Hub.find(reach).get("policies", "domains"), "domains", COLUMNS, output)
+    found = printing.listing(Hub.find(location).get("policies", "domains"), "domains", COLUMNS, output)
     if output == "table":
         printing.verdict(True if found else None, f"{printing.count(len(found), 'pair')} of domains")
         if found:
-            printing.following("dragoman contract ls")
+            printing.suggest("dragoman contract ls")
         else:
-            printing.following("dragoman policy allow FROM_DOMAIN TO_DOMAIN")
+            printing.suggest("dragoman policy allow FROM_DOMAIN TO_DOMAIN")

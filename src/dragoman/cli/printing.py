@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from dragoman.app import program
 from dragoman.cli import escaping
-from dragoman.cli.exits import BETWEEN
+from dragoman.cli.errors import BETWEEN
 from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
@@ -34,7 +34,8 @@ STATE_COLUMNS = frozenset({"status", "standing", "outcome", "breaker"})
 
 ERASE = "\r\x1b[K"
 painted: list[object] = []
-"""What writes over the last line of the terminal again and again (`cli.bar`): another line erases that one first."""
+"""What writes over the last line of the terminal again and again (`cli.progress_bar`): another line erases that one
+first."""
 
 NARROWEST = 6
 READABLE = 24
@@ -61,18 +62,18 @@ def col(title: str, key: str | None = None, *, right: bool = False, rare: bool =
     return Column(title, lambda item: item.get(field), right, rare, spare)
 
 
-def words(text: str) -> None:
+def note(text: str) -> None:
     """Something to read, not to parse. The caller has escaped what came from outside."""
     sys.stdout.flush()
     print(f"{ERASE}{text}" if painted else text, file=sys.stderr, flush=True)
 
 
 def verdict(good: bool | None, text: str) -> None:
-    words(f"{mark(good, sys.stderr)} {text}")
+    note(f"{mark(good, sys.stderr)} {text}")
 
 
-def following(*commands: str) -> None:
-    words(f"  next: {BETWEEN.join(map(as_it_stands, commands))}")
+def suggest(*commands: str) -> None:
+    note(f"  next: {BETWEEN.join(map(runnable, commands))}")
 
 
 def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--cursor", **filters: Any) -> str | None:
@@ -84,7 +85,7 @@ def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--curso
     return f"{command}{given}{escaping.line(program.said('--limit'))} {option} {escaping.line(cursor)}"
 
 
-def as_it_stands(command: str) -> str:
+def runnable(command: str) -> str:
     """A command of ours as it works here: by the name we were called by, and for the same hub. Other words pass."""
     name, _, rest = command.partition(" ")
     if name != "dragoman":
@@ -100,7 +101,7 @@ def mark(good: bool | None, stream: TextIO) -> str:
     return f"\x1b[{colour}m{sign}\x1b[0m" if _colourful(stream) else sign
 
 
-def tinted(text: str, stream: TextIO) -> str:
+def colored(text: str, stream: TextIO) -> str:
     """A state in its colour; what follows its first word is of the same colour."""
     colour = _colour(text)
     return f"\x1b[{colour}m{text}\x1b[0m" if colour and _colourful(stream) else text
@@ -203,7 +204,7 @@ def _fitting(natural: Sequence[int], spare: Sequence[bool], room: int) -> dict[i
     return shown
 
 
-def card(pairs: Sequence[tuple[str, Any]]) -> None:
+def facts(pairs: Sequence[tuple[str, Any]]) -> None:
     """Facts about one thing, those that there are."""
     shown = [(name, cell(value)) for name, value in pairs if value not in (None, "", [], {}, ())]
     width = max((len(name) for name, _ in shown), default=0)

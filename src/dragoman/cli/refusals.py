@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.cli import escaping
-from dragoman.cli.exits import ADVICE, BY_STATUS, Exit, Stop
+from dragoman.cli.errors import ADVICE, BY_STATUS, CommandError, Exit
 
 LISTS = {
     "agents": "dragoman agent ls",
@@ -34,11 +34,11 @@ _BEARER = re.compile(r" Send the admin token as `[^`]*`\.\Z")
 _UNKNOWN = " Look at GET /openapi.json for what there is."
 
 
-def told(status: int, problem: Any) -> Stop:
+def told(status: int, problem: Any) -> CommandError:
     """A problem document (RFC 9457) as a sentence; anything else by its status."""
     code = BY_STATUS.get(status, Exit.UNREACHABLE if status >= 500 else Exit.USAGE)
     if not isinstance(problem, Mapping):
-        return Stop(code, f"the hub answered with status {status}", next=ADVICE.get(status))
+        return CommandError(code, f"the hub answered with status {status}", next=ADVICE.get(status))
     payload = problem.get("payload")  # chiffon's own form of a refusal
     said = payload.get("error_message") if isinstance(payload, Mapping) else None
     sentence = str(problem.get("detail") or problem.get("title") or said or f"the hub answered with status {status}")
@@ -63,7 +63,7 @@ def told(status: int, problem: Any) -> Stop:
         name = f"--{field}" if shape["where"] == "Query" else field
         sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None
     sentence = escaping.line(sentence.removesuffix(_AGAIN))
-    return Stop(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
+    return CommandError(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
 
 
 def _list(problem: Mapping[str, Any]) -> str | None:

@@ -9,8 +9,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit
 from dragoman.cli.options import Output
 from dragoman.sandbox.ladder import Ladder, ladder
 from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, Workload
@@ -64,7 +64,7 @@ def check(
                 f"an untrusted {workload} would be refused: it has to run at level {require} or above,"
                 f" and the strongest here is {refusal.strongest}",
             )
-            printing.following(line(refusal.remedy))
+            printing.suggest(line(refusal.remedy))
     return Exit.OK if refusal is None else Exit.FAILED
 
 

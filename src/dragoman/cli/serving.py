@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dragoman.app.program import program
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.fulldisk import disk_full, is_full
 from dragoman.cli.options import Config
 
@@ -89,9 +89,9 @@ def settings_file(config: Path | None) -> Path | None:
     return config or (beside if beside.exists() else None)
 
 
-def settings_stop(problems: list[str]) -> Stop:
+def settings_stop(problems: list[str]) -> CommandError:
     lines = "".join(f"\n  - {problem}" for problem in problems)
-    return Stop(
+    return CommandError(
         Exit.USAGE, f"the settings do not work:{lines}", next="correct them, then look: dragoman config show --origin"
     )
 
@@ -120,14 +120,14 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
         if is_full(error, Path(settings.data)):
             raise disk_full(Path(settings.data)) from error
         # Their sentences end with what to do.
-        raise Stop(Exit.NOT_ALLOWED, str(error)) from error
+        raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
     except OSError as error:
         if is_full(error, Path(settings.data)):
             raise disk_full(Path(settings.data)) from error
         # The port may have been taken between our look and the server's.
         if error.errno == errno.EADDRINUSE:
             if "gRPC" in str(error):
-                raise Stop(Exit.USAGE, str(error.strerror)) from error
+                raise CommandError(Exit.USAGE, str(error.strerror)) from error
             raise _busy(host, port, typed, "--port", "server.port") from error
         raise
 
@@ -174,10 +174,10 @@ def _refuse_a_second(directory: Any) -> None:
 
     try:
         Hub(here.http, None, here.certificate).ask("GET", base="/livez", patience=2.0)
-    except Stop as stop:
-        if stop.code is Exit.UNREACHABLE and "is no Dragoman hub" not in stop.sentence:
+    except CommandError as failure:
+        if failure.code is Exit.UNREACHABLE and "is no Dragoman hub" not in failure.sentence:
             return
-    raise Stop(
+    raise CommandError(
         Exit.NOT_ALLOWED,
         f"a hub already serves {directory.path} at {here.http} (process {here.pid})",
         next=f"use it, stop it (kill {here.pid}), or start another one with --data DIR --port 0",
@@ -196,22 +196,22 @@ def _refuse_a_busy_port(host: str, port: int, typed: Mapping[str, Any] | None, f
         if error.errno == errno.EADDRINUSE:
             raise _busy(host, port, typed, flag, setting) from error
         if error.errno == errno.EACCES:
-            raise Stop(
+            raise CommandError(
                 Exit.NOT_ALLOWED,
                 f"port {port} is reserved for the system's administrator",
                 next=f"take one above 1023, for example {flag} 8420",
             ) from error
-        raise Stop(
+        raise CommandError(
             Exit.USAGE,
             f"the hub cannot listen on {host}: {error.strerror or error}",
             next="give an address of this machine, for example --host 127.0.0.1",
         ) from error
 
 
-def _busy(host: str, port: int, typed: Mapping[str, Any] | None, flag: str, setting: str) -> Stop:
+def _busy(host: str, port: int, typed: Mapping[str, Any] | None, flag: str, setting: str) -> CommandError:
     other = (
         f"{_again(typed, flag, port + 1 if port < 65535 else 0)}   (or {flag} 0 for any free one)"
         if typed is not None
         else f"set {setting} in the settings file to another one"
     )
-    return Stop(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)
+    return CommandError(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)

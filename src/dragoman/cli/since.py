@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import moment
 from dragoman.cli.refusals import LISTS
@@ -37,7 +37,7 @@ def begin(since: str | None, now: datetime | None = None) -> datetime | None:
         return (now or datetime.now(UTC)) - timedelta(seconds=float(age[1]) * UNITS[age[2].lower()])
     if not age and (told := moment(since)) is not None:
         return told
-    raise Stop(
+    raise CommandError(
         Exit.USAGE,
         f"--since {line(since)!r} is no time",
         next="write an age (90s, 15m, 1h, 2d, 1w) or 2026-01-31T09:00",
@@ -57,7 +57,7 @@ def cut(answer: dict[str, Any], key: str, field: str, since: str | None) -> dict
 def turned(hub: Hub, what: str, *, limit: int, cursor: str | None, since: str | None, **filters: Any) -> dict[str, Any]:
     """A list that the hub has from the oldest on, from the newest on; its cursor is the last id of a page."""
     if not 1 <= limit <= PAGE:
-        raise Stop(Exit.USAGE, f"--limit: expected 1 to {PAGE}, got {limit}")
+        raise CommandError(Exit.USAGE, f"--limit: expected 1 to {PAGE}, got {limit}")
     start = begin(since)
     found: list[Mapping[str, Any]] = []
     after = None
@@ -72,7 +72,7 @@ def turned(hub: Hub, what: str, *, limit: int, cursor: str | None, since: str | 
     if cursor is not None:
         ids = [str(one["id"]) for one in found]
         if cursor not in ids:
-            raise Stop(Exit.USAGE, f"--cursor {line(cursor)!r} is no cursor", next=LISTS[what])
+            raise CommandError(Exit.USAGE, f"--cursor {line(cursor)!r} is no cursor", next=LISTS[what])
         found = found[ids.index(cursor) + 1 :]
     page = found[:limit]
     return {what: page, "next": page[-1]["id"] if page and len(found) > limit else None}

@@ -151,19 +151,19 @@ class Stage:
         background: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(member.listen()) for member in self._cast.values()
         ]
-        story = asyncio.ensure_future(self._tell(played, background))
+        task_text = asyncio.ensure_future(self._tell(played, background))
         try:
-            while not story.done():
-                running: list[asyncio.Future[Any]] = [story, *background]
+            while not task_text.done():
+                running: list[asyncio.Future[Any]] = [task_text, *background]
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done - {story}:
+                for task in done - {task_text}:
                     background.remove(task)
                     task.result()  # a poll ends only by what it raises; so may a request that nobody waits for
-            return story.result()
+            return task_text.result()
         finally:
-            for task in (story, *background):
+            for task in (task_text, *background):
                 task.cancel()
-            await asyncio.gather(story, *background, return_exceptions=True)
+            await asyncio.gather(task_text, *background, return_exceptions=True)
             await self._door.aclose()
 
     def unheard(self) -> list[tuple[str, dict[str, Any]]]:

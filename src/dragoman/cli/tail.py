@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import printing, story
-from dragoman.cli.absence import Absence
+from dragoman.cli import printing, task_text
 from dragoman.cli.deadline import Deadline
+from dragoman.cli.errors import CommandError
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import BREATH, HERE, LOOK, For, Interval, Lines, OutputLines, Reach
+from dragoman.cli.options import BREATH, LOCAL, LOOK, For, HubLocation, Interval, Lines, OutputLines
+from dragoman.cli.outage import Outage
 
 PAGE = 100
 
@@ -27,15 +27,15 @@ def tail(
     interval: Interval = 1.0,
     seconds: For = None,
     output: OutputLines = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Follow what happens."""
     deadline = Deadline(seconds)
-    hub = Hub.find(reach, Deadline(None if seconds is None else max(seconds, LOOK)))
+    hub = Hub.find(location, Deadline(None if seconds is None else max(seconds, LOOK)))
     watch = Tasks() if what == "tasks" else Audit()
     fresh = watch.look(hub)
     fresh = fresh[len(fresh) - min(lines, len(fresh)) :]
-    absence = Absence(deadline=deadline)
+    outage = Outage(deadline=deadline)
     while True:
         for item in fresh:
             if output == "table":
@@ -47,11 +47,11 @@ def tail(
             return
         try:
             fresh = watch.look(hub)
-            absence.over()
-        except Stop as stop:
+            outage.over()
+        except CommandError as failure:
             if deadline.over():
                 return
-            absence.bear(stop)
+            outage.wait(failure)
             fresh = []
 
 
@@ -74,9 +74,9 @@ class Tasks:
         return sorted(changed, key=lambda task: str(task.get("updated_at")))
 
     def say(self, task: Mapping[str, Any]) -> str:
-        why = story.reason(task.get("error")) if task.get("status") == "failed" else None
-        road = story.road(task)
-        return f"{line(task.get('updated_at'))}  {story.headline(task, sys.stdout)}  {road}" + (
+        why = task_text.reason(task.get("error")) if task.get("status") == "failed" else None
+        route_of = task_text.route_of(task)
+        return f"{line(task.get('updated_at'))}  {task_text.headline(task, sys.stdout)}  {route_of}" + (
             f"  why: {why}" if why else ""
         )
 

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, shortids, story
+from dragoman.cli import arguments, printing, short_ids, task_text
 from dragoman.cli.deadline import Deadline
+from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import block, line
-from dragoman.cli.exits import Exit
-from dragoman.cli.follow import body_of, follow, in_words, logged
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Cursor, Limit, Output, Reach, Seconds
+from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output, Seconds
 from dragoman.cli.printing import Column, col
 from dragoman.cli.since import Since, cut
+from dragoman.cli.task_events import body_of, event_line, follow, log_line
 
 app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
 
@@ -47,10 +47,10 @@ def ls(
     limit: Limit = 50,
     cursor: Cursor = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """List tasks, the newest first."""
-    answer = Hub.find(reach).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
+    answer = Hub.find(location).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
     answer = cut(answer, "tasks", "created_at", since)
     found = printing.listing(answer, "tasks", COLUMNS, output)
     if output != "table":
@@ -64,30 +64,31 @@ def ls(
     )
     printing.verdict(False if failed else True if found else None, counted)
     if more:
-        printing.following(more)
+        printing.suggest(more)
     elif found:
-        printing.following(f"dragoman task show {line((failed or found)[0]['id'])}")
+        printing.suggest(f"dragoman task show {line((failed or found)[0]['id'])}")
     else:
-        printing.following("dragoman call AGENT WORK key=value")
+        printing.suggest("dragoman call AGENT WORK key=value")
 
 
 @app.command
-def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def show(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one task: the verdict, the road it took, why, and what came out."""
-    task = shortids.found(Hub.find(reach), "tasks", id)
+    task = short_ids.found(Hub.find(location), "tasks", id)
     if output != "table":
         printing.document(task, output)
         return
-    print(f"{printing.mark(story.GOOD.get(str(task.get('status'))), sys.stdout)} {story.headline(task, sys.stdout)}")
-    print(f"  {story.road(task)}")
-    if why := story.reason(task.get("error")):
+    mark = printing.mark(task_text.GOOD.get(str(task.get("status"))), sys.stdout)
+    print(f"{mark} {task_text.headline(task, sys.stdout)}")
+    print(f"  {task_text.route_of(task)}")
+    if why := task_text.reason(task.get("error")):
         print(f"  why: {why}")
-    printing.card(
+    printing.facts(
         [
             ("description", task.get("description")),
             ("priority", task["priority"] if task.get("priority") not in (None, "normal") else None),
             ("created", f"{task.get('created_at')}  ({printing.age(task.get('created_at'))} ago)"),
-            ("deadline", task.get("deadline") if task.get("status") not in story.FINAL else None),
+            ("deadline", task.get("deadline") if task.get("status") not in task_text.FINAL else None),
             ("sandbox", task.get("sandbox")),
             ("contract", task.get("contract")),
             ("called", _called(task)),
@@ -103,7 +104,7 @@ def show(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> N
     if task.get("output") and not _is_said(task):
         print("  output:")
         print("\n".join(f"    {text}" for text in block(task["output"]).rstrip("\n").split("\n")))
-    printing.following(*story.next_commands(task))
+    printing.suggest(*task_text.next_commands(task))
 
 
 @app.command
@@ -114,12 +115,12 @@ def logs(
     follow_: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on until it ends.")] = False,
     timeout: Annotated[Seconds | None, Parameter(help="Seconds to follow it.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Print what happened to a task, with its output as it came and what was logged beside it."""
     deadline = Deadline(timeout)
-    hub = Hub.find(reach, deadline)
-    task = shortids.found(hub, "tasks", id)
+    hub = Hub.find(location, deadline)
+    task = short_ids.found(hub, "tasks", id)
     newest = int(task.get("events") or 0)
     everything = []
     for event in follow(hub, str(task["id"]), deadline=deadline):
@@ -128,7 +129,7 @@ def logs(
         elif output == "jsonl":
             printing.document(event.data, output)
         else:
-            _log(event.data.get("at") if isinstance(event.data, Mapping) else "", in_words(event), body_of(event))
+            _log(event.data.get("at") if isinstance(event.data, Mapping) else "", event_line(event), body_of(event))
         seq = event.data.get("seq", 0) if isinstance(event.data, Mapping) else 0
         if not follow_ and seq >= newest:
             break
@@ -136,8 +137,8 @@ def logs(
         printing.document({"events": everything})
     if output == "table":
         task = hub.get("tasks", str(task["id"]))
-        printing.verdict(story.GOOD.get(str(task.get("status"))), story.headline(task))
-        printing.following(f"dragoman task show {line(task['id'])}")
+        printing.verdict(task_text.GOOD.get(str(task.get("status"))), task_text.headline(task))
+        printing.suggest(f"dragoman task show {line(task['id'])}")
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
 
 
@@ -163,20 +164,20 @@ def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
         print("\n".join(f"    {text}" for text in block(body["output"]).rstrip("\n").split("\n")), flush=True)
     for entry in body.get("lines") or ():
         stream = (entry.get("context") or {}).get("stream", "event")
-        print(f"    {logged(stream, entry.get('level'), entry.get('message'))}", flush=True)
+        print(f"    {log_line(stream, entry.get('level'), entry.get('message'))}", flush=True)
 
 
 @app.command
-def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def why(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Say why a task is where it is."""
-    hub = Hub.find(reach)
-    answer = shortids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
+    hub = Hub.find(location)
+    answer = short_ids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
     if output != "table":
         printing.document(answer, output)
         return
     state = line(answer.get("status")) + (f" ({line(answer['waiting'])})" if answer.get("waiting") else "")
-    good = story.GOOD.get(str(answer.get("status")))
-    state = printing.tinted(state, sys.stdout)
+    good = task_text.GOOD.get(str(answer.get("status")))
+    state = printing.colored(state, sys.stdout)
     print(f"{printing.mark(good, sys.stdout)} task {line(answer.get('task_id') or id)}  {state}")
     reasons = answer.get("reasons") or []
     for reason in reasons:
@@ -184,7 +185,7 @@ def why(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> No
     if not reasons:
         print(f"  {line(answer.get('summary'))}")
     for advice in answer.get("next") or ():
-        printing.following(line(advice))
+        printing.suggest(line(advice))
 
 
 @app.command(usage="Usage: dragoman task retry [OPTIONS] ID [INPUT...]")
@@ -193,11 +194,11 @@ def retry(
     /,
     *input: Annotated[str, Parameter(help="A new input, if the old one was wrong: key=value, @file or -.")],
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Do a task again, from the start: failed, cancelled, or stuck with an agent."""
     body = {"input": arguments.read(input)} if input else {}
-    _changed(_post(reach, id, "retry", body), "sent again", output)
+    _changed(_post(location, id, "retry", body), "sent again", output)
 
 
 @app.command
@@ -207,28 +208,28 @@ def cancel(
     *,
     reason: Annotated[str | None, Parameter(help="Why; it is kept with the task.")] = None,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Stop a task and everything it started."""
     body = {"reason": reason} if reason else {}
-    _changed(_post(reach, id, "cancel", body), "stopped", output)
+    _changed(_post(location, id, "cancel", body), "stopped", output)
 
 
 @app.command
-def pause(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def pause(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Hold a task until somebody resumes it."""
-    _changed(_post(reach, id, "pause"), "held", output)
+    _changed(_post(location, id, "pause"), "held", output)
 
 
 @app.command
-def resume(id: TaskName, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def resume(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Let a held task go on."""
-    _changed(_post(reach, id, "resume"), "goes on", output)
+    _changed(_post(location, id, "resume"), "goes on", output)
 
 
-def _post(reach: Reach, id: str, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    hub = Hub.find(reach)
-    changed: Mapping[str, Any] = shortids.meant(
+def _post(location: HubLocation, id: str, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    hub = Hub.find(location)
+    changed: Mapping[str, Any] = short_ids.meant(
         hub, "tasks", id, lambda whole: hub.post("tasks", whole, verb, body=body)
     )
     return changed
@@ -238,5 +239,5 @@ def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:
     if output != "table":
         printing.document(task, output)
         return
-    printing.verdict(True, f"{done}: {story.headline(task)}")
-    printing.following(*story.next_commands(task))
+    printing.verdict(True, f"{done}: {task_text.headline(task)}")
+    printing.suggest(*task_text.next_commands(task))

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from dragoman.cli import printing, shortids, story
+from dragoman.cli import printing, short_ids, task_text
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import duration, moment
 
 Task = Mapping[str, Any]
@@ -34,11 +34,11 @@ def trace(
     *,
     sequence: Annotated[bool, Parameter(negative=(), help="All steps in the order of time, with who said it.")] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Show all tasks that came of one request, as a tree with times."""
-    hub = Hub.find(reach)
-    told = shortids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
+    hub = Hub.find(location)
+    told = short_ids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
     if output != "table":
         printing.document(told, output)
         return
@@ -57,13 +57,13 @@ def trace(
     failed = next((task for task in tasks if task.get("status") == "failed"), None)
     asked = line((failed or {}).get("id") or told.get("task_id"))
     if failed is not None:
-        printing.following(f"dragoman task why {asked}", f"dragoman task retry {asked}")
+        printing.suggest(f"dragoman task why {asked}", f"dragoman task retry {asked}")
     else:
-        printing.following(f"dragoman task show {asked}", *([] if sequence else [f"dragoman trace {asked} --sequence"]))
+        printing.suggest(f"dragoman task show {asked}", *([] if sequence else [f"dragoman trace {asked} --sequence"]))
 
 
 def _verdict(tasks: Sequence[Task]) -> bool | None:
-    marks = [story.GOOD.get(str(task.get("status"))) for task in tasks]
+    marks = [task_text.GOOD.get(str(task.get("status"))) for task in tasks]
     return False if False in marks else None if None in marks else True
 
 
@@ -86,10 +86,10 @@ def _branch(task: Task, depth: int, begun: datetime | None) -> None:
     start, end = moment(task.get("created_at")), moment(task.get("finished_at"))
     took = f"  {duration((end - start).total_seconds())}" if start and end else ""
     walls = f"  in a sandbox: {line(task['sandbox'])}" if task.get("sandbox") else ""
-    road = story.road({**task, "protocol_out": _spoken(task)})
+    route_of = task_text.route_of({**task, "protocol_out": _spoken(task)})
     status = line(task.get("status")) + (f" ({line(task['waiting'])})" if task.get("waiting") else "")
-    status = printing.tinted(status, sys.stdout)
-    print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {road}{walls}")
+    status = printing.colored(status, sys.stdout)
+    print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {route_of}{walls}")
     for step in task.get("steps") or ():
         print(f"  {'│  ' * depth}│   {_when(step, begun)}  {_words(step)}")
     if task.get("steps_left_out"):

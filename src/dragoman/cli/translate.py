@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dragoman.cli import escaping, printing
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.options import Output
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ def translate(
         told = asyncio.run(translate(source, target, data))
     except RemoteProtocolError as error:
         place = f" (field {line(error.field)})" if error.field else ""
-        raise Stop(
+        raise CommandError(
             Exit.USAGE, f"this is no message of {source}: {line(error.what)}{place}", next=_see(source)
         ) from None
     except Refused as refused:
-        raise Stop(Exit.USAGE, f"this cannot be carried: {line(refused.fault.message)}", next=_see(source)) from None
+        raise CommandError(
+            Exit.USAGE, f"this cannot be carried: {line(refused.fault.message)}", next=_see(source)
+        ) from None
     _show(told, given, output)
 
 
@@ -76,7 +78,9 @@ def _read(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise Stop(Exit.NOT_FOUND, f"{line(file)} cannot be read: {error.strerror}", next="name a file, or -") from None
+        raise CommandError(
+            Exit.NOT_FOUND, f"{line(file)} cannot be read: {error.strerror}", next="name a file, or -"
+        ) from None
 
 
 def _show(told: Translation, given: Any, output: Output) -> None:
@@ -89,25 +93,25 @@ def _show(told: Translation, given: Any, output: Output) -> None:
     lost = [one for one in tree["losses"] if one["how"] == "lost"]
     whom = "the agent" if told.towards == "agent" else "the caller"
     if given is not None:
-        printing.words(f"{line(told.source)} says:\n{escaping.as_json(given, indent=2)}")
-    printing.words(f"understood: {line(printing.cell(tree['understood']))}")
-    printing.words(f"{whom} hears, in {line(told.target)}:" if told.arrives else f"{whom} hears nothing of it")
+        printing.note(f"{line(told.source)} says:\n{escaping.as_json(given, indent=2)}")
+    printing.note(f"understood: {line(printing.cell(tree['understood']))}")
+    printing.note(f"{whom} hears, in {line(told.target)}:" if told.arrives else f"{whom} hears nothing of it")
     for message in told.arrives:
         printing.document(message)
     _losses(tree["losses"])
     printing.verdict(not lost, _verdict(told, lost))
     if told.source == told.target:
-        printing.following(f"dragoman translate {told.source} coven")
+        printing.suggest(f"dragoman translate {told.source} coven")
     elif told.towards == "agent":
-        printing.following(f"dragoman translate {told.target} {told.source} --example result   (the way back)")
+        printing.suggest(f"dragoman translate {told.target} {told.source} --example result   (the way back)")
     else:
-        printing.following(f"dragoman translate {told.target} {told.source}   (the way there)")
+        printing.suggest(f"dragoman translate {told.target} {told.source}   (the way there)")
 
 
 def _losses(losses: Sequence[dict[str, Any]]) -> None:
     width = max((len(one["feature"]) for one in losses), default=0)
     for one in losses:
-        printing.words(f"  {MARKS[one['how']]} {one['feature'].ljust(width)}  {line(one['why'])}")
+        printing.note(f"  {MARKS[one['how']]} {one['feature'].ljust(width)}  {line(one['why'])}")
 
 
 def _verdict(told: Translation, lost: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import arguments
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 
 ID = "0199f3a0-0000-7000-8000-000000000001"
 
@@ -225,7 +225,7 @@ def test_a_value_is_json_where_it_parses(text: str, value: Any) -> None:
 
 def test_what_is_nested_too_deeply_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(CommandError) as stopped:
         arguments.read([f"@{tmp_path}/deep.json"])
     assert (stopped.value.code, stopped.value.sentence) == (2, f"{tmp_path}/deep.json is nested too deeply")
 
@@ -245,7 +245,7 @@ def test_other_input_is_a_usage_error(typed: str, tmp_path: Path, monkeypatch: p
     Path("bad.json").write_text("{")
     Path("nan.json").write_text('{"a": NaN}')
     Path("twice.json").write_text('{"a": {"b": 1, "b": 2}}')
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(CommandError) as stopped:
         arguments.read([typed])
     assert (stopped.value.code, stopped.value.next) == (2, "write key=value, @file.json, or - for JSON on stdin")
 

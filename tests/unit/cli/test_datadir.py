@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.app.datadir import DataDir, DataDirError, Whereabouts, alive
 
-HERE = Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid())
+LOCAL = Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid())
 
 
 def mode(path: Path) -> int:
@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> DataDir:
 
 def test_it_is_closed_to_others(directory: DataDir) -> None:
     directory.admin_token()
-    directory.announce(HERE)
+    directory.announce(LOCAL)
     assert (mode(directory.path), mode(directory.token_file), mode(directory.hub_file)) == (0o700, 0o600, 0o600)
     assert sorted(path.name for path in directory.path.iterdir()) == ["admin.token", "hub.json"]
 
@@ -71,29 +71,29 @@ def test_a_torn_token_file_is_made_anew(directory: DataDir, torn: bytes) -> None
 
 def test_what_is_announced_is_found_and_withdrawn(directory: DataDir) -> None:
     assert directory.whereabouts() is None
-    directory.announce(HERE)
-    assert directory.whereabouts() == HERE
-    assert json.loads(directory.hub_file.read_text()) == HERE._asdict()
+    directory.announce(LOCAL)
+    assert directory.whereabouts() == LOCAL
+    assert json.loads(directory.hub_file.read_text()) == LOCAL._asdict()
     directory.withdraw()
     assert directory.whereabouts() is None
     directory.withdraw()
 
 
 def test_what_another_process_announced_stays(directory: DataDir) -> None:
-    directory.announce(HERE._replace(pid=1))
+    directory.announce(LOCAL._replace(pid=1))
     directory.withdraw()
-    assert directory.whereabouts() == HERE._replace(pid=1)
+    assert directory.whereabouts() == LOCAL._replace(pid=1)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"http": "x"}', "null"])
 def test_a_note_that_makes_no_sense_is_none(directory: DataDir, text: str) -> None:
-    directory.announce(HERE)
+    directory.announce(LOCAL)
     directory.hub_file.write_text(text)
     assert directory.whereabouts() is None
 
 
 def test_a_note_that_others_could_have_written_is_refused(directory: DataDir) -> None:
-    directory.announce(HERE)
+    directory.announce(LOCAL)
     directory.hub_file.chmod(0o622)
     with pytest.raises(DataDirError, match="not trusted"):
         directory.whereabouts()

@@ -15,10 +15,10 @@ import pytest
 
 from dragoman.cli import deadline as module
 from dragoman.cli.deadline import Deadline
-from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.follow import follow
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.http1 import Connection
 from dragoman.cli.hubclient import Hub
+from dragoman.cli.task_events import follow
 
 ID = "0199f3a0-0000-7000-8000-000000000001"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -99,7 +99,7 @@ def test_heartbeats_do_not_restart_the_clock_of_a_command_that_follows(
     clock = Ticking(0.5)
     monkeypatch.setattr(module, "time", clock)
     deadline = Deadline(seconds, clock=clock)
-    with served(answer) as url, pytest.raises(Stop) as stopped:
+    with served(answer) as url, pytest.raises(CommandError) as stopped:
         list(follow(Hub(url, None, deadline=deadline), ID, deadline=deadline))
     assert (stopped.value.code, stopped.value.sentence) == (
         Exit.TIMEOUT,
@@ -114,7 +114,7 @@ def test_a_hub_that_is_away_is_waited_for_no_longer_than_the_deadline(monkeypatc
     deadline = Deadline(20.0, clock=clock)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(CommandError) as stopped:
         list(follow(Hub(url, None, deadline=deadline), ID, deadline=deadline))
     assert stopped.value.code is Exit.TIMEOUT
     assert 20.0 <= clock.now < 21.0
@@ -122,7 +122,7 @@ def test_a_hub_that_is_away_is_waited_for_no_longer_than_the_deadline(monkeypatc
 
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_beyond_the_deadline() -> None:
     clock = Ticking(1.0)  # a few reads: the kernel may put very many bytes into each
-    with served(drops) as url, pytest.raises(Stop) as stopped:
+    with served(drops) as url, pytest.raises(CommandError) as stopped:
         Hub(url, None, deadline=Deadline(5.0, clock=clock)).get("tasks")
     assert (stopped.value.code, stopped.value.sentence) == (
         Exit.TIMEOUT,
@@ -131,7 +131,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_beyond_the_deadline
 
 
 def test_what_is_not_asked_in_time_is_not_asked(hub: Any) -> None:
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(CommandError) as stopped:
         Hub(hub.url, None, deadline=Deadline(0.0)).get("tasks")
     assert (stopped.value.code, hub.asked) == (Exit.TIMEOUT, [])
 
@@ -169,7 +169,7 @@ def test_a_task_whose_acceptance_was_not_heard_may_be_there_all_the_same(
 def _deaf_to_post(ask: Callable[..., Any]) -> Callable[..., Any]:
     def asked(self: Hub, method: str, *path: str, **what: Any) -> Any:
         if method == "POST":
-            raise Stop(Exit.TIMEOUT, "the hub did not answer within 5 s")
+            raise CommandError(Exit.TIMEOUT, "the hub did not answer within 5 s")
         return ask(self, method, *path, **what)
 
     return asked

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 from dragoman.cli.hubclient import Hub
 
 
@@ -225,7 +225,7 @@ def test_bytes_that_are_no_http_are_5_and_may_be_tls(
 def test_an_answer_that_never_comes_is_6() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # it is connected to, but nobody answers
         hub = Hub(f"http://127.0.0.1:{server.getsockname()[1]}", None)
-        with pytest.raises(Stop) as stopped:
+        with pytest.raises(CommandError) as stopped:
             hub.ask("GET", "tasks", patience=0.05)
     assert stopped.value.code == 6
 

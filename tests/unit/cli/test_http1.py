@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dragoman.cli.http1 import Answer, Connection, Garbled, _answer
+from dragoman.cli.http1 import Answer, BadHttp, Connection, _answer
 
 
 class Trickle(io.RawIOBase):
@@ -70,7 +70,7 @@ def test_a_204_has_no_body_whatever_follows() -> None:
     ],
 )
 def test_what_is_no_answer_or_only_a_part_of_one_is_garbled(data: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(BadHttp):
         answered(data).read()
 
 
@@ -110,5 +110,5 @@ def test_a_request_says_its_length_and_that_it_is_the_last() -> None:
 
 @pytest.mark.parametrize(("target", "value"), [("/a b", "x"), ("/a\r\nX: y", "x"), ("/a", "x\r\nY: z"), ("/a", "☃")])
 def test_nothing_can_be_smuggled_into_a_request(target: str, value: str) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(BadHttp):
         Connection("127.0.0.1", 1, patience=1).request("GET", target, None, {"X": value})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.answers import ID
 
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 from dragoman.cli.since import begin
 
 NOW = datetime(2026, 1, 19, 12, tzinfo=UTC)
@@ -34,7 +34,7 @@ def test_since_is_an_age_or_a_time(text: str, age: timedelta) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "1y", "yesterday", "-1h", "h"])
 def test_another_since_is_a_usage_error(text: str) -> None:
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(CommandError) as stopped:
         begin(text, NOW)
     assert (stopped.value.code, "15m" in str(stopped.value.next)) == (2, True)
 

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.cli import arguments, hubclient
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 from dragoman.cli.main import main
 
 
@@ -100,7 +100,7 @@ def test_json_on_stdin_is_utf_8_whatever_the_locale(
     if said is None:
         assert arguments.read(["-"]) == json.loads(stdin)
         return
-    with pytest.raises(Stop, match=said):
+    with pytest.raises(CommandError, match=said):
         arguments.read(["-"])
 
 

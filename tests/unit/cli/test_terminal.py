@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.cli.answers import ID, Terminal
 
-from dragoman.cli.bar import Bar, drawn
-from dragoman.cli.printing import words
+from dragoman.cli.printing import note
+from dragoman.cli.progress_bar import ProgressBar, render
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 
@@ -81,20 +81,20 @@ def test_a_failed_task_leads_with_the_verdict_and_ends_with_the_next_command(fai
     ],
 )
 def test_the_line_says_how_far_it_is_and_how_long_it_took(percent: Any, words: str, line: str) -> None:
-    assert drawn(percent, words, 3.0, 80) == line
+    assert render(percent, words, 3.0, 80) == line
 
 
 def test_the_line_is_no_wider_than_the_terminal() -> None:
-    assert len(drawn(50, "x" * 200, 3.0, 60)) < 60
+    assert len(render(50, "x" * 200, 3.0, 60)) < 60
 
 
 def test_another_line_takes_the_place_of_the_bar_which_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
-    with Bar(terminal, ticking=False) as bar:
-        bar.update(50, "half")
-        words("a line")
-        bar.update(None, "still half")
-    words("the end")
+    with ProgressBar(terminal, ticking=False) as progress_bar:
+        progress_bar.update(50, "half")
+        note("a line")
+        progress_bar.update(None, "still half")
+    note("the end")
     shown = terminal.getvalue().split("\r\x1b[K")
     assert [each.split("  ")[-2] if "%" in each else each for each in shown] == [
         "", "half", "a line\n", "still half", "the end\n",

@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.cli.conformance.cast import Cast, until
 from dragoman.cli.conformance.checklist import Checklist, NotTried, Unmet, expect
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 
 checks: Checklist[Scene] = Checklist("agent")
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -136,8 +136,8 @@ def lets_go(scene: Scene) -> None:
     task = scene.submit()
     try:
         scene.hub.post("tasks", task, "cancel")
-    except Stop as stop:  # it was faster
-        raise NotTried(f"the task was over before it could be cancelled ({stop.sentence})") from None
+    except CommandError as failure:  # it was faster
+        raise NotTried(f"the task was over before it could be cancelled ({failure.sentence})") from None
     until(lambda: not scene.look()["current_tasks"], "it still holds a cancelled task", scene.patience)
     told = scene.ended(scene.submit())
     expect(told["status"] in FINAL, f"the next task is {told['status']}")

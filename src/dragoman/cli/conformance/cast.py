@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from dragoman.cli.conformance.checklist import Unmet
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.printing import words
+from dragoman.cli.printing import note
 
 PATIENCE = 10.0
 """Seconds that anything may take to come."""
@@ -117,8 +117,8 @@ class Cast:
         for id in self._in:
             try:
                 self.hub.delete("agents", id)
-            except Stop as stop:
-                words(f"  {id} could not be put out ({stop.sentence}): dragoman agent rm {id}")
+            except CommandError as failure:
+                note(f"  {id} could not be put out ({failure.sentence}): dragoman agent rm {id}")
         if self._in:
             self._tidy(set(self._in))
 
@@ -130,8 +130,8 @@ class Cast:
                 for letter in self.hub.get("deadletters", limit=500)["deadletters"]:
                     if letter.get("receiver") in gone:
                         self.hub.post("deadletters", letter["id"], "discard")
-        except Stop as stop:
-            words(f"  dead letters may be left ({stop.sentence}): dragoman dlq ls")
+        except CommandError as failure:
+            note(f"  dead letters may be left ({failure.sentence}): dragoman dlq ls")
 
 
 def now() -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from dragoman.cli.exits import Stop
+from dragoman.cli.errors import CommandError
 
 S = TypeVar("S")
 
@@ -68,8 +68,8 @@ def outcome(check: Check[S], scene: S) -> tuple[bool | None, str]:
         return False, str(unmet)
     except NotTried as untried:
         return None, str(untried)
-    except Stop as stop:
-        return False, stop.sentence
+    except CommandError as failure:
+        return False, failure.sentence
     except TimeoutError as error:
         return False, str(error) or "nothing came in time"
     except OSError as error:

@@ -16,11 +16,11 @@ from dragoman.cli import arguments, printing
 from dragoman.cli.conformance.cast import Cast
 from dragoman.cli.conformance.checklist import NotTried, Tried
 from dragoman.cli.conformance.coven import GrpcPort
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Output, Reach
-from dragoman.cli.ownhub import own_hub
+from dragoman.cli.options import LOCAL, HubLocation, Output
+from dragoman.cli.temporary_hub import temporary_hub
 
 app = App(name="conformance", help="Try the protocols' clauses: hub, agent.")
 
@@ -40,11 +40,11 @@ def hub(
     *protocols: Annotated[Spoken, Parameter(name="PROTOCOL", help="Only these; all five if none is named.")],
     fresh: Fresh = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Try clauses of the protocols against a running hub: agents are let in, speak by hand, and are put out again."""
     with ExitStack() as after:
-        found, data = _hub(fresh, reach, after)
+        found, data = _hub(fresh, location, after)
         cast = after.enter_context(Cast(found))
         return _report(_hub_checks(cast, protocols or ALL, _grpc(found, data)), output, "the hub")
 
@@ -59,7 +59,7 @@ def agent(
     patience: Annotated[float, Parameter(help="Seconds that a task may take.")] = 20.0,
     fresh: Fresh = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Try an agent: it is started, given work, told to stop, and watched.
 
@@ -69,9 +69,11 @@ def agent(
     from dragoman.cli.conformance import agents
 
     if not command:
-        raise Stop(Exit.USAGE, "there is no agent to try", next="dragoman conformance agent --fresh -- node agent.js")
+        raise CommandError(
+            Exit.USAGE, "there is no agent to try", next="dragoman conformance agent --fresh -- node agent.js"
+        )
     with ExitStack() as after:
-        found, data = _hub(fresh, reach, after)
+        found, data = _hub(fresh, location, after)
         cast = after.enter_context(Cast(found))
         try:
             scene = agents.Scene(
@@ -79,20 +81,22 @@ def agent(
                 id=id, address=_address(found, protocol, data), patience=patience,
             )  # fmt: skip
         except OSError as error:
-            raise Stop(Exit.USAGE, f"{line(command[0])} cannot be started: {error.strerror}") from None
+            raise CommandError(Exit.USAGE, f"{line(command[0])} cannot be started: {error.strerror}") from None
         after.callback(scene.close)
         tried = (one._replace(protocol=protocol) for one in agents.checks.tried(scene))
         return _report(tried, output, "the agent")
 
 
-def _hub(fresh: bool, reach: Reach, after: ExitStack) -> tuple[Hub, Path]:
+def _hub(fresh: bool, location: HubLocation, after: ExitStack) -> tuple[Hub, Path]:
     if fresh:
-        return after.enter_context(own_hub())
+        return after.enter_context(temporary_hub())
     try:
-        return Hub.find(reach), reach.directory
-    except Stop as stop:
-        if stop.code is Exit.UNREACHABLE:
-            raise Stop(stop.code, stop.sentence, next="add --fresh (a hub of its own)   ·   dragoman dev") from stop
+        return Hub.find(location), location.directory
+    except CommandError as failure:
+        if failure.code is Exit.UNREACHABLE:
+            raise CommandError(
+                failure.code, failure.sentence, next="add --fresh (a hub of its own)   ·   dragoman dev"
+            ) from failure
         raise
 
 
@@ -109,7 +113,9 @@ def _address(hub: Hub, protocol: str, data: Path) -> str:
         return f"{DOORS.get(protocol, 'http')}{hub.url.removeprefix('http')}"
     grpc = _grpc(hub, data)
     if grpc is None:
-        raise Stop(Exit.USAGE, "only the hub of this data directory says where its gRPC port is", next="add --fresh")
+        raise CommandError(
+            Exit.USAGE, "only the hub of this data directory says where its gRPC port is", next="add --fresh"
+        )
     return f"coven{'' if grpc.certificate is None else 's'}://{grpc.address}"
 
 
@@ -118,11 +124,11 @@ def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: GrpcPort | None) -> 
         module: Any = importlib.import_module(f"dragoman.cli.conformance.{protocol}")
         try:
             scene = module.Scene(cast, grpc) if protocol == "coven" else module.Scene(cast)
-        except (NotTried, Stop) as why:
-            if isinstance(why, Stop) and why.code in ENDS:
+        except (NotTried, CommandError) as why:
+            if isinstance(why, CommandError) and why.code in ENDS:
                 raise
-            said = why.sentence if isinstance(why, Stop) else str(why)
-            good = False if isinstance(why, Stop) else None
+            said = why.sentence if isinstance(why, CommandError) else str(why)
+            good = False if isinstance(why, CommandError) else None
             yield from (Tried(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
             continue
         try:
@@ -149,9 +155,7 @@ def _report(tried: Iterable[Tried], output: Output, whom: str) -> int:
         left = f", {untried} not tried" if untried else ""
         not_held = f", {len(bad)} {'does' if len(bad) == 1 else 'do'} not" if bad else ""
         printing.verdict(not bad, f"{whom}: {held}{left}{not_held}")
-        printing.following(
-            *(f"docs/protocols/{name}.md" for name in dict.fromkeys(one.protocol for one in bad or found))
-        )
+        printing.suggest(*(f"docs/protocols/{name}.md" for name in dict.fromkeys(one.protocol for one in bad or found)))
     return Exit.FAILED if bad else Exit.OK
 
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dragoman.cli.absence import PAUSE, Absence
 from dragoman.cli.deadline import NEVER, Deadline
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import as_json, line
-from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.hubclient import Event, Hub, Lull
-from dragoman.cli.story import reason
+from dragoman.cli.hubclient import Event, Hub, StreamSilent
+from dragoman.cli.outage import PAUSE, Outage
+from dragoman.cli.task_text import reason
 
 SILENCE = 30.0
 """Seconds without a byte after which the connection is made anew."""
 
 
 def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event]:
-    """The events of a task from its first to its last. Raises `Stop` TIMEOUT when the time is up, by the deadline that
-    the hub was given, too."""
+    """The events of a task from its first to its last. Raises `CommandError` TIMEOUT when the time is up, by the
+    deadline that the hub was given, too."""
     last: str | None = None
-    absence = Absence(f"task {line(task)} is kept", deadline=deadline)
+    outage = Outage(f"task {line(task)} is kept", deadline=deadline)
     while True:
         if deadline.over():
-            raise Stop(
+            raise CommandError(
                 Exit.TIMEOUT,
                 f"task {line(task)} did not end within {deadline.seconds:g} s; it goes on",
                 next=f"dragoman task why {line(task)}   ·   dragoman task logs {line(task)} --follow   ·   "
@@ -35,7 +35,7 @@ def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event
             )
         try:
             for event in hub.stream("tasks", task, "events", after=last, patience=SILENCE):
-                absence.over()
+                outage.over()
                 if event.kind == "end":
                     return
                 last = event.id or last
@@ -44,11 +44,11 @@ def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event
                     break
             else:  # the hub ended the stream, but not the task: it stops, or a proxy lost patience
                 deadline.pause(PAUSE)
-        except Lull:
+        except StreamSilent:
             continue
-        except Stop as stop:
+        except CommandError as failure:
             if not deadline.over():
-                absence.bear(stop)
+                outage.wait(failure)
 
 
 def body_of(event: Event) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ def body_of(event: Event) -> Mapping[str, Any]:
     return body if isinstance(body, Mapping) else {}
 
 
-def in_words(event: Event) -> str:
+def event_line(event: Event) -> str:
     """What an event says, in a line; its output is not in it."""
     body = body_of(event)
     said = body.get("step")
@@ -84,7 +84,7 @@ def in_words(event: Event) -> str:
     return line(" · ".join(part for part in parts if part))
 
 
-def logged(stream: object, level: object, text: object) -> str:
+def log_line(stream: object, level: object, text: object) -> str:
     """A line of a log, marked by where it came from."""
     mark = {"stderr": "!", "hub": "•", "event": "›"}.get(str(stream), " ")
     grave = f"{line(level)}: " if level in ("warn", "error") and stream == "event" else ""

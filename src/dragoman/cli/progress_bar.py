@@ -1,7 +1,7 @@
 """How far a task is, on one line of a terminal that is written over until the task ends.
 
 The line is repainted by a thread, so that the time goes on while nothing comes. Everything else that a command prints
-meanwhile goes through `printing.words`, which erases the line in the same write.
+meanwhile goes through `printing.note`, which erases the line in the same write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEAT = 0.2
 WIDTH = 24
 
 
-def drawn(percent: float | None, words: str, seconds: float, columns: int) -> str:
+def render(percent: float | None, words: str, seconds: float, columns: int) -> str:
     """The line: `  ████████████░░░░░░░░░░░░  50 %  step 2/4 configure  12 s`, no wider than the terminal."""
     parts = [words, printing.duration(seconds)]
     if percent is not None:
@@ -31,11 +31,11 @@ def drawn(percent: float | None, words: str, seconds: float, columns: int) -> st
     return line if len(line) < columns else line[: max(0, columns - 2)] + "…"
 
 
-def is_possible(stream: TextIO) -> bool:
+def is_supported(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-class Bar:
+class ProgressBar:
     """Around the time that one waits. `ticking`: whether the time goes on by itself."""
 
     def __init__(self, stream: TextIO | None = None, *, ticking: bool = True) -> None:
@@ -47,7 +47,7 @@ class Bar:
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True) if ticking else None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         printing.painted.append(self)
         if self._ticker is not None:
             self._ticker.start()
@@ -67,7 +67,7 @@ class Bar:
 
     def paint(self) -> None:
         columns = shutil.get_terminal_size().columns
-        line = drawn(self._percent, self._words, time.monotonic() - self._begun, columns)
+        line = render(self._percent, self._words, time.monotonic() - self._begun, columns)
         self._write(printing.ERASE + line)
 
     def _tick(self) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.refusals import LISTS
 
@@ -35,22 +35,22 @@ def found(hub: Hub, what: str, typed: str) -> Any:
 
 def meant(hub: Hub, what: str, typed: str, ask: Callable[[str], T]) -> T:
     """What `ask` gets of the thing that is meant: by what was typed, or where the hub finds nothing by that, by the
-    whole id. Raises `Stop` if there is no such thing, or if there are several, with the first of them."""
+    whole id. Raises `CommandError` if there is no such thing, or if there are several, with the first of them."""
     part = typed.lstrip("…").strip()
     try:
         if part == typed:
             return ask(typed)
-    except Stop as stop:
-        if stop.code is not Exit.NOT_FOUND or not SHORTEST <= len(part) < WHOLE:
+    except CommandError as failure:
+        if failure.code is not Exit.NOT_FOUND or not SHORTEST <= len(part) < WHOLE:
             raise
-        missing = stop
+        missing = failure
     else:
-        missing = Stop(Exit.NOT_FOUND, f"no {NOUNS[what]} ends with {line(part)!r}", next=LISTS[what])
+        missing = CommandError(Exit.NOT_FOUND, f"no {NOUNS[what]} ends with {line(part)!r}", next=LISTS[what])
     matches = [one for one in _newest(hub, what) if _is_meant(str(one.get("id")), part)]
     if not matches:
         raise missing
     if len(matches) > 1:
-        raise Stop(Exit.USAGE, _several(what, part, matches), next=LISTS[what])
+        raise CommandError(Exit.USAGE, _several(what, part, matches), next=LISTS[what])
     return ask(str(matches[0]["id"]))
 
 
@@ -74,11 +74,11 @@ def _newest(hub: Hub, what: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _several(what: str, part: str, matches: list[Mapping[str, Any]]) -> str:
-    shown = [f"\n  - {_told(one)}" for one in matches[:SHOWN]]
+    shown = [f"\n  - {_summary(one)}" for one in matches[:SHOWN]]
     more = [f"\n  - and {len(matches) - SHOWN} more"] if len(matches) > SHOWN else []
     return "".join((f"{len(matches)} {NOUNS[what]}s begin or end with {line(part)!r}:", *shown, *more))
 
 
-def _told(one: Mapping[str, Any]) -> str:
+def _summary(one: Mapping[str, Any]) -> str:
     facts = (one.get(name) for name in ("id", "type", "intent", "question", "status", "standing", "receiver"))
     return "  ".join(line(str(fact)[:60]) for fact in facts if fact)

@@ -6,15 +6,15 @@ import time
 
 from dragoman.cli import printing
 from dragoman.cli.deadline import NEVER, Deadline
-from dragoman.cli.exits import Exit, Stop
+from dragoman.cli.errors import CommandError, Exit
 
 ABSENCE = 120.0
 """Seconds for which it may be away: time to restart it, agents that finish first included."""
 PAUSE = 0.5
 
 
-class Absence:
-    """`over` when it answered; `bear` when it did not. `kept` says what is not lost meanwhile. One that was not `there`
+class Outage:
+    """`over` when it answered; `wait` when it did not. `kept` says what is not lost meanwhile. One that was not `there`
     to begin with is not waited for."""
 
     def __init__(self, kept: str = "", *, there: bool = True, deadline: Deadline = NEVER) -> None:
@@ -26,14 +26,14 @@ class Absence:
     def over(self) -> None:
         self._since, self._there = None, True
 
-    def bear(self, stop: Stop) -> None:
+    def wait(self, failure: CommandError) -> None:
         """Wait a moment; raises what it is given, if that is something else or has lasted too long."""
-        if stop.code is not Exit.UNREACHABLE or not self._there:
-            raise stop
+        if failure.code is not Exit.UNREACHABLE or not self._there:
+            raise failure
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            printing.words(f"  the hub is away; waiting for it{self._kept}")
+            printing.note(f"  the hub is away; waiting for it{self._kept}")
         if now - self._since > ABSENCE:
-            raise stop
+            raise failure
         self._deadline.pause(PAUSE)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli.deadline import LEAVING, Deadline
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import Reach
-from dragoman.cli.printing import words
+from dragoman.cli.options import HubLocation
+from dragoman.cli.printing import note
 
 if TYPE_CHECKING:
     from dragoman.sdk.sync import SyncClient
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds for what the hub has yet to tell us of a task that is over."""
 
-UNSAID = {
+UNSUPPORTED = {
     "chiffon": frozenset({"name", "dependencies", "priority", "required_capabilities"}),
     "coven": frozenset({"name", "dependencies", "required_capabilities"}),
     "forge": frozenset[str](),
@@ -36,23 +36,27 @@ UNSAID = {
 """What a door cannot carry."""
 
 
-def require_words(via: str, body: Mapping[str, Any]) -> None:
+def require_supported(via: str, body: Mapping[str, Any]) -> None:
     """Refuse what this door cannot carry, before anybody is let in."""
-    unsaid = sorted(UNSAID[via] & body.keys())
+    unsaid = sorted(UNSUPPORTED[via] & body.keys())
     if unsaid:
-        raise Stop(Exit.USAGE, f"{via} has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out")
+        raise CommandError(
+            Exit.USAGE, f"{via} has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out"
+        )
 
 
-class Passer:
+class ProtocolCaller:
     """Let in at once, put out by `leave`."""
 
-    def __init__(self, hub: Hub, protocol: str, reach: Reach, body: Mapping[str, Any], deadline: Deadline) -> None:
+    def __init__(
+        self, hub: Hub, protocol: str, location: HubLocation, body: Mapping[str, Any], deadline: Deadline
+    ) -> None:
         self._admin = hub
         self._deadline = deadline
         self._protocol = protocol
-        self._address = _address(hub, protocol, reach)
-        if reach.data is not None and hub.url.startswith("https:"):
-            os.environ["DRAGOMAN_DATA"] = str(reach.data)  # where the SDK finds what the hub beside us shows
+        self._address = _address(hub, protocol, location)
+        if location.data is not None and hub.url.startswith("https:"):
+            os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds what the hub beside us shows
         self.name = f"cli-{secrets.token_hex(4)}"
         fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if protocol == "a2acp" else {}
         made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol, **fitting})
@@ -70,10 +74,10 @@ class Passer:
         except TimeoutError as error:
             allowed = f"within {self._deadline.seconds:g} s" if self._deadline.seconds is not None else "in time"
             said = f"the hub did not take the work over {self._protocol} {allowed}"
-            raise Stop(Exit.TIMEOUT, said, next="dragoman task ls") from error
+            raise CommandError(Exit.TIMEOUT, said, next="dragoman task ls") from error
         except DragomanError as error:
             agent = line(body.get("agent") or body.get("kind"))
-            raise Stop(
+            raise CommandError(
                 Exit.FAILED, line(error), next=f"leave --via out, or see what {agent} does: dragoman agent ls"
             ) from error
         if self._protocol == "a2acp":  # there a caller knows a task by a name of its own
@@ -100,8 +104,8 @@ class Passer:
                 pass  # its connection ends with this process
         try:
             self._admin.until(Deadline(LEAVING)).delete("agents", self.name)
-        except Stop as stop:  # what the task came to counts more than our own leaving
-            words(f"  {self.name} could not be put out ({stop.sentence}): dragoman agent rm {self.name}")
+        except CommandError as failure:  # what the task came to counts more than our own leaving
+            note(f"  {self.name} could not be put out ({failure.sentence}): dragoman agent rm {self.name}")
 
     def _hang_up(self, door: SyncClient, over: bool) -> None:
         from dragoman.sdk.errors import DragomanError
@@ -128,12 +132,12 @@ def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
     return {"domain": agent.get("domain"), "capabilities": needed}
 
 
-def _address(hub: Hub, protocol: str, reach: Reach) -> str:
+def _address(hub: Hub, protocol: str, location: HubLocation) -> str:
     if protocol != "coven":
         return f"{protocol}+ws{hub.url.removeprefix('http')}"
-    here = DataDir(reach.directory).whereabouts()
+    here = DataDir(location.directory).whereabouts()
     if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
-        raise Stop(
+        raise CommandError(
             Exit.USAGE,
             "only the hub of this data directory says where its gRPC port is",
             next="leave --via out, or run this beside the hub",

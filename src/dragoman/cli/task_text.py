@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from dragoman.cli.escaping import line
-from dragoman.cli.printing import duration, moment, tinted
+from dragoman.cli.printing import colored, duration, moment
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
 GOOD = {"completed": True, "failed": False, "cancelled": False}
@@ -24,7 +24,7 @@ def headline(task: Mapping[str, Any], stream: TextIO | None = None) -> str:
     parts = [f"task {line(task.get('id'))}", line(task.get("type"))]
     if task.get("name") and task["name"] != task.get("type"):
         parts.append(f"“{line(task['name'])}”")
-    return "  ".join([*parts, tinted(_state(task), stream or sys.stderr)])
+    return "  ".join([*parts, colored(_state(task), stream or sys.stderr)])
 
 
 def _state(task: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ def _state(task: Mapping[str, Any]) -> str:
     return status
 
 
-def road(task: Mapping[str, Any]) -> str:
+def route_of(task: Mapping[str, Any]) -> str:
     """Who asked in which protocol, and who works in which."""
     asker = line(task.get("requested_by") or task.get("principal") or "?")
     into = line(task.get("protocol_in") or "api")

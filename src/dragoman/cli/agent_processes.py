@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from dragoman.cli import printing
-from dragoman.cli.absence import Absence
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
-from dragoman.cli.exits import Exit, Stop
-from dragoman.cli.follow import logged
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HERE, Lines, Output, Reach
+from dragoman.cli.options import LOCAL, HubLocation, Lines, Output
+from dragoman.cli.outage import Outage
+from dragoman.cli.task_events import log_line
 
 PAGE = 500
 WAIT = 20.0
@@ -62,20 +62,20 @@ def run(
     ] = None,
     detach: Annotated[bool, Parameter(negative=(), help="Leave it running under the hub, and return.")] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> int:
     """Run a program as an agent under the hub: JSON lines on its stdin and stdout, or just text.
 
     Without --detach its log is shown until Ctrl-C, which stops and removes it.
     """
     if not command:
-        raise Stop(Exit.USAGE, "there is no command to run", next="dragoman agent run -- node agent.js")
-    hub = Hub.find(reach)
+        raise CommandError(Exit.USAGE, "there is no command to run", next="dragoman agent run -- node agent.js")
+    hub = Hub.find(location)
     here = urlsplit(hub.url).hostname in LOOPBACK
     program = _found(command[0], here)
     if here and detach and program is None and (cwd is None or "/" not in command[0]):  # nobody will look at its log
         said = f"there is no program {line(command[0])} here"
-        raise Stop(Exit.NOT_FOUND, said, next="check its name, or give its path")
+        raise CommandError(Exit.NOT_FOUND, said, next="check its name, or give its path")
     held = untrusted or command[0].endswith(MODULES)
     agent = id or f"{re.sub(r'[^A-Za-z0-9]+', '-', Path(command[0]).name).strip('-') or 'agent'}-{os.urandom(3).hex()}"
     body = {
@@ -97,7 +97,7 @@ def run(
         if output == "table":
             printing.verdict(True, f"agent {line(agent)} runs under the hub")
             print(line(agent))
-            printing.following(f"dragoman agent logs {line(agent)} -f", f"dragoman agent rm {line(agent)}")
+            printing.suggest(f"dragoman agent logs {line(agent)} -f", f"dragoman agent rm {line(agent)}")
         else:
             printing.document(hub.get("agents", agent), output)
         return Exit.OK
@@ -113,10 +113,10 @@ def logs(
     level: Level = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on as more come.")] = False,
     output: Output = "table",
-    reach: Reach = HERE,
+    location: HubLocation = LOCAL,
 ) -> None:
     """Show what an agent printed."""
-    hub = Hub.find(reach)
+    hub = Hub.find(location)
     told = hub.get("agents", id, "logs", tail=max(1, min(lines, PAGE)), level=level)
     if output == "json" and not follow:
         printing.document(told)
@@ -125,7 +125,7 @@ def logs(
         _show(one, output)
     if follow:
         if "child" not in hub.get("agents", id):
-            raise Stop(
+            raise CommandError(
                 Exit.USAGE, f"agent {line(id)} is not run by the hub: what it prints stays where it runs",
                 next="dragoman tail",
             )  # fmt: skip
@@ -133,14 +133,14 @@ def logs(
             _show(one, output)
 
 
-def restart(id: Id, /, *, output: Output = "table", reach: Reach = HERE) -> None:
+def restart(id: Id, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Stop an agent that the hub runs, and start it afresh."""
-    agent = Hub.find(reach).ask("POST", "agents", id, "restart", body={}, patience=120.0)
+    agent = Hub.find(location).ask("POST", "agents", id, "restart", body={}, patience=120.0)
     if output != "table":
         printing.document(agent, output)
         return
     printing.verdict(True, f"agent {line(id)} was started afresh")
-    printing.following(f"dragoman agent logs {line(id)} -f")
+    printing.suggest(f"dragoman agent logs {line(id)} -f")
 
 
 def _found(program: str, here: bool) -> str | None:
@@ -157,7 +157,9 @@ def _variable(text: str) -> tuple[str, str]:
         return name, value
     if name in os.environ:
         return name, os.environ[name]
-    raise Stop(Exit.USAGE, f"{line(name)} is not set here, so it cannot be passed on", next="write --env NAME=VALUE")
+    raise CommandError(
+        Exit.USAGE, f"{line(name)} is not set here, so it cannot be passed on", next="write --env NAME=VALUE"
+    )
 
 
 def _attend(hub: Hub, agent: str, output: Output) -> int:
@@ -179,7 +181,7 @@ def _attend(hub: Hub, agent: str, output: Output) -> int:
 
 def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Mapping[str, Any]]:
     """Lines as they come, until its process has ended for good. A hub that is away for a moment is waited for."""
-    absence = Absence()
+    outage = Outage()
     while True:
         try:
             # Asked before the lines are, so that the last lines of an ended one are not missed.
@@ -188,9 +190,9 @@ def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Map
                 "GET", "agents", agent, "logs",
                 query={"after": after, "limit": PAGE, "wait": 0 if over else WAIT, "level": level}, patience=WAIT + 30,
             )  # fmt: skip
-            absence.over()
-        except Stop as stop:
-            absence.bear(stop)
+            outage.over()
+        except CommandError as failure:
+            outage.wait(failure)
             continue
         yield from told["logs"]
         after = told["next"]
@@ -205,11 +207,11 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
     stream, level = one.get("stream"), one.get("level")
     kind, text = str(one.get("kind") or "log"), str(one.get("text") or "")
     if kind == "log":
-        print(f"{line(one.get('at'))} {logged(stream, level, text)}", flush=True)
+        print(f"{line(one.get('at'))} {log_line(stream, level, text)}", flush=True)
         return
     head, _, output_ = text.partition("\n")  # an event of a task: which one, what, and what it put out
     task = f"…{str(one['task_id'])[-4:]}  " if one.get("task_id") else ""
     said = " · ".join(part for part in (kind.replace("_", " "), head) if part)
-    print(f"{line(one.get('at'))} {logged(stream, level, task + said)}", flush=True)
+    print(f"{line(one.get('at'))} {log_line(stream, level, task + said)}", flush=True)
     if output_:
         print("\n".join(f"    {each}" for each in block(output_).rstrip("\n").split("\n")), flush=True)

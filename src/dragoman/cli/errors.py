@@ -42,7 +42,7 @@ ADVICE = {
 }
 
 
-class Stop(Exception):
+class CommandError(Exception):
     """The command ends here: with a sentence for stderr, what to do next, and an exit code."""
 
     def __init__(self, code: Exit, sentence: str, *, next: str | None = None) -> None:

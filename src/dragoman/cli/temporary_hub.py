@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.exits import Exit, Stop
 from dragoman.cli.hubclient import Hub
 
 START_SECONDS = 20.0
 
 
 @contextmanager
-def own_hub() -> Iterator[tuple[Hub, Path]]:
+def temporary_hub() -> Iterator[tuple[Hub, Path]]:
     """The hub, and its data directory: its keys are ours."""
     with tempfile.TemporaryDirectory(prefix="dragoman-own-") as place:
         data = Path(place, "data")
@@ -38,7 +38,9 @@ def own_hub() -> Iterator[tuple[Hub, Path]]:
             first = hub.stdout.readline() if heard else b""
             if not first:
                 why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
-                raise Stop(Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor")
+                raise CommandError(
+                    Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor"
+                )
             ready = json.loads(first)
             yield Hub(ready["http"], ready["admin_token"]), data
         finally:
