@@ -9,61 +9,28 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
-from dragoman.app.wiring import hub
 from dragoman.bindings.losses import Carriage, Feature, carried
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, Party, Worker
-from tests.bridge.players.stage import Stage
+from tests.bridge.players.stage import Stage, playing
 
 PAIRS = list(product(PLAYERS, PLAYERS))
 _names = list(PLAYERS)
 SOME = [(name, _names[(place + step) % len(_names)]) for step in (0, 2) for place, name in enumerate(_names)]
 """Each protocol at both ends, with itself and with another: for what costs much, and what the pair as such hardly has
 a part in."""
-IN_MEMORY = StoreSettings(kind="memory")
-WITHOUT_END = A2acpSettings(messages_per_broker=0)
-"""All of these tests together say more in a minute than a broker hears."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     async with playing(tmp_path_factory.mktemp("bridge")) as running:
         yield running
-
-
-@asynccontextmanager
-async def playing(
-    data: Path, store: StoreSettings = IN_MEMORY, a2acp: A2acpSettings = WITHOUT_END
-) -> AsyncIterator[Stage]:
-    """A hub."""
-    settings = Settings(
-        data=str(data),
-        store=store,
-        server=Server(port=0, grpc_port=0, drain_seconds=1),
-        coven=CovenSettings(guests=True, shutdown_seconds=0.1),
-        a2acp=a2acp,
-        rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
-    )
-    async with AsyncExitStack() as held:
-        running = await held.enter_async_context(hub(settings))
-        url = running.serving.url
-        http, admin = [
-            await held.enter_async_context(
-                httpx2.AsyncClient(base_url=url, timeout=PATIENCE, headers=headers, verify=False)
-            )
-            for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
-        ]
-        yield Stage(url=url, grpc=running.grpc, http=http, admin=admin)
 
 
 class Scene:

@@ -8,11 +8,11 @@ import pytest
 import pytest_asyncio
 
 from dragoman.app.settings import A2acpSettings
-from tests.bridge.conftest import Scene, playing
+from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import Refusal
 from tests.bridge.players.neutral import Order
-from tests.bridge.players.stage import Stage
+from tests.bridge.players.stage import Stage, playing
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

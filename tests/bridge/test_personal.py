@@ -13,14 +13,14 @@ import pytest
 import pytest_asyncio
 
 from dragoman.app.settings import StoreSettings
-from tests.bridge.conftest import Scene, playing
+from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.a2acp import A2acpCaller, A2acpWorker, Refusal
 from tests.bridge.players.a2acp_link import agent
 from tests.bridge.players.agentmsg import AgentmsgWorker
 from tests.bridge.players.chiffon import ChiffonCaller
 from tests.bridge.players.neutral import File, Handle, Order, heard
-from tests.bridge.players.stage import Stage
+from tests.bridge.players.stage import Stage, playing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, NamedTuple
 
+from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
 from dragoman.protocols.a2acp import connection as a2acp
 from dragoman.protocols.a2acp import events as a2acp_events
 from dragoman.protocols.a2acp.replay import Memory
@@ -21,9 +23,7 @@ from dragoman.protocols.agentmsg import connection as agentmsg
 from dragoman.protocols.agentmsg import events as agentmsg_events
 from dragoman.protocols.agentmsg.state import Outbox
 from dragoman.protocols.agentmsg.types import Stamp as AgentmsgStamp
-from dragoman.protocols.chiffon import connection as chiffon
-from dragoman.protocols.chiffon import events as chiffon_events
-from dragoman.protocols.chiffon.types import Stamp as ChiffonStamp
+from dragoman.protocols.chiffon import codec as chiffon_codec
 from dragoman.protocols.coven import connection as coven
 from dragoman.protocols.coven import types as coven_types
 from dragoman.protocols.forge import connection as forge
@@ -31,12 +31,20 @@ from dragoman.protocols.forge import events as forge_events
 from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.types import Encoding
 from dragoman.protocols.forge.types import Stamp as ForgeStamp
+from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.runtime import SystemRuntime
+from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
+from dragoman.server.limits import Limits as ServerLimits
+from dragoman.server.refusals import RefusalLog
+from dragoman.stores.memory import MemoryStore
 from dragoman.wire import Role
 from dragoman.wire.guard import Limits
 from tests.conformance.a2acp.samples import ADA, BROKER
 from tests.fuzz import samples
 from tests.fuzz.decoders import secret_at
 from tests.fuzz.samples import encoded
+from tests.support.scripted import NOW, ScriptedHub
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -70,18 +78,72 @@ class Link(NamedTuple):
     trees: Callable[[], Sequence[Any]] = list
 
 
+class Pipe:
+    """What an agent of the SDK sends, kept."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes, message_id: str, lane: str) -> None:
+        self.sent.append(frame)
+
+    def acknowledge(self, receipt: str) -> None: ...
+
+
+class ChiffonAgent:
+    """The SDK's end: it complains by itself about what it cannot read."""
+
+    def __init__(self) -> None:
+        self._pipe = Pipe()
+        self._link = ChiffonLink(self._pipe, SystemRuntime())  # type: ignore[arg-type]
+        self._link._name = "a"  # as after `open`
+
+    def receive(self, data: bytes) -> list[Any]:
+        return [self._link._understand(Frame(data))]
+
+    def complaint(self, event: Any, stamp: Any) -> bytes | None:
+        return self._pipe.sent.pop() if self._pipe.sent else None
+
+
+class ChiffonHub:
+    """The hub's end, with nothing behind it."""
+
+    def __init__(self) -> None:
+        hub: Any = ScriptedHub()
+        self._agent = Agent(id=AgentId("a"), protocol="chiffon", created_at=NOW, token_hash="-")
+        handler = ChiffonHandler(hub, MemoryStore(), limits=ServerLimits(), admin_hash=None, refusals=RefusalLog(hub))
+        self._session = ChiffonSession(handler, self._agent)
+
+    def receive(self, data: bytes) -> list[Any]:
+        return [self._session.hear(self._agent, data)]
+
+    def complaint(self, event: Any, stamp: Any) -> bytes | None:
+        if event.fault is None:
+            return None
+        return self._session.refuse(event.fault, event.about, self._agent, NOW, stamp[0])
+
+
 def _chiffon(role: Role) -> Link:
-    def no(here: Any, event: Any, stamp: Any) -> bytes:
-        return here.send_error(event.answer, ChiffonStamp(*stamp), about=event.about, from_agent="a", to_agent="b")
+    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
+        frame: bytes | None = here.complaint(event, stamp)
+        return frame
 
     def open() -> End:
-        here = chiffon.Connection(role, receipts=True, remember=8)
-        return End(here, chiffon.Connection(role.peer), here.receive, chiffon_events.Invalid, no)
+        here: Any = ChiffonHub() if role is Role.HUB else ChiffonAgent()
+        return End(here, ReadsErrors(), here.receive, object, no)
 
     def trees() -> list[Any]:
         return [*samples.chiffon(), *samples.CONTROLS]
 
     return Link(open, lambda: encoded(trees()), trees)
+
+
+class ReadsErrors:
+    """The peer of either: a refusal is an error that can be read."""
+
+    def receive(self, data: bytes) -> list[Any]:
+        assert chiffon_codec.decode(data).type == "error"
+        return []
 
 
 def _agentmsg(role: Role) -> Link:

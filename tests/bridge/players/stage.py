@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
+from dragoman.app.wiring import hub
+from tests.bridge.players.sockets import PATIENCE
+
+IN_MEMORY = StoreSettings(kind="memory")
+WITHOUT_END = A2acpSettings(messages_per_broker=0)
+"""All of these tests together say more in a minute than a broker hears."""
 
 
 @dataclass(kw_only=True)
@@ -87,3 +97,28 @@ class Stage:
         """Answer a question; the status."""
         replied = await self.admin.post(f"/api/v1/questions/{question}/answer", json={"answer": answer})
         return int(replied.status_code)
+
+
+@asynccontextmanager
+async def playing(
+    data: Path, store: StoreSettings = IN_MEMORY, a2acp: A2acpSettings = WITHOUT_END
+) -> AsyncIterator[Stage]:
+    """A hub."""
+    settings = Settings(
+        data=str(data),
+        store=store,
+        server=Server(port=0, grpc_port=0, drain_seconds=1),
+        coven=CovenSettings(guests=True, shutdown_seconds=0.1),
+        a2acp=a2acp,
+        rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
+    )
+    async with AsyncExitStack() as held:
+        running = await held.enter_async_context(hub(settings))
+        url = running.serving.url
+        http, admin = [
+            await held.enter_async_context(
+                httpx2.AsyncClient(base_url=url, timeout=PATIENCE, headers=headers, verify=False)
+            )
+            for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
+        ]
+        yield Stage(url=url, grpc=running.grpc, http=http, admin=admin)

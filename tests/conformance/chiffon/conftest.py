@@ -1,63 +1,109 @@
-"""Two ends of a link with nothing between them but bytes."""
+"""A real hub in this process, and chiffon agents that are nothing but a WebSocket and the document."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from itertools import count
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets
+from tests.bridge.players.stage import Stage, playing
+from tests.support import chiffon
+from websockets.asyncio.client import ClientConnection
 
-from dragoman.protocols.chiffon.connection import Connection
-from dragoman.protocols.chiffon.types import Correlation, Stamp, WorkRequest, WorkResult, WorkStatus
-from dragoman.wire import Role
-
-
-def uuid(number: int) -> str:
-    return f"00000000-0000-4000-8000-{number:012d}"
+PATIENCE = 60.0
 
 
-class Link:
-    """A hub and an agent. Each step hands the bytes of one straight to the other."""
+class Socket:
+    """One agent's WebSocket, with receipts: `said` sends a message and gives the receipt or the error."""
 
-    task = uuid(1)
-    about = Correlation(request_id=uuid(2), trace_id=uuid(3))
+    def __init__(self, hub: Stage, token: str, raw: ClientConnection) -> None:
+        self._hub = hub
+        self._bearer = {"authorization": f"Bearer {token}"}
+        self._raw = raw
+        self._kept: list[dict[str, Any]] = []
 
-    def __init__(self, **settings: Any) -> None:
-        self.hub = Connection(Role.HUB, **settings)
-        self.agent = Connection(Role.AGENT, **settings)
-        self._numbers = count(100)
+    async def send(self, message: Any) -> None:
+        frame = message if isinstance(message, bytes) else json.dumps(message).encode()
+        await asyncio.wait_for(self._raw.send(frame, text=False), PATIENCE)
 
-    def stamp(self) -> Stamp:
-        number = next(self._numbers)
-        return Stamp(uuid(number), datetime(2026, 1, 19, tzinfo=UTC) + timedelta(seconds=number))
+    async def _frame(self) -> dict[str, Any]:
+        return dict(json.loads(await asyncio.wait_for(self._raw.recv(), PATIENCE)))
 
-    def request(self, about: Correlation | None = None, task: str | None = None, **custom: Any) -> bytes:
-        payload = WorkRequest(task_id=task or self.task, work_type="run_playbook", parameters={"n": 1})
-        return self.hub.send_request(
-            payload,
-            self.stamp(),
-            about or self.about,
-            from_agent="orchestrator",
-            to_agent="infra",
-            custom=custom or None,
-        )
+    async def hear(self) -> dict[str, Any]:
+        """The next delivery; nothing is acknowledged."""
+        while not self._kept:
+            frame = await self._frame()
+            if "delivery_id" in frame.get("x_custom_fields", {}):
+                self._kept.append(frame)
+        return self._kept.pop(0)
 
-    def status(self, status: Any = "running", percent: int = 10) -> bytes:
-        payload = WorkStatus(task_id=self.task, status=status, progress_percent=percent)
-        return self.agent.send_status(self.about.request_id, payload, self.stamp())
+    async def said(self, message: Any) -> dict[str, Any]:
+        """The answer to a message: `{"accepted": […]}` or an error; deliveries in between are kept for `hear`."""
+        await self.send(message)
+        while "delivery_id" in (frame := await self._frame()).get("x_custom_fields", {}):
+            self._kept.append(frame)
+        return frame
 
-    def result(self, exit_code: int = 0) -> bytes:
-        payload = WorkResult(
-            task_id=self.task,
-            status="failed" if exit_code else "success",
-            exit_code=exit_code,
-            output="done",
-        )
-        return self.agent.send_result(self.about.request_id, payload, self.stamp())
+    async def tells(self, message: dict[str, Any]) -> None:
+        """Send a message that the hub accepts."""
+        assert await self.said(message) == {"accepted": [message["message_id"]]}
+
+    async def refused(self, message: Any) -> dict[str, Any]:
+        """Send a message that the hub refuses: the payload of its error."""
+        answer = await self.said(message)
+        assert answer.get("type") == "error", answer
+        return dict(answer["payload"])
+
+    async def acks(self, message: dict[str, Any]) -> int:
+        """Acknowledge a delivery over HTTP: how many the hub still waited for."""
+        ids = {"delivery_ids": [message["x_custom_fields"]["delivery_id"]]}
+        answer = await self._hub.http.post("/api/agent/ack", json=ids, headers=self._bearer)
+        return int(answer.json()["acknowledged"])
 
 
 @pytest.fixture
-def link() -> Link:
-    """Two fresh ends."""
-    return Link()
+async def hub(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with playing(tmp_path) as stage:
+        yield stage
+
+
+Join = Callable[..., Any]
+
+
+@pytest.fixture
+async def join(hub: Stage) -> AsyncIterator[Join]:
+    """`await join("infra")`: an agent that is added and connected."""
+    async with AsyncExitStack() as held:
+
+        async def make(id: str) -> Socket:
+            token = await hub.add(id, "chiffon")
+            url = f"{hub.ws}/api/agent/ws?receipts=1"
+            headers = {"authorization": f"Bearer {token}"}
+            opening = websockets.connect(url, additional_headers=headers, proxy=None, max_size=None, max_queue=None)
+            return Socket(hub, token, await held.enter_async_context(opening))
+
+        yield make
+
+
+@pytest.fixture
+async def boss(join: Join) -> Socket:
+    socket: Socket = await join("orchestrator")
+    return socket
+
+
+@pytest.fixture
+async def infra(join: Join) -> Socket:
+    socket: Socket = await join("infra")
+    return socket
+
+
+@pytest.fixture
+async def work(boss: Socket, infra: Socket) -> dict[str, Any]:
+    """A request of `boss` that `infra` has in hand."""
+    await boss.tells(chiffon.work_request())
+    return await infra.hear()

@@ -1,4 +1,4 @@
-"""Hostile input on a chiffon link: each attack is refused by name, and the link serves the next message."""
+"""Hostile input: the codec refuses each attack by name, and the hub's connection serves the next message."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.support import chiffon
 
-from dragoman.protocols.chiffon.connection import Connection
-from dragoman.protocols.chiffon.events import Invalid, RequestReceived
-from dragoman.wire import Role, Stage
+from dragoman.protocols.chiffon import codec
+from dragoman.protocols.chiffon.errors import InvalidMessage
+from dragoman.wire import Stage
 
 HALF_A_MILLION = 500_000
 ATTACKS = {
@@ -39,31 +40,34 @@ ATTACKS = {
 }
 
 
+def refusal(data: bytes) -> InvalidMessage:
+    with pytest.raises(InvalidMessage) as caught:
+        codec.decode(data)
+    return caught.value
+
+
 @pytest.mark.requirement("all-D3")
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_refused_and_the_link_serves_on(name: str, examples: dict[str, Any]) -> None:
+def test_an_attack_is_refused_by_name(name: str) -> None:
     data, stage = ATTACKS[name]
-    agent = Connection(Role.AGENT)
-    [event] = agent.receive(data)
-    assert isinstance(event, Invalid)
-    assert (event.stage, event.answer.error_code) == (stage, 5003)
-    [event] = agent.receive(json.dumps(examples["envelope"]).encode())
-    assert isinstance(event, RequestReceived)
+    refused = refusal(data)
+    assert (refused.stage, refused.answer.error_code) == (stage, 5003)
+
+
+@pytest.mark.requirement("all-D3")
+async def test_the_hub_refuses_every_attack_and_the_connection_serves_on(infra: Any, work: Any) -> None:
+    for percent, (data, _) in enumerate(ATTACKS.values()):
+        assert (await infra.refused(data))["error_code"] == 5003
+        await infra.tells(chiffon.work_status(work, percent))
 
 
 @pytest.mark.requirement("all-D3")
 def test_a_refusal_names_the_field() -> None:
-    [event] = Connection(Role.HUB).receive(b'{"payload":{"parameters":[{"a":1,"a":2}]}}')
-    assert isinstance(event, Invalid)
-    assert event.field == "payload.parameters[0].a"
+    assert refusal(b'{"payload":{"parameters":[{"a":1,"a":2}]}}').field == "payload.parameters[0].a"
 
 
 @pytest.mark.requirement("all-D2")
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_a_time_that_no_calendar_has_in_utc_is_refused(moment: str, examples: dict[str, Any]) -> None:
-    agent = Connection(Role.AGENT)
-    [event] = agent.receive(json.dumps({**examples["envelope"], "timestamp": moment}).encode())
-    assert isinstance(event, Invalid)
-    assert (event.stage, event.field) == (Stage.MEANING, "timestamp")
-    [event] = agent.receive(json.dumps(examples["envelope"]).encode())
-    assert isinstance(event, RequestReceived)
+    refused = refusal(json.dumps({**examples["envelope"], "timestamp": moment}).encode())
+    assert (refused.stage, refused.field) == (Stage.MEANING, "timestamp")

@@ -6,15 +6,16 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.bridge.players.stage import Stage
+from tests.support import chiffon
 
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.chunks import BLOCK, LARGEST_OUTPUT, Block, ChunkError, Label, Reassembly
 from dragoman.protocols.chiffon.errors import InvalidMessage
-from dragoman.protocols.chiffon.events import Invalid, ResultReceived
-from dragoman.protocols.chiffon.state import State
 from dragoman.protocols.chiffon.types import Step, WorkResult, WorkStatus
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
@@ -147,29 +148,24 @@ def test_a_sender_of_tiny_blocks_is_stopped() -> None:
 
 
 @pytest.mark.requirement("chiffon-D4")
-def test_a_split_result_ends_the_exchange_with_its_last_block(link: Any) -> None:
-    link.agent.receive(link.request())
-    whole = WorkResult(task_id=link.task, status="success", exit_code=0, output="é" * LARGEST_OUTPUT)
-    frames = [link.agent.send_result(link.about.request_id, part, link.stamp()) for part in chunks.split_result(whole)]
+async def test_a_split_result_ends_the_task_with_its_last_block(
+    hub: Stage, boss: Any, infra: Any, work: dict[str, Any]
+) -> None:
+    whole = WorkResult(task_id=chiffon.task_of(work), status="success", exit_code=0, output="é" * LARGEST_OUTPUT)
+    parts = [msgspec.to_builtins(part) for part in chunks.split_result(whole)]
+    for part in parts:
+        assert (await hub.task(chiffon.task_of(work)))["status"] in ("assigned", "running")
+        await infra.tells(chiffon.envelope("work_result", part, work))
+    task = await hub.task(chiffon.task_of(work))
+    assert (task["status"], task["output"]) == ("completed", whole.output)
     value = Reassembly()
-    for frame in frames:
-        [event] = link.hub.receive(frame)
-        assert isinstance(event, ResultReceived)
-        assert event.last is (frame is frames[-1])
-        payload = event.message.payload
-        assert payload.output_chunk is not None
-        value = value.feed(block(payload.output_chunk, payload.output))
-    assert value.complete
+    for _ in parts:
+        payload = (await boss.hear())["payload"]
+        value = value.feed(block(payload["output_chunk"], payload["output"]))
     assert value.finish() == whole.output
-    assert link.hub.state(link.about.request_id) is State.DONE
-    assert [type(event) for event in link.hub.receive(frames[0])] == [ResultReceived]
 
 
 @pytest.mark.requirement("chiffon-D4")
-def test_a_results_block_must_say_the_total(link: Any) -> None:
-    link.agent.receive(link.request())
-    payload = {"task_id": link.task, "status": "success", "exit_code": 0, "output": "ab"}
-    frame = codec.reissue(link.result(), {"payload": {**payload, "output_chunk": "bytes 0-2"}})
-    [event] = link.hub.receive(frame)
-    assert isinstance(event, Invalid)
-    assert event.field == "payload.output_chunk"
+async def test_a_results_block_must_say_the_total(infra: Any, work: dict[str, Any]) -> None:
+    refused = await infra.refused(chiffon.work_result(work, "ab", payload={"output_chunk": "bytes 0-2"}))
+    assert refused["error_context"]["field_name"] == "payload.output_chunk"

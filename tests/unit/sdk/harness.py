@@ -1,4 +1,4 @@
-"""A world with a clock of its own, and a hub that is nothing but chiffon's HUB role at the end of a pipe.
+"""A world with a clock of its own, and a hub that is nothing but chiffon's codec at the end of a pipe.
 
 Nothing here sleeps: the clock is moved by hand (`runtime.advance`), and a test waits for what the agent says
 (`hub.next`), never longer than `PATIENCE` real seconds.
@@ -16,15 +16,6 @@ from typing import Any
 
 from dragoman import Agent
 from dragoman.protocols.chiffon import codec
-from dragoman.protocols.chiffon.connection import Connection
-from dragoman.protocols.chiffon.events import (
-    AckReceived,
-    ErrorReceived,
-    Invalid,
-    RequestReceived,
-    ResultReceived,
-    StatusReceived,
-)
 from dragoman.protocols.chiffon.types import (
     Correlation,
     Envelope,
@@ -39,7 +30,6 @@ from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.links import Link, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
-from dragoman.wire.role import Role
 
 PATIENCE = 60.0
 
@@ -101,8 +91,8 @@ class FakePipe:
     def __init__(self, hub: FakeHub) -> None:
         self._hub = hub
         self._arrivals: asyncio.Queue[Sequence[Frame | Accepted] | None] = asyncio.Queue()
-        self.connection = Connection(Role.HUB, receipts=True)
         self.is_quiet = False
+        self.ended: set[str] = set()
 
     async def open(self, registration: bytes | None) -> bytes:
         self._hub.dialled += 1
@@ -165,16 +155,15 @@ class FakeHub:
     # --- what the agent says ---
 
     def hear(self, pipe: FakePipe, frame: bytes) -> None:
-        for event in pipe.connection.receive(frame):
-            assert not isinstance(event, Invalid), event
-            if isinstance(event, AckReceived):
-                self.acked.extend(event.delivery_ids)
-                continue
-            assert isinstance(event, StatusReceived | ResultReceived | ErrorReceived | RequestReceived)
-            self.said.append(event.message)
-            self._news.put_nowait(event.message)
-            if self.accepts:
-                pipe.deliver(Accepted((event.message.message_id,)))
+        message = codec.decode(frame)
+        if message.type == "work_status":
+            assert message.request_id not in pipe.ended, "a status came after the result"
+        elif message.type == "work_result":
+            pipe.ended.add(message.request_id)
+        self.said.append(message)
+        self._news.put_nowait(message)
+        if self.accepts:
+            pipe.deliver(Accepted((message.message_id,)))
 
     async def next(self, type: str | None = None) -> Envelope[Any]:
         """The next message of the agent, of this type: earlier ones of other types are passed over."""
@@ -215,10 +204,9 @@ class FakeHub:
 
     def say(self, envelope: Envelope[Any]) -> None:
         assert self.pipe is not None
-        if isinstance(envelope.payload, WorkRequest):
-            self.pipe.deliver(Frame(self.pipe.connection.send(envelope)))
-        else:  # pause and resume are conventions of ours, which the exchange's table does not know
-            self.pipe.deliver(Frame(codec.encode(envelope)))
+        if envelope.type == "work_request":
+            self.pipe.ended.discard(envelope.request_id)
+        self.pipe.deliver(Frame(codec.encode(envelope)))
 
     def control(self, request: Envelope[WorkRequest], payload: Payload, **custom: Any) -> str:
         delivery_id = self.runtime.mint()

@@ -24,6 +24,7 @@ def counting(agent: Agent) -> list[int]:
     return runs
 
 
+@pytest.mark.requirement("CH-IDM-1", "CH-IDM-2", "all-D5")
 async def test_the_same_request_twice_is_one_run_and_the_same_result_twice(agent: Agent, hub: FakeHub) -> None:
     runs = counting(agent)
     async with Running(agent, hub):
@@ -35,6 +36,7 @@ async def test_the_same_request_twice_is_one_run_and_the_same_result_twice(agent
     assert one == two
 
 
+@pytest.mark.requirement("CH-IDM-2")
 async def test_a_repetition_joins_the_run_under_way_and_gets_a_sign_of_life(agent: Agent, hub: FakeHub) -> None:
     gate = asyncio.Event()
     runs = []
@@ -58,6 +60,7 @@ async def test_a_repetition_joins_the_run_under_way_and_gets_a_sign_of_life(agen
     assert (len(runs), hub.count("work_result")) == (1, 1)
 
 
+@pytest.mark.requirement("all-D5")
 async def test_one_request_id_with_two_contents_is_declined(agent: Agent, hub: FakeHub) -> None:
     runs = counting(agent)
     async with Running(agent, hub):
@@ -69,6 +72,7 @@ async def test_one_request_id_with_two_contents_is_declined(agent: Agent, hub: F
     assert runs == [1]
 
 
+@pytest.mark.requirement("all-D5")
 async def test_an_error_is_not_remembered(agent: Agent, hub: FakeHub) -> None:
     counting(agent)
     async with Running(agent, hub):
@@ -254,6 +258,7 @@ async def test_what_was_said_and_never_reached_the_hub_is_in_the_result_after_a_
     assert (again.payload.output, again.x_custom_fields.get("result")) == ("one two", result)
 
 
+@pytest.mark.requirement("CH-IDM-1", "all-D5")
 async def test_results_are_remembered_for_a_day(runtime: FakeRuntime, hub: FakeHub, tmp_path: Path) -> None:
     agent = restarted(runtime, tmp_path)
     runs = counting(agent)

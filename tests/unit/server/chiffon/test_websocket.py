@@ -125,6 +125,7 @@ async def test_receipts_go_only_to_who_asked_for_them(connect: Connect, hub: Any
         assert (await heard(socket, kit))["type"] == "error"  # and nothing before it
 
 
+@pytest.mark.requirement("CH-WS-4")
 async def test_beyond_its_bound_a_sender_is_read_no_further(opened: Any, connect: Connect, hub: Any, kit: Any) -> None:
     hub.held = []
     frame = json.dumps(kit.message("work_status", step={"number": 1, "name": "x", "output": "y" * 50_000}))
