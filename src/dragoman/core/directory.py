@@ -20,7 +20,7 @@ from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.state import Entity, Registry
 from dragoman.core.model.tally import MOST_SENDERS, Allowance, Tally, rates_of
 from dragoman.core.model.tally import Key as TallyKey
-from dragoman.core.ports import PASSED, Recovered
+from dragoman.core.ports import PASSED, USED, Recovered
 
 MINUTES = 20_000
 """Of so many the empty ones are looked for; then of twice as many as were left."""
@@ -46,6 +46,8 @@ class Directory:
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
         self.passed: dict[str, str] = dict(recovered.passed)
+        self.used: dict[int, int] = dict(recovered.used)
+        """Message ids that were used, and for what content, the oldest first."""
         self.minutes: dict[Key, Minute] = {}
         self._many_minutes = MINUTES
         self.audit_seq = recovered.audit_seq
@@ -129,6 +131,12 @@ class Directory:
         if len(self.passed) > PASSED:
             for id in list(islice(self.passed, PASSED // 8)):
                 del self.passed[id]
+
+    def note_used(self, messages: dict[int, int]) -> None:
+        self.used.update(messages)
+        if len(self.used) > USED + USED // 8:
+            for id in list(islice(self.used, USED // 8)):
+                del self.used[id]
 
     def note_minutes(self, minutes: dict[Key, Minute], now: Instant) -> None:
         """How often somebody asked; minutes that ran empty are forgotten."""

@@ -236,6 +236,8 @@ def decide(work: Work, command: Command) -> Outcome:
         check(work, command)
         if command.principal in work.directory.conversing and type(command) not in NO_SIGN:
             status.heard(work, command.principal)
+        if command.message is not None:
+            replay.one_content(work, *command.message)
         if command.seen is not None:
             replay.first_time(work, command)
         if command.sealed_by is not None:

@@ -46,13 +46,19 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     audit: Sequence[AuditRecord] = ()
     forget: int = 0
     """Rows of the log of the shared state (`Changed`) up to this number may be forgotten, some at every commit."""
+    used: Mapping[int, int] = {}
+    """Message ids that stand for one content from now on, and that content: two numbers of 64 bits (`policy.replay`).
+    The store keeps at least the last `USED` of them."""
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.changed or self.removed or self.audit)
+        return bool(self.added or self.changed or self.removed or self.audit or self.used)
 
 
 PASSED = 100_000
 """How many letters that left at most once are remembered."""
+
+USED = 100_000
+"""How many message ids are remembered with the content that they stand for."""
 
 
 class StoreFailed(Exception):
@@ -110,6 +116,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What each principal has lying here that is not done with."""
     passed: Mapping[str, str] = {}
     """The last letters that were noted (`Store.note`), the oldest first."""
+    used: Mapping[int, int] = {}
+    """The last message ids that were used (`Changes.used`), the oldest first."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):

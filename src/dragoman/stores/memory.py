@@ -39,7 +39,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, 
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
-from dragoman.core.ports import PASSED, Changes, Due, Recovered, StoreFailed, TaskFilter
+from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.stores.paging import cursor_of, task_cursor
 
 AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
@@ -68,6 +68,7 @@ class MemoryStore:
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._audit: dict[int, AuditRecord] = {}
         self._passed: dict[str, str] = {}
+        self._used: dict[int, int] = {}
         self._in_unit = False
         self._failure: StoreFailed | None = None
         self._fails_after = False
@@ -86,6 +87,7 @@ class MemoryStore:
         twin._requests = dict(self._requests)
         twin._audit = dict(self._audit)
         twin._passed = dict(self._passed)
+        twin._used = dict(self._used)
         return twin
 
     def rows(self, table: type[AnyRow]) -> list[AnyRow]:
@@ -120,6 +122,7 @@ class MemoryStore:
                 }.difference(self._tables[Agent])
             ),
             passed=dict(self._passed),
+            used=dict(self._used),
             holdings=self._holdings(),
         )
 
@@ -184,6 +187,9 @@ class MemoryStore:
             if isinstance(row, Task):
                 self._requests[row.origin.principal, row.origin.request_id] = row.id
         self._audit.update((record.seq, record) for record in changes.audit)
+        self._used.update(changes.used)
+        for id in list(islice(self._used, max(0, len(self._used) - USED))):
+            del self._used[id]
         if changes.forget:
             log = self._tables[Changed]
             for cursor in sorted(row.cursor for row in log.values() if row.cursor <= changes.forget)[:FORGOTTEN]:

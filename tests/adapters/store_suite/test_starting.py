@@ -125,6 +125,20 @@ async def test_letters_that_were_noted_are_known_after_a_stop(kind: str, tmp_pat
     assert list(passed.items()) == [(letter * 32, said * 32) for letter, said in ("ab", "cd", "ef")]
 
 
+@every_store
+async def test_message_ids_that_were_used_are_known_after_a_stop(kind: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    assert (await store.open()).used == {}
+    for used in ({7: 1, (1 << 64) - 1: 2}, {3: (1 << 64) - 1}):
+        async with store.unit() as unit:
+            await unit.commit(Changes(used=used))
+    await store.close()
+    again = store.fork() if isinstance(store, MemoryStore) else KINDS[kind](tmp_path)
+    used = (await again.open()).used
+    await again.close()
+    assert list(used.items()) == [(7, 1), ((1 << 64) - 1, 2), (3, (1 << 64) - 1)]
+
+
 async def test_an_empty_store_begins_with_nothing(store: Store) -> None:
     async with asyncio.timeout(PATIENCE):
         assert (await store.due(Instant(1), 5)).next_at is None

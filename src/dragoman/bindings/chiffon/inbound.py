@@ -21,6 +21,7 @@ from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProg
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
+from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.chiffon import chunks, codec
@@ -146,12 +147,14 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         body["hints"] = said["hints"]
     if beyond := _beyond(tree, custom):
         body["beyond"] = beyond
+    digest = _digest(("work_request", message.to_agent, pinned, said, *_terms(custom)))
     return Submit(
         principal=agent.id,
         protocol=PROTOCOL,
         protocol_version=message.protocol_version,
+        message=marks_of(agent.id, message.message_id, message.request_id, digest),
         request_id=message.request_id,
-        digest=_digest(("work_request", message.to_agent, pinned, said, *_terms(custom))),
+        digest=digest,
         type=work.work_type,
         task_id=TaskId(work.task_id),
         body=_encode(body),
@@ -224,13 +227,15 @@ def _status(
         body.setdefault("message", ask.question)  # whoever waits for the task is to know what for
     elif paused:
         ask = Ask(question=_waits_for(agent, step), implied=True)
+    digest = _mark(tree)
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
+        message=marks_of(agent.id, message.message_id, digest),
         task_id=TaskId(status.task_id),
         message_id=message.message_id,
         request_id=message.request_id,
-        digest=_mark(tree),
+        digest=digest,
         body=_encode(body),
         raw=raw,
         percent=status.progress_percent,
@@ -294,11 +299,13 @@ def _result(
             message=_reason(result.output) or f"the work failed with exit code {result.exit_code}",
             facts={"exit_code": result.exit_code},
         )
+    digest = _digest(("work_result", said))
     return Finish(
         principal=agent.id,
         protocol=PROTOCOL,
+        message=marks_of(agent.id, message.message_id, digest),
         task_id=TaskId(result.task_id),
-        digest=_digest(("work_result", said)),
+        digest=digest,
         message_id=message.message_id,
         request_id=message.request_id,
         body=_encode(body),
@@ -326,13 +333,15 @@ def _piece(
         "chunk": (span.start, span.end, span.total),
         "stream": RESULT_STREAM,
     }
+    digest = _mark({"payload": said})
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
+        message=marks_of(agent.id, message.message_id, digest),
         task_id=TaskId(result.task_id),
         message_id=message.message_id,
         request_id=message.request_id,
-        digest=_mark({"payload": said}),
+        digest=digest,
         body=_encode(body),
         raw=raw,
         percent=100,
@@ -344,14 +353,16 @@ def _piece(
 
 def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: bytes) -> ReportFault:
     fault = fault_in(error)
+    digest = _digest(("error", message.request_id, fault))
     return ReportFault(
         principal=agent.id,
         protocol=PROTOCOL,
+        message=marks_of(agent.id, message.message_id, digest),
         fault=fault,
         task_id=task_id_in(message.x_custom_fields, "task_id"),
         request_id=message.request_id,
         message_id=message.message_id,
-        digest=_digest(("error", message.request_id, fault)),
+        digest=digest,
         body=_encode({"fault": fault}),
         raw=raw,
     )

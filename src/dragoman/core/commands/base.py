@@ -23,6 +23,9 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     protocol: str | None = None
     seen: str | None = None
     """The id of the message that asks it, where that counts once and is refused when it comes again."""
+    message: tuple[int, int] | None = None
+    """The message that asks it and its content, as `policy.replay.marks_of` has them, where an id stands for one
+    content: the same message may come again, another one under its id is refused."""
     sealed_by: str | None = None
     """The key and nonce under which it was sealed, where the hub opened it: they count once, whatever message has
     them."""

@@ -1,7 +1,12 @@
-"""A message counts once (a2acp-D15), and the store knows which did: a restart forgets nothing.
+"""What a message id was used for, and the store knows: a restart forgets nothing.
 
-A task knows the request that asked for it (`Claims`), so that request is no row of its own; `submit`, which asks for
-those claims in any case, refuses it when it comes again. Every other message is a row (`Heard`).
+A message of a2acp counts once (a2acp-D15). A task knows the request that asked for it (`Claims`), so that request is no
+row of its own; `submit`, which asks for those claims in any case, refuses it when it comes again. Every other message
+is a row (`Heard`).
+
+A message of chiffon may come again, and only other content under its id is refused (all-D5). Nearly all of the hub's
+messages are such, so they are no rows: the hub has the last `ports.USED` of them in memory, and the store keeps them
+with the commit that accepted them (ADR 40).
 """
 
 from __future__ import annotations
@@ -34,6 +39,25 @@ def first_time(work: Work, command: Command) -> None:
         raise replayed()
     if not its_own_claim:
         remember(work, id)
+
+
+def marks_of(sender: str, message_id: str, *content: str) -> tuple[int, int]:
+    """What is remembered of a message that may come again: 64 bits for its sender and id, 64 for its content."""
+    return _short(f"{sender}\n{message_id}"), _short("\n".join(content))
+
+
+def _short(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def one_content(work: Work, id: int, content: int) -> None:
+    """Refuses other content under an id that was used before; from now on the id stands for this content."""
+    known = work.used(id)
+    if known is None:
+        work.note_used(id, content)
+    elif known != content:
+        message = "this message_id was used before with other content; use a new message_id for a new message"
+        raise refuse(Kind.MISMATCH, message, field="message_id")
 
 
 def sealed_once(work: Work, seal: str) -> None:

@@ -99,6 +99,7 @@ class Notes:
         self._load: dict[AgentId, int] = {}
         self._backlog: dict[str, int] = {}
         self._passed: dict[str, str] = {}
+        self._used: dict[int, int] = {}
         self._minutes: dict[Key, Minute] = {}
         self.changed: Changed | None = None
         self._heard: set[AgentId] = set()

@@ -133,6 +133,11 @@ class Scene(Rows):
         """The digest of a letter that left without a row, if it is remembered."""
         return self._passed.get(id) or self.directory.passed.get(id)
 
+    def used(self, id: int) -> int | None:
+        """The content that a message id stands for, if it is remembered (`policy.replay`)."""
+        content = self._used.get(id)
+        return self.directory.used.get(id) if content is None else content
+
     @property
     def anybody_queues(self) -> bool:
         return bool(self.directory.backlog or self._backlog)

@@ -69,7 +69,7 @@ class Work(Writing):
             self.changed = Changed(cursor=cursor, at=self.now, entries=tuple(self._log))
             added.append(self.changed)
             forget = max(0, cursor - self.rules.state_log)
-        return Changes(added=added, changed=changed, removed=removed, audit=self._audit, forget=forget)
+        return Changes(added=added, changed=changed, removed=removed, audit=self._audit, forget=forget, used=self._used)
 
     @property
     def passing(self) -> Mapping[str, str]:
@@ -149,6 +149,8 @@ class Work(Writing):
                 directory.drop_link(session)
         if self._passed:
             directory.note_passed(self._passed)
+        if self._used:
+            directory.note_used(self._used)
         if self._minutes:
             directory.note_minutes(self._minutes, self.now)
         if self._allowances:

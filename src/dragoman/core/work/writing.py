@@ -96,6 +96,10 @@ class Writing(Scene):
         self._passed[id] = digest
         self._undo.append((self._passed.pop, id, ...))
 
+    def note_used(self, id: int, content: int) -> None:
+        self._used[id] = content
+        self._undo.append((self._used.pop, id, ...))
+
     def share(self, change: Change, entity: Entity | None, was: Entity | None = None) -> None:
         """Write something that agents share, and the change of it into the log. None: it is gone."""
         if entity is not None:

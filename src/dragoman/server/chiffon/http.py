@@ -181,8 +181,9 @@ def _steer(verb: str, principal: AgentId, task: TaskId, body: dict[str, Any]) ->
     protocol = "api" if principal == ADMIN else PROTOCOL
     if verb == "cancel":
         reason = body.get("reason")
-        given = {"reason": reason} if type(reason) is str and reason else {}
-        return Cancel(principal=principal, protocol=protocol, task_id=task, **given)
+        if type(reason) is str and reason:
+            return Cancel(principal=principal, protocol=protocol, task_id=task, reason=reason)
+        return Cancel(principal=principal, protocol=protocol, task_id=task)
     if verb == "pause":
         return Pause(principal=principal, protocol=protocol, task_id=task)
     return Resume(

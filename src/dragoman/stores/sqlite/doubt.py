@@ -18,7 +18,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite import answers, rows
+from dragoman.stores.sqlite import answers, rows, used
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
     Agent: ("agent", "id", rows.agent_from),
@@ -43,6 +43,9 @@ def is_there(connection: apsw.Connection, written: Changes) -> bool:
         return _kept(connection, row) is not None
     for row in written.removed:
         return _kept(connection, row) is None
+    if written.used:
+        newest_ids = connection.execute("SELECT messages FROM used ORDER BY until DESC LIMIT 1").fetchone()
+        return newest_ids is not None and newest_ids[0] == used.pack(written.used)
     return all(rows.encode(_kept(connection, row)) == rows.encode(row) for row in written.changed)
 
 

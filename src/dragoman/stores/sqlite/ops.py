@@ -21,6 +21,8 @@ ROWS = 5  # statement number, parameters of each row
 FORGET = 6  # rows of the log of the shared state up to this number: some of them
 TASKS_REMOVED = 7  # of each its number, what it depends on, its files, its contract with its id
 
+USED = 9  # message ids with the content that each stands for, packed (`used`)
+
 NOTED = 8  # letters that leave at most once, each with what it said: alone in its frame, and in no transaction
 
 # Steps of a backup, each alone in its frame: (code, …)

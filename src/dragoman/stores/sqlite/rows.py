@@ -19,7 +19,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite import ops, used
 
 encode = msgspec.json.Encoder().encode
 
@@ -84,6 +84,8 @@ def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple
                 operations.append((ops.ROWS, first + step, parameters(rows, number)))
     if changes.audit:
         operations.append((ops.AUDIT, encode(changes.audit)))
+    if changes.used:
+        operations.append((ops.USED, used.pack(changes.used)))
     if changes.forget > 0:
         operations.append((ops.FORGET, changes.forget))
     return operations

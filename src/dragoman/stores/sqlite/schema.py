@@ -164,6 +164,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE master_key (id TEXT PRIMARY KEY, given_up INTEGER) WITHOUT ROWID;
     INSERT INTO master_key (id) SELECT id FROM ({sealed.FOUND}) WHERE id IS NOT NULL;
     """,
+    # 10: the last message ids that were used, with their content (`used`); `until`: how many there were so far.
+    """
+    CREATE TABLE used (until INTEGER PRIMARY KEY, messages BLOB NOT NULL);
+    """,
 )
 
 VERSION = len(MIGRATIONS)

@@ -29,7 +29,7 @@ from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
 from dragoman.stores import personal
-from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema, sealed
+from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema, sealed, used
 from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
 from dragoman.stores.sqlite.errors import StoreRefused
@@ -103,7 +103,7 @@ class SqliteStore:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
         ring = PassedLetters(beside(str(self._path)))
         try:
-            return msgspec.structs.replace(recovered, passed=ring.read())
+            return msgspec.structs.replace(recovered, passed=ring.read(), used=used.read(self._reader))
         finally:
             ring.close()
 

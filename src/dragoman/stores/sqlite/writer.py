@@ -37,6 +37,7 @@ from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskCo
 from dragoman.stores.sqlite.errors import StoreRefused
 from dragoman.stores.sqlite.log import CAP, Log, LogIsFull
 from dragoman.stores.sqlite.passed import PassedLetters, beside
+from dragoman.stores.sqlite.used import UsedIds
 
 AT_ONCE = (1024, 1 << 20)
 """How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
@@ -79,6 +80,7 @@ class Disk:
         self.log = Log(self.connection, path, log_cap)
         self.passed = PassedLetters(beside(path))
         self.passed.read()
+        self.used = UsedIds(self.connection)
         self.copy: Copy | None = None
 
     def settle(self) -> None:
@@ -106,6 +108,7 @@ class Disk:
             connection.execute("COMMIT")
         except BaseException:
             self.updates.forget()
+            self.used.forget()
             self.remains = True
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -138,6 +141,8 @@ class Disk:
                 connection.execute(AuditColumns.NEWEST, AuditColumns.newest(operation[1]))
             case ops.TASKS_REMOVED:
                 self._remove(operation[1])
+            case ops.USED:
+                self.used.add(operation[1])
             case ops.FORGET:
                 connection.execute(ops.FORGET_CHANGES, (operation[1],))
             case unknown:

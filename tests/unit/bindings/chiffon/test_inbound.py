@@ -12,6 +12,7 @@ import pytest
 from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
+from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, Refused
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
@@ -29,6 +30,7 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
         protocol_version="1.0",
         request_id=message["request_id"],
         digest=submit.digest,
+        message=marks_of(orchestrator.id, message["message_id"], message["request_id"], submit.digest),
         type="run_playbook",
         task_id=TASK,
         body=b'{"input":{"playbook":"deploy.yml"},"hints":{"max_duration_seconds":600,"x":1}}',
@@ -180,6 +182,7 @@ def test_a_status_is_progress(envelope: Make, heard: Make, infra: Agent) -> None
         message_id=message["message_id"],
         request_id=message["request_id"],
         digest=report.digest,
+        message=marks_of(infra.id, message["message_id"], report.digest),
         body=b'{"status":"running","percent":50,"step":{"number":2,"name":"configure","total":5},"output":"3 hosts"}',
         raw=json.dumps(message).encode(),
         percent=50,
@@ -271,6 +274,7 @@ def test_a_result_finishes_the_task(envelope: Make, heard: Make, infra: Agent) -
         protocol="chiffon",
         task_id=TASK,
         digest=finish.digest,
+        message=marks_of(infra.id, message["message_id"], finish.digest),
         message_id=message["message_id"],
         request_id=message["request_id"],
         body=b'{"output":"done","exit_code":0,"result":{"url":"x"},"usage":{"cpu_time_ms":5,"x":1}}',
@@ -324,6 +328,7 @@ def test_an_error_is_a_fault_of_the_request_it_names(
         request_id=message["request_id"],
         message_id=message["message_id"],
         digest=command.digest,
+        message=marks_of(infra.id, message["message_id"], command.digest),
         body=msgspec.json.encode({"fault": fault}),
         raw=json.dumps(message).encode(),
     )
