@@ -13,14 +13,14 @@ from cyclopts import App, Parameter
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli import arguments, printing
-from dragoman.cli.conformance.cast import Cast
-from dragoman.cli.conformance.checklist import NotTried, Tried
-from dragoman.cli.conformance.coven import GrpcPort
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import LOCAL, HubLocation, Output
-from dragoman.cli.temporary_hub import temporary_hub
+from dragoman.cli.scenarios.coven import GrpcPort
+from dragoman.cli.scenarios.fake_agents import FakeAgents
+from dragoman.cli.scenarios.steps import NotTried, Outcome
+from dragoman.cli.scenarios.temporary_hub import temporary_hub
 
 app = App(name="conformance", help="Try the protocols' clauses: hub, agent.")
 
@@ -45,8 +45,8 @@ def hub(
     """Try clauses of the protocols against a running hub: agents are let in, speak by hand, and are put out again."""
     with ExitStack() as after:
         found, data = _hub(fresh, location, after)
-        cast = after.enter_context(Cast(found))
-        return _report(_hub_checks(cast, protocols or ALL, _grpc(found, data)), output, "the hub")
+        fakes = after.enter_context(FakeAgents(found))
+        return _report(_hub_checks(fakes, protocols or ALL, _grpc(found, data)), output, "the hub")
 
 
 @app.command(usage="Usage: dragoman conformance agent [OPTIONS] -- CMD ARG...")
@@ -66,7 +66,7 @@ def agent(
     One that speaks forge is run by the hub, over its standard streams. Any other is started here, and finds the hub by
     DRAGOMAN_URL, DRAGOMAN_TOKEN and DRAGOMAN_AGENT_ID in its environment.
     """
-    from dragoman.cli.conformance import agents
+    from dragoman.cli.scenarios import agent_checks
 
     if not command:
         raise CommandError(
@@ -74,17 +74,17 @@ def agent(
         )
     with ExitStack() as after:
         found, data = _hub(fresh, location, after)
-        cast = after.enter_context(Cast(found))
+        fakes = after.enter_context(FakeAgents(found))
         try:
-            scene = agents.Scene(
-                cast, protocol, command, work, arguments.read(tuple(input or ())),
+            scenario = agent_checks.Scenario(
+                fakes, protocol, command, work, arguments.read(tuple(input or ())),
                 id=id, address=_address(found, protocol, data), patience=patience,
             )  # fmt: skip
         except OSError as error:
             raise CommandError(Exit.USAGE, f"{line(command[0])} cannot be started: {error.strerror}") from None
-        after.callback(scene.close)
-        tried = (one._replace(protocol=protocol) for one in agents.checks.tried(scene))
-        return _report(tried, output, "the agent")
+        after.callback(scenario.close)
+        run = (one._replace(protocol=protocol) for one in agent_checks.checks.run(scenario))
+        return _report(run, output, "the agent")
 
 
 def _hub(fresh: bool, location: HubLocation, after: ExitStack) -> tuple[Hub, Path]:
@@ -119,28 +119,28 @@ def _address(hub: Hub, protocol: str, data: Path) -> str:
     return f"coven{'' if grpc.certificate is None else 's'}://{grpc.address}"
 
 
-def _hub_checks(cast: Cast, protocols: Iterable[str], grpc: GrpcPort | None) -> Iterator[Tried]:
+def _hub_checks(fakes: FakeAgents, protocols: Iterable[str], grpc: GrpcPort | None) -> Iterator[Outcome]:
     for protocol in protocols:
-        module: Any = importlib.import_module(f"dragoman.cli.conformance.{protocol}")
+        module: Any = importlib.import_module(f"dragoman.cli.scenarios.{protocol}")
         try:
-            scene = module.Scene(cast, grpc) if protocol == "coven" else module.Scene(cast)
+            scenario = module.Scenario(fakes, grpc) if protocol == "coven" else module.Scenario(fakes)
         except (NotTried, CommandError) as why:
             if isinstance(why, CommandError) and why.code in ENDS:
                 raise
             said = why.sentence if isinstance(why, CommandError) else str(why)
             good = False if isinstance(why, CommandError) else None
-            yield from (Tried(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
+            yield from (Outcome(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
             continue
         try:
-            yield from module.checks.tried(scene)
+            yield from module.checks.run(scenario)
         finally:
-            if hasattr(scene, "close"):
-                scene.close()
+            if hasattr(scenario, "close"):
+                scenario.close()
 
 
-def _report(tried: Iterable[Tried], output: Output, whom: str) -> int:
-    found: list[Tried] = []
-    for one in tried:
+def _report(run: Iterable[Outcome], output: Output, whom: str) -> int:
+    found: list[Outcome] = []
+    for one in run:
         found.append(one)
         if output == "table":
             _show(one, found)
@@ -159,7 +159,7 @@ def _report(tried: Iterable[Tried], output: Output, whom: str) -> int:
     return Exit.FAILED if bad else Exit.OK
 
 
-def _show(one: Tried, before: list[Tried]) -> None:
+def _show(one: Outcome, before: list[Outcome]) -> None:
     if len(before) == 1 or before[-2].protocol != one.protocol:
         print(one.protocol)
     print(f"  {printing.mark(one.good, sys.stdout)} {one.id.ljust(12)}  {line(one.says)}", flush=True)

@@ -1,4 +1,4 @@
-"""Forge over WebSocket: `boss` submits, `hand` works."""
+"""Forge over WebSocket: `caller` submits, `worker` works."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, now
-from dragoman.cli.conformance.checklist import Checklist, Unmet, expect
+from dragoman.cli.scenarios.fake_agents import PATIENCE, FakeAgent, FakeAgents, now
+from dragoman.cli.scenarios.steps import Checks, Unmet, expect
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-checks: Checklist[Scene] = Checklist("forge")
+checks: Checks[Scenario] = Checks("forge")
 
 
-class Link:
+class Connection:
     """One WebSocket, and what came over it.
 
     It has a loop of its own, which runs while somebody waits. The library's client without one reads in a second
     thread, and Python's TLS loses what is written meanwhile: one handshake in hundreds was never heard.
     """
 
-    def __init__(self, player: Player) -> None:
-        self.player = player
-        self._heard: list[dict[str, Any]] = []
+    def __init__(self, agent: FakeAgent) -> None:
+        self.agent = agent
+        self._received: list[dict[str, Any]] = []
         self._loop = asyncio.Runner()
         self._socket = self._loop.run(self._open())
 
     async def _open(self) -> ClientConnection:
         from websockets.asyncio.client import connect
 
-        hub = self.player.hub
+        hub = self.agent.hub
         return await connect(
             f"ws{hub.url.removeprefix('http')}/forge/ws",
             ssl=hub.tls(),
             subprotocols=["forge.v1.json"],  # type: ignore[list-item]
-            additional_headers={"Authorization": f"Bearer {self.player.token}"},
+            additional_headers={"Authorization": f"Bearer {self.agent.token}"},
             open_timeout=PATIENCE,
         )
 
-    def say(self, kind: str, payload: Any, id: str | None = None) -> str:
+    def send(self, kind: str, payload: Any, id: str | None = None) -> str:
         id = id or str(uuid.uuid4())
         self.text(json.dumps({"type": kind, "id": id, "timestamp": now(), "payload": payload}))
         return id
@@ -51,17 +51,17 @@ class Link:
     def text(self, line: str) -> None:
         self._loop.run(self._socket.send(line))
 
-    def hear(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+    def receive(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
         while True:
-            for place, one in enumerate(self._heard):
+            for place, one in enumerate(self._received):
                 if wanted(one):
-                    return self._heard.pop(place)
+                    return self._received.pop(place)
             try:
                 said = json.loads(self._loop.run(self._next(end - time.monotonic())))
             except TimeoutError:
                 raise Unmet(f"{what} did not come within {PATIENCE:g} s") from None
-            self._heard += said if isinstance(said, list) else [said]
+            self._received += said if isinstance(said, list) else [said]
 
     async def _next(self, seconds: float) -> str | bytes:
         async with asyncio.timeout(seconds):
@@ -69,22 +69,22 @@ class Link:
 
     def ask(self, kind: str, payload: Any) -> dict[str, Any]:
         """The response to a request."""
-        id = self.say(kind, payload)
-        return self.hear(lambda one: one.get("correlationId") == id, f"the response to {kind}")
+        id = self.send(kind, payload)
+        return self.receive(lambda one: one.get("correlationId") == id, f"the response to {kind}")
 
     def close(self) -> None:
         self._loop.run(self._socket.close())
         self._loop.close()
 
 
-class Scene:
-    def __init__(self, cast: Cast) -> None:
-        self.boss, self.hand = (Link(cast.admit("forge", part)) for part in ("boss", "hand"))
+class Scenario:
+    def __init__(self, fakes: FakeAgents) -> None:
+        self.caller, self.worker = (Connection(fakes.admit("forge", part)) for part in ("caller", "worker"))
         self.task = ""
 
     def close(self) -> None:
-        self.boss.close()
-        self.hand.close()
+        self.caller.close()
+        self.worker.close()
 
 
 def good(answer: dict[str, Any]) -> dict[str, Any]:
@@ -100,64 +100,68 @@ def code(answer: dict[str, Any]) -> str:
 
 
 @checks("forge-D3", "An unknown request is INVALID_MESSAGE_TYPE; what is no message is a log line.")
-def unknown_request(scene: Scene) -> None:
-    scene.hand.text("just words")
-    expect(code(scene.hand.ask("request:dance", {})) == "INVALID_MESSAGE_TYPE", "another code")
+def unknown_request(scenario: Scenario) -> None:
+    scenario.worker.text("just words")
+    expect(code(scenario.worker.ask("request:dance", {})) == "INVALID_MESSAGE_TYPE", "another code")
 
 
 @checks("FG-MSG-1", "A message that does not fit its schema is refused, and the field named.")
-def misfit(scene: Scene) -> None:
-    answer = scene.boss.ask("request:submit-task", {"name": "without a type"})
+def misfit(scenario: Scenario) -> None:
+    answer = scenario.caller.ask("request:submit-task", {"name": "without a type"})
     expect(code(answer) != "", "no code")
     expect("type" in json.dumps(answer), "the refusal does not name the field")
 
 
 @checks("FG-QAG-2", "An agent has id, role, status, capabilities and currentTask.")
-def agents_are_told(scene: Scene) -> None:
-    told = good(scene.boss.ask("request:query-agents", {}))["agents"]
-    mine = [one for one in told if one["id"] == scene.hand.player.id]
+def agents_are_told(scenario: Scenario) -> None:
+    told = good(scenario.caller.ask("request:query-agents", {}))["agents"]
+    mine = [one for one in told if one["id"] == scenario.worker.agent.id]
     expect(mine, "an agent that is connected is not among them")
     missing = {"id", "role", "status", "capabilities"} - mine[0].keys()
     expect(not missing, f"{', '.join(sorted(missing))} is missing")
 
 
 @checks("FG-SUB-2", "The response holds the task, with its id; and the agent is told of it.")
-def submitted(scene: Scene) -> None:
-    wish = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scene.hand.player.id}
-    task = good(scene.boss.ask("request:submit-task", wish))["task"]
-    scene.task = str(task["id"])
-    told = scene.hand.hear(lambda one: one["type"] == "notify:task-assigned", "notify:task-assigned")
-    expect(told["payload"]["taskId"] == scene.task, "it is another task")
+def submitted(scenario: Scenario) -> None:
+    wish = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scenario.worker.agent.id}
+    task = good(scenario.caller.ask("request:submit-task", wish))["task"]
+    scenario.task = str(task["id"])
+    told = scenario.worker.receive(lambda one: one["type"] == "notify:task-assigned", "notify:task-assigned")
+    expect(told["payload"]["taskId"] == scenario.task, "it is another task")
 
 
 @checks("FG-EVT-2", "Progress is the task's progress, and its end the task's end.")
-def done(scene: Scene) -> None:
-    expect(scene.task, "there is no task")
-    scene.hand.say("event:progress", {"taskId": scene.task, "progress": 0.5, "message": "half"})
-    good(scene.hand.ask("request:update-task", {"taskId": scene.task, "status": "completed", "result": {"ok": True}}))
-    last = scene.boss.hear(
+def done(scenario: Scenario) -> None:
+    expect(scenario.task, "there is no task")
+    scenario.worker.send("event:progress", {"taskId": scenario.task, "progress": 0.5, "message": "half"})
+    good(
+        scenario.worker.ask(
+            "request:update-task", {"taskId": scenario.task, "status": "completed", "result": {"ok": True}}
+        )
+    )
+    last = scenario.caller.receive(
         lambda one: one["type"] == "notify:task-updated" and one["payload"].get("final"), "the end of the task"
     )
     expect(last["payload"]["status"] == "completed", f"it ended as {last['payload']['status']}")
 
 
 @checks("FG-GET-1", "The response holds the task, with its result once it has one.")
-def task_is_told(scene: Scene) -> None:
-    expect(scene.task, "there is no task")
-    task = good(scene.boss.ask("request:get-task", {"taskId": scene.task}))["task"]
+def task_is_told(scenario: Scenario) -> None:
+    expect(scenario.task, "there is no task")
+    task = good(scenario.caller.ask("request:get-task", {"taskId": scenario.task}))["task"]
     expect((task["status"], task.get("result")) == ("completed", {"ok": True}), f"it is {str(task)[:200]}")
 
 
 @checks("FG-SEC-2", "An agent sees only the tasks that concern it.")
-def others_tasks(scene: Scene) -> None:
-    answer = scene.hand.ask("request:get-task", {"taskId": str(uuid.uuid4())})
+def others_tasks(scenario: Scenario) -> None:
+    answer = scenario.worker.ask("request:get-task", {"taskId": str(uuid.uuid4())})
     expect(code(answer) in ("NOT_FOUND", "UNAUTHORIZED"), f"the code is {code(answer)}")
 
 
 @checks("FG-NOT-2", "An agent is told that a task was cancelled.")
-def cancelled(scene: Scene) -> None:
-    wish = {"type": "conformance", "name": "check", "payload": {}, "agent": scene.hand.player.id}
-    task = good(scene.boss.ask("request:submit-task", wish))["task"]["id"]
-    scene.hand.hear(lambda one: one["payload"].get("taskId") == task, "notify:task-assigned")
-    good(scene.boss.ask("request:cancel-task", {"taskId": task, "reason": "checked"}))
-    scene.hand.hear(lambda one: one["type"] == "notify:task-cancelled", "notify:task-cancelled")
+def cancelled(scenario: Scenario) -> None:
+    wish = {"type": "conformance", "name": "check", "payload": {}, "agent": scenario.worker.agent.id}
+    task = good(scenario.caller.ask("request:submit-task", wish))["task"]["id"]
+    scenario.worker.receive(lambda one: one["payload"].get("taskId") == task, "notify:task-assigned")
+    good(scenario.caller.ask("request:cancel-task", {"taskId": task, "reason": "checked"}))
+    scenario.worker.receive(lambda one: one["type"] == "notify:task-cancelled", "notify:task-cancelled")

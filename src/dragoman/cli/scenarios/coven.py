@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dragoman.cli.conformance.cast import PATIENCE, Cast, Player, until
-from dragoman.cli.conformance.checklist import Checklist, NotTried, Unmet, expect
+from dragoman.cli.scenarios.fake_agents import PATIENCE, FakeAgent, FakeAgents, until
+from dragoman.cli.scenarios.steps import Checks, NotTried, Unmet, expect
 
 STREAM = "/coven.CovenControl/AgentStream"
-checks: Checklist[Scene] = Checklist("coven")
+checks: Checks[Scenario] = Checks("coven")
 
 
 class Stream:
@@ -30,10 +30,10 @@ class Stream:
         )
         self._call = call(iter(self._out.get, None), metadata=metadata, timeout=3 * PATIENCE)
 
-    def say(self, **payload: Any) -> None:
+    def send(self, **payload: Any) -> None:
         self._out.put(self.pb.AgentMessage(**payload))
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """The next message of the hub; raises `grpc.RpcError` as the stream ended."""
         found = next(self._call, None)
         if found is None:
@@ -41,8 +41,8 @@ class Stream:
         return found
 
     def register(self, agent_id: str) -> Any:
-        self.say(register={"agent_id": agent_id, "name": "conformance", "capabilities": ["conformance"]})
-        heard = self.hear()
+        self.send(register={"agent_id": agent_id, "name": "conformance", "capabilities": ["conformance"]})
+        heard = self.receive()
         expect(heard.WhichOneof("payload") == "welcome", f"the first message is {heard.WhichOneof('payload')}")
         return heard.welcome
 
@@ -51,7 +51,7 @@ class Stream:
         import grpc
 
         try:
-            heard = self.hear()
+            heard = self.receive()
         except grpc.RpcError as error:
             return str(error.code().name)
         raise Unmet(f"it was answered with {heard.WhichOneof('payload')}")
@@ -80,15 +80,15 @@ def _channel(port: GrpcPort) -> Any:
     return grpc.secure_channel(port.address, grpc.ssl_channel_credentials(port.certificate.encode(), key, chain))
 
 
-class Scene:
-    def __init__(self, cast: Cast, port: GrpcPort | None) -> None:
+class Scenario:
+    def __init__(self, fakes: FakeAgents, port: GrpcPort | None) -> None:
         if port is None:
             raise NotTried("only the hub of this data directory says where its gRPC port is")
-        self.player: Player = cast.admit("coven", "agent")
-        self.hub = cast.hub
+        self.agent: FakeAgent = fakes.admit("coven", "agent")
+        self.hub = fakes.hub
         self._channel = _channel(port)
         self._open: list[Stream] = []
-        self.stream = self.open(self.player.token)
+        self.stream = self.open(self.agent.token)
 
     def open(self, token: str | None) -> Stream:
         stream = Stream(self._channel, token)
@@ -96,11 +96,11 @@ class Scene:
         return stream
 
     def submit(self) -> str:
-        wish = {"type": "conformance", "agent": self.player.id, "input": {"content": "hello"}}
+        wish = {"type": "conformance", "agent": self.agent.id, "input": {"content": "hello"}}
         return str(self.hub.post("tasks", body=wish)["id"])
 
     def work(self) -> Any:
-        heard = self.stream.hear()
+        heard = self.stream.receive()
         expect(heard.WhichOneof("payload") == "send_message", f"{heard.WhichOneof('payload')} came instead")
         return heard.send_message
 
@@ -110,8 +110,8 @@ class Scene:
         self._channel.close()
 
 
-def streams(scene: Scene, token: str | None = None) -> Iterator[Stream]:
-    stream = scene.open(token)
+def streams(scenario: Scenario, token: str | None = None) -> Iterator[Stream]:
+    stream = scenario.open(token)
     try:
         yield stream
     finally:
@@ -119,64 +119,64 @@ def streams(scene: Scene, token: str | None = None) -> Iterator[Stream]:
 
 
 @checks("CO-WEL-1", "A good registration is answered with the gateway's id and the agent's own.")
-def welcome(scene: Scene) -> None:
-    told = scene.stream.register(scene.player.id)
-    expect(told.agent_id == scene.player.id, f"the agent is called {told.agent_id}")
+def welcome(scenario: Scenario) -> None:
+    told = scenario.stream.register(scenario.agent.id)
+    expect(told.agent_id == scenario.agent.id, f"the agent is called {told.agent_id}")
     expect(told.server_id, "the gateway has no id")
 
 
 @checks("CO-REG-3", "A missing agent_id is INVALID_ARGUMENT.")
-def nameless(scene: Scene) -> None:
-    for stream in streams(scene):
-        stream.say(register={"agent_id": "", "name": "nobody"})
+def nameless(scenario: Scenario) -> None:
+    for stream in streams(scenario):
+        stream.send(register={"agent_id": "", "name": "nobody"})
         code = stream.refusal()
         expect(code == "INVALID_ARGUMENT", f"it ended with {code}")
 
 
 @checks("CO-REG-4", "A second agent of the same id is ALREADY_EXISTS.")
-def second(scene: Scene) -> None:
-    for stream in streams(scene, scene.player.token):
-        stream.say(register={"agent_id": scene.player.id, "name": "again"})
+def second(scenario: Scenario) -> None:
+    for stream in streams(scenario, scenario.agent.token):
+        stream.send(register={"agent_id": scenario.agent.id, "name": "again"})
         code = stream.refusal()
         expect(code == "ALREADY_EXISTS", f"it ended with {code}")
 
 
 @checks("coven/all-D1", "An agent that has a token must bring it.")
-def spoofed(scene: Scene) -> None:
-    for stream in streams(scene, secrets.token_hex(16)):
-        stream.say(register={"agent_id": scene.player.id, "name": "a stranger"})
+def spoofed(scenario: Scenario) -> None:
+    for stream in streams(scenario, secrets.token_hex(16)):
+        stream.send(register={"agent_id": scenario.agent.id, "name": "a stranger"})
         code = stream.refusal()
         expect(code in ("UNAUTHENTICATED", "PERMISSION_DENIED"), f"it ended with {code}")
 
 
 @checks("CO-IMP-2", "After Welcome the agent gets requests, with id, sender and content.")
-def requests(scene: Scene) -> None:
-    task = scene.submit()
-    work = scene.work()
+def requests(scenario: Scenario) -> None:
+    task = scenario.submit()
+    work = scenario.work()
     expect(work.request_id and "hello" in work.content, f"the request says {work.content!r}")
-    scene.stream.say(response={"request_id": work.request_id, "text": "half "})
-    scene.stream.say(heartbeat={"timestamp_ms": 1})
-    scene.stream.say(response={"request_id": work.request_id, "done": {"full_response": "half whole"}})
-    until(lambda: scene.hub.get("tasks", task)["status"] == "completed", "the task did not end")
-    told = scene.hub.get("tasks", task)
+    scenario.stream.send(response={"request_id": work.request_id, "text": "half "})
+    scenario.stream.send(heartbeat={"timestamp_ms": 1})
+    scenario.stream.send(response={"request_id": work.request_id, "done": {"full_response": "half whole"}})
+    until(lambda: scenario.hub.get("tasks", task)["status"] == "completed", "the task did not end")
+    told = scenario.hub.get("tasks", task)
     expect("half whole" in str(told.get("output")) + str(told.get("result")), "its answer is another")
 
 
 @checks("CO-RSP-5", "Every request ends with done or error: an error fails the task with its words.")
-def errors(scene: Scene) -> None:
-    task = scene.submit()
-    work = scene.work()
-    scene.stream.say(response={"request_id": work.request_id, "error": "no such host"})
-    until(lambda: scene.hub.get("tasks", task)["status"] == "failed", "the task did not fail")
-    expect("no such host" in str(scene.hub.get("tasks", task)["error"]), "its reason is another")
+def errors(scenario: Scenario) -> None:
+    task = scenario.submit()
+    work = scenario.work()
+    scenario.stream.send(response={"request_id": work.request_id, "error": "no such host"})
+    until(lambda: scenario.hub.get("tasks", task)["status"] == "failed", "the task did not fail")
+    expect("no such host" in str(scenario.hub.get("tasks", task)["error"]), "its reason is another")
 
 
 @checks("CO-CCY-1", "One request at a time per stream.")
-def one_at_a_time(scene: Scene) -> None:
-    tasks = [scene.submit() for _ in range(2)]
-    first = scene.work()
-    scene.stream.say(response={"request_id": first.request_id, "done": {"full_response": "1"}})
-    second = scene.work()
+def one_at_a_time(scenario: Scenario) -> None:
+    tasks = [scenario.submit() for _ in range(2)]
+    first = scenario.work()
+    scenario.stream.send(response={"request_id": first.request_id, "done": {"full_response": "1"}})
+    second = scenario.work()
     expect(second.request_id != first.request_id, "the same request came twice")
-    scene.stream.say(response={"request_id": second.request_id, "done": {"full_response": "2"}})
-    until(lambda: all(scene.hub.get("tasks", one)["status"] == "completed" for one in tasks), "they did not end")
+    scenario.stream.send(response={"request_id": second.request_id, "done": {"full_response": "2"}})
+    until(lambda: all(scenario.hub.get("tasks", one)["status"] == "completed" for one in tasks), "they did not end")

@@ -26,15 +26,15 @@ from cyclopts import Parameter
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
-from dragoman.cli.curtain import at_rest, no_dead_letters
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import LOCAL, Form, HubLocation, Output
-from dragoman.cli.temporary_hub import temporary_hub
+from dragoman.cli.scenarios.curtain import at_rest, no_dead_letters
+from dragoman.cli.scenarios.temporary_hub import temporary_hub
 
 if TYPE_CHECKING:
-    from dragoman.cli.stage import Expired, Played
+    from dragoman.cli.scenarios.stage import Expired, Played
     from dragoman.protocols.a2acp.contracts import DomainPolicy
     from dragoman.protocols.a2acp.flow import Flow, Player
     from dragoman.protocols.a2acp.types import Agent
@@ -181,7 +181,7 @@ def _perform(
     output: Form,
     file: Path,
 ) -> int:
-    from dragoman.cli.stage import Broken, Stage
+    from dragoman.cli.scenarios.stage import Broken, Stage
 
     poster = Poster(told, output)
     began = time.monotonic()

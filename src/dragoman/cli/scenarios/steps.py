@@ -25,7 +25,7 @@ class Check(NamedTuple, Generic[S]):
     run: Callable[[S], None]
 
 
-class Tried(NamedTuple):
+class Outcome(NamedTuple):
     """What became of a check: `good` is None for one that could not be tried."""
 
     protocol: str
@@ -36,7 +36,7 @@ class Tried(NamedTuple):
     seconds: float
 
 
-class Checklist(Generic[S]):
+class Checks(Generic[S]):
     """The checks of one protocol, in the order in which they are tried: later ones may build on earlier ones."""
 
     def __init__(self, protocol: str) -> None:
@@ -50,20 +50,20 @@ class Checklist(Generic[S]):
 
         return listed
 
-    def tried(self, scene: S) -> Iterator[Tried]:
-        return tried(self.protocol, self.checks, scene)
+    def run(self, scenario: S) -> Iterator[Outcome]:
+        return run(self.protocol, self.checks, scenario)
 
 
-def tried(protocol: str, checks: Sequence[Check[S]], scene: S) -> Iterator[Tried]:
+def run(protocol: str, checks: Sequence[Check[S]], scenario: S) -> Iterator[Outcome]:
     for check in checks:
         began = time.monotonic()
-        good, why = outcome(check, scene)
-        yield Tried(protocol, check.id, check.says, good, why, time.monotonic() - began)
+        good, why = outcome(check, scenario)
+        yield Outcome(protocol, check.id, check.says, good, why, time.monotonic() - began)
 
 
-def outcome(check: Check[S], scene: S) -> tuple[bool | None, str]:
+def outcome(check: Check[S], scenario: S) -> tuple[bool | None, str]:
     try:
-        check.run(scene)
+        check.run(scenario)
     except Unmet as unmet:
         return False, str(unmet)
     except NotTried as untried:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from dragoman.cli.conformance.checklist import Unmet
 from dragoman.cli.errors import CommandError
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import note
+from dragoman.cli.scenarios.steps import Unmet
 
 PATIENCE = 10.0
 """Seconds that anything may take to come."""
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
             raise Unmet(f"status {self.status}, and no JSON: {self.body[:200]!r}") from None
 
 
-class Player:
+class FakeAgent:
     """Somebody with a token at the hub."""
 
     def __init__(self, hub: Hub, id: str, token: str) -> None:
@@ -55,11 +55,11 @@ class Player:
         return self.ask("POST", path, body, **headers)
 
 
-class Mailbox:
+class Inbox:
     """What a player polls: each message is acknowledged, and stays until somebody wants it."""
 
-    def __init__(self, player: Player, messages: str, ack: str) -> None:
-        self._player = player
+    def __init__(self, agent: FakeAgent, messages: str, ack: str) -> None:
+        self._player = agent
         self._messages, self._ack = messages, ack
         self._held: list[dict[str, Any]] = []
 
@@ -91,38 +91,38 @@ class Mailbox:
             raise Unmet(f"{what} came")
 
 
-class Cast:
+class FakeAgents:
     """Lets players in; puts all of them out at the end."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self._in: list[str] = []
+        self._ids: list[str] = []
 
-    def admit(self, protocol: str, part: str, *, id: str | None = None, **more: Any) -> Player:
+    def admit(self, protocol: str, part: str, *, id: str | None = None, **more: Any) -> FakeAgent:
         id = id or f"conformance-{part}-{secrets.token_hex(4)}"
         made = self.hub.post("agents", body={"agent_id": id, "protocol": protocol, **more})
-        self._in.append(id)
-        return Player(self.hub, id, str(made["token"]))
+        self._ids.append(id)
+        return FakeAgent(self.hub, id, str(made["token"]))
 
-    def known(self, id: str) -> None:
+    def also_remove(self, id: str) -> None:
         """It came by itself, and is put out like the others."""
-        self._in.append(id)
+        self._ids.append(id)
 
-    def __enter__(self) -> Cast:
+    def __enter__(self) -> FakeAgents:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for id in self._in:
+        for id in self._ids:
             try:
                 self.hub.delete("agents", id)
             except CommandError as failure:
                 note(f"  {id} could not be put out ({failure.sentence}): dragoman agent rm {id}")
-        if self._in:
-            self._tidy(set(self._in))
+        if self._ids:
+            self._discard_dead_letters(set(self._ids))
 
-    def _tidy(self, gone: set[str]) -> None:
+    def _discard_dead_letters(self, gone: set[str]) -> None:
         """What was on its way to one of them is dead now, a moment after it left, and worth nothing to anybody."""
         try:
             for pause in (0.0, 0.1):

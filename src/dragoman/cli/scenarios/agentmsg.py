@@ -1,100 +1,105 @@
-"""Agentmsg over HTTP: `ada` asks, `bob` works and helps."""
+"""Agentmsg over HTTP: `caller` asks, `worker` works and helps."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any
 
-from dragoman.cli.conformance.cast import Answer, Cast, Mailbox, Player, now, without
-from dragoman.cli.conformance.checklist import Checklist, expect
+from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, Inbox, now, without
+from dragoman.cli.scenarios.steps import Checks, expect
 
 DOOR = "/agentmsg"
-checks: Checklist[Scene] = Checklist("agentmsg")
+checks: Checks[Scenario] = Checks("agentmsg")
 
 
-class Scene:
-    def __init__(self, cast: Cast) -> None:
-        self.ada = cast.admit("agentmsg", "ada")
-        self.bob = cast.admit("agentmsg", "bob")
-        self.mail = {one.id: Mailbox(one, f"{DOOR}/messages", f"{DOOR}/ack") for one in (self.ada, self.bob)}
+class Scenario:
+    def __init__(self, fakes: FakeAgents) -> None:
+        self.caller = fakes.admit("agentmsg", "caller")
+        self.worker = fakes.admit("agentmsg", "worker")
+        self.mail = {one.id: Inbox(one, f"{DOOR}/messages", f"{DOOR}/ack") for one in (self.caller, self.worker)}
         self.task = f"conformance {uuid.uuid4().hex[:8]}"
         self.assignment: dict[str, Any] = {}
 
 
-def message(by: Player, to: str, kind: str, payload: Any, **metadata: Any) -> dict[str, Any]:
+def message(by: FakeAgent, to: str, kind: str, payload: Any, **metadata: Any) -> dict[str, Any]:
     return {
         "id": str(uuid.uuid4()), "timestamp": now(), "from": by.id, "to": to, "type": kind, "payload": payload,
         "metadata": {"priority": "high", "retry_count": 0, "max_retries": 3, **metadata},
     }  # fmt: skip
 
 
-def send(player: Player, said: Any) -> Answer:
-    return player.post(f"{DOOR}/messages", said)
+def send(agent: FakeAgent, said: Any) -> Answer:
+    return agent.post(f"{DOOR}/messages", said)
 
 
-def taken(player: Player, said: Any) -> None:
-    answer = send(player, said)
+def taken(agent: FakeAgent, said: Any) -> None:
+    answer = send(agent, said)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
 
 
-def assigned(scene: Scene) -> dict[str, Any]:
+def assigned(scenario: Scenario) -> dict[str, Any]:
     context = {
-        "task_id": scene.task, "task_type": "conformance", "priority": "high", "metadata": {"repo": "x"},
+        "task_id": scenario.task, "task_type": "conformance", "priority": "high", "metadata": {"repo": "x"},
         "dependencies": [], "history": [],
     }  # fmt: skip
     task = {
-        "task_id": scene.task, "task_type": "conformance", "description": "look at it", "context": context,
+        "task_id": scenario.task, "task_type": "conformance", "description": "look at it", "context": context,
         "input": {"n": 1},
     }  # fmt: skip
-    return message(scene.ada, scene.bob.id, "TASK_ASSIGNMENT", {"task": task})
+    return message(scenario.caller, scenario.worker.id, "TASK_ASSIGNMENT", {"task": task})
 
 
 @checks("agentmsg/AUT", "A message without a good token is refused.")
-def bad_token(scene: Scene) -> None:
-    stranger = Player(scene.ada.hub, scene.ada.id, "0" * 32)
-    answer = send(stranger, assigned(scene))
+def bad_token(scenario: Scenario) -> None:
+    stranger = FakeAgent(scenario.caller.hub, scenario.caller.id, "0" * 32)
+    answer = send(stranger, assigned(scenario))
     expect(answer.status == 401, f"it was answered with {answer.status}")
 
 
 @checks("AM-MSG-1", "A message that lacks a field is refused, and the field named.")
-def missing_field(scene: Scene) -> None:
+def missing_field(scenario: Scenario) -> None:
     for field in ("id", "timestamp", "to", "type", "payload"):
-        answer = send(scene.ada, without(assigned(scene), field))
+        answer = send(scenario.caller, without(assigned(scenario), field))
         expect(400 <= answer.status < 500, f"without {field} it was answered with {answer.status}")
         expect(field in answer.body.decode(errors="replace"), f"the refusal does not name {field}")
 
 
 @checks("AM-TYP-1", "The document's ten types are known, and no others but ours.")
-def unknown_type(scene: Scene) -> None:
-    answer = send(scene.ada, message(scene.ada, scene.bob.id, "GOSSIP", {}))
+def unknown_type(scenario: Scenario) -> None:
+    answer = send(scenario.caller, message(scenario.caller, scenario.worker.id, "GOSSIP", {}))
     expect(400 <= answer.status < 500, f"it was answered with {answer.status}")
 
 
 @checks("AM-LNK-1", "Each end says only what it may, and only in its own name.")
-def spoofed(scene: Scene) -> None:
-    answer = send(scene.ada, {**assigned(scene), "from": scene.bob.id})
+def spoofed(scenario: Scenario) -> None:
+    answer = send(scenario.caller, {**assigned(scenario), "from": scenario.worker.id})
     expect(answer.status in (401, 403), f"it was answered with {answer.status}")
 
 
 @checks("AM-DLV-1", "A task reaches its agent, whole; the same message again is acted on once.")
-def task_arrives(scene: Scene) -> None:
-    scene.assignment = assigned(scene)
+def task_arrives(scenario: Scenario) -> None:
+    scenario.assignment = assigned(scenario)
     for _ in range(2):
-        taken(scene.ada, scene.assignment)
-    mail = scene.mail[scene.bob.id]
+        taken(scenario.caller, scenario.assignment)
+    mail = scenario.mail[scenario.worker.id]
     task = mail.next(lambda one: one["type"] == "TASK_ASSIGNMENT", "the assignment")["payload"]["task"]
-    expect((task["task_id"], task["input"]) == (scene.task, {"n": 1}), "the task is another")
+    expect((task["task_id"], task["input"]) == (scenario.task, {"n": 1}), "the task is another")
     expect(task["context"]["metadata"].get("repo") == "x", "its context did not arrive")
     mail.quiet(lambda one: one["type"] == "TASK_ASSIGNMENT", "a second assignment")
 
 
 @checks("AM-DLV-3", "The messages of one task arrive in order, and its result last.")
-def progress_and_result(scene: Scene) -> None:
+def progress_and_result(scenario: Scenario) -> None:
     for percent in (25, 50, 75):
-        taken(scene.bob, message(scene.bob, scene.ada.id, "TASK_UPDATE", {"task_id": scene.task, "progress": percent}))
-    done = {"task_id": scene.task, "result": {"ok": True}}
-    taken(scene.bob, message(scene.bob, scene.ada.id, "TASK_COMPLETE", done))
-    mail = scene.mail[scene.ada.id]
+        taken(
+            scenario.worker,
+            message(
+                scenario.worker, scenario.caller.id, "TASK_UPDATE", {"task_id": scenario.task, "progress": percent}
+            ),
+        )
+    done = {"task_id": scenario.task, "result": {"ok": True}}
+    taken(scenario.worker, message(scenario.worker, scenario.caller.id, "TASK_COMPLETE", done))
+    mail = scenario.mail[scenario.caller.id]
     heard: list[dict[str, Any]] = []
     while not heard or heard[-1]["type"] != "TASK_COMPLETE":
         heard.append(mail.next(lambda one: one["type"] in ("TASK_UPDATE", "TASK_COMPLETE"), "the result"))
@@ -104,56 +109,59 @@ def progress_and_result(scene: Scene) -> None:
 
 
 @checks("AM-MTA-3", "After ttl_ms a message is not delivered any more.")
-def outlived(scene: Scene) -> None:
-    old = {**message(scene.ada, scene.bob.id, "HELP_REQUEST", help_payload(scene), ttl_ms=1)}
+def outlived(scenario: Scenario) -> None:
+    old = {**message(scenario.caller, scenario.worker.id, "HELP_REQUEST", help_payload(scenario), ttl_ms=1)}
     old["timestamp"] = "2020-01-01T00:00:00Z"
-    answer = send(scene.ada, old)
+    answer = send(scenario.caller, old)
     expect(answer.status >= 400, f"it was answered with {answer.status}")
 
 
-def help_payload(scene: Scene) -> dict[str, Any]:
+def help_payload(scenario: Scenario) -> dict[str, Any]:
     return {
-        "requester_id": scene.ada.id, "task_id": scene.task, "help_type": "CODE_REVIEW", "urgency": "high",
+        "requester_id": scenario.caller.id, "task_id": scenario.task, "help_type": "CODE_REVIEW", "urgency": "high",
         "description": "which way?",
         "context": {"current_state": "open", "error_details": "", "attempted_solutions": []},
     }  # fmt: skip
 
 
 @checks("AM-HLP-6", "A request for help reaches whom it names, and the response returns.")
-def help_reaches(scene: Scene) -> None:
-    asked = message(scene.ada, scene.bob.id, "HELP_REQUEST", help_payload(scene))
-    taken(scene.ada, asked)
-    heard = scene.mail[scene.bob.id].next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
+def help_reaches(scenario: Scenario) -> None:
+    asked = message(scenario.caller, scenario.worker.id, "HELP_REQUEST", help_payload(scenario))
+    taken(scenario.caller, asked)
+    heard = scenario.mail[scenario.worker.id].next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
     expect(heard["payload"]["description"] == "which way?", "its words are others")
     answer = {
-        "responder_id": scene.bob.id, "request_id": heard["id"], "response_type": "DIRECT_ANSWER", "content": "left",
-        "resources": [], "follow_up_required": False, "estimated_effort": 1,
+        "responder_id": scenario.worker.id, "request_id": heard["id"], "response_type": "DIRECT_ANSWER",
+        "content": "left", "resources": [], "follow_up_required": False, "estimated_effort": 1,
     }  # fmt: skip
-    taken(scene.bob, message(scene.bob, scene.ada.id, "HELP_RESPONSE", answer, correlation_id=heard["id"]))
-    told = scene.mail[scene.ada.id].next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
+    taken(
+        scenario.worker,
+        message(scenario.worker, scenario.caller.id, "HELP_RESPONSE", answer, correlation_id=heard["id"]),
+    )
+    told = scenario.mail[scenario.caller.id].next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
     expect(told["payload"]["content"] == "left", "the response is another")
 
 
 @checks("AM-STA-4", "The registry shows what an agent said last.")
-def status_is_shown(scene: Scene) -> None:
+def status_is_shown(scenario: Scenario) -> None:
     status = {
         "state": "BUSY", "capability_level": 80, "error_rate": 0.1, "avg_response_time_ms": 5, "last_heartbeat": now(),
     }  # fmt: skip
     usage = {"tokens_used": 0, "tokens_remaining": 100, "cost_usd": 0, "cpu_usage": 1, "memory_usage": 1}
     health = {"uptime_seconds": 9, "success_rate": 1, "avg_latency_ms": 3, "error_count": 0}
     payload = {
-        "agent_id": scene.bob.id, "status": status, "current_tasks": [], "resource_usage": usage,
+        "agent_id": scenario.worker.id, "status": status, "current_tasks": [], "resource_usage": usage,
         "health_metrics": health,
     }  # fmt: skip
-    answer = send(scene.bob, message(scene.bob, "hub", "STATUS_UPDATE", payload, priority="normal"))
+    answer = send(scenario.worker, message(scenario.worker, "hub", "STATUS_UPDATE", payload, priority="normal"))
     expect(answer.status == 202, f"the status was answered with {answer.status}: {answer.body[:300]!r}")
-    told = scene.ada.get(f"{DOOR}/state/AGENT/{scene.bob.id}").json
+    told = scenario.caller.get(f"{DOOR}/state/AGENT/{scenario.worker.id}").json
     expect("BUSY" in str(told), f"the registry says {str(told)[:200]}")
 
 
 @checks("AM-SST-3", "The state can be read, whole and by entity.")
-def state_is_read(scene: Scene) -> None:
-    whole = scene.ada.get(f"{DOOR}/state")
+def state_is_read(scenario: Scenario) -> None:
+    whole = scenario.caller.get(f"{DOOR}/state")
     expect(whole.status == 200, f"status {whole.status}")
     for registry in ("task_registry", "agent_registry", "resource_allocations", "policy_state"):
         expect(registry in whole.json, f"{registry} is missing")
