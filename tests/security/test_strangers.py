@@ -9,7 +9,7 @@ import pytest
 import websockets.sync.client
 from websockets.exceptions import InvalidStatus
 
-from dragoman.core.model.tally import ADDRESS
+from dragoman.core.model.refusals import ADDRESS
 from tests.support.chiffon import Door
 from tests.support.hubproc import HubProcess, running
 

@@ -406,7 +406,7 @@ class Intake(Overview):
         if self.now() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.now()
             self._enqueue(Sweep())
-            if self._floor.tallies:
+            if self._floor.refusal_counts:
                 self._enqueue(CountRefusals())
         if self.rules.keep_finished and self.now() >= self._forget_at:
             self._forget_at = Instant(self.now() + self._forget_every)

@@ -17,9 +17,8 @@ from dragoman.core.model.agent_status import Standing, standing_of
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.ratelimit import Key, Minute
+from dragoman.core.model.refusals import MOST_SENDERS, Allowance, RefusalCount, RefusalKey, rates_of
 from dragoman.core.model.state import Entity, Registry
-from dragoman.core.model.tally import MOST_SENDERS, Allowance, Tally, rates_of
-from dragoman.core.model.tally import Key as TallyKey
 from dragoman.core.ports import PASSED, USED, Recovered
 
 MINUTES = 20_000
@@ -53,7 +52,7 @@ class Directory:
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         self.allowances: dict[str, Allowance] = {}
-        self.tallies: dict[TallyKey, Tally] = {}
+        self.refusal_counts: dict[RefusalKey, RefusalCount] = {}
         """Refusals that are counted and no records yet."""
         self.heard_at: dict[AgentId, Instant] = {}
         self.silent: set[AgentId] = set()

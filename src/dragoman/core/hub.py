@@ -74,7 +74,7 @@ from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.model.tasks import Asking, Question, Status, Task
-from dragoman.core.policy import replay
+from dragoman.core.policy import refusals, replay
 from dragoman.core.policy.chain import check, count
 from dragoman.core.routing import dispatch
 from dragoman.core.state import approval, changes, domains
@@ -110,7 +110,8 @@ def wake(work: Work, command: Wake) -> None:
 
 
 def note_refusal(work: Work, command: NoteRefusal) -> int:
-    return work.audit_refusal(
+    return refusals.record(
+        work,
         command.fault,
         principal=command.principal,
         action=command.what,
@@ -121,7 +122,7 @@ def note_refusal(work: Work, command: NoteRefusal) -> int:
 
 
 def count_refusals(work: Work, command: CountRefusals) -> int:
-    return work.record_tallies()
+    return refusals.record_counts(work)
 
 
 def note_read(work: Work, command: NoteRead) -> int | None:
@@ -248,7 +249,8 @@ def decide(work: Work, command: Command) -> Outcome:
             work.rollback()
             count(work, command)
         if command.action is not None:
-            work.audit_refusal(
+            refusals.record(
+                work,
                 refusal.fault,
                 principal=command.principal,
                 action=command.action,

@@ -1,7 +1,7 @@
 """What was refused before it became a command: kept in the audit record like everything else.
 
 The refusal is committed before it is answered. A sender that is refused again and again gets no record for each: the
-core counts them (`core.model.tally`), which costs no commit, and the log has a line for each record only.
+core counts them (`core.model.refusals`), which costs no commit, and the log has a line for each record only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from tests.support.world import World
 
 from dragoman.core.commands import Cancel, NoteRefusal
 from dragoman.core.ids import NOBODY, AgentId, TaskId
-from dragoman.core.model import tally
+from dragoman.core.model import refusals
 from dragoman.core.model.audit import AuditRecord, verify
 from dragoman.messages.faults import Fault, Kind
 
@@ -43,11 +43,11 @@ async def a_minute(world: World) -> None:
 
 async def test_a_stranger_gets_some_records_and_then_one_a_minute_with_the_count() -> None:
     world = await World().start()
-    assert await knocked(world, "192.0.2.1", 5000) == tally.ADDRESS.burst
+    assert await knocked(world, "192.0.2.1", 5000) == refusals.ADDRESS.burst
     await a_minute(world)
     found = await refused(world)
-    assert len(found) == tally.ADDRESS.burst + 1
-    said = f"{5000 - tally.ADDRESS.burst} more were refused from 192.0.2.1, the last: {STRANGE}"
+    assert len(found) == refusals.ADDRESS.burst + 1
+    said = f"{5000 - refusals.ADDRESS.burst} more were refused from 192.0.2.1, the last: {STRANGE}"
     assert (found[-1].principal, found[-1].action, found[-1].reason) == (NOBODY, "agent.message", said)
 
 
@@ -78,12 +78,12 @@ async def test_each_address_and_each_kind_is_counted_by_itself() -> None:
 async def test_very_many_addresses_have_one_allowance_together_and_bounded_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tally, "MOST_TALLIES", 50)
-    monkeypatch.setattr(tally, "ALL_STRANGERS", tally.Rate(100, tally.SECOND))
+    monkeypatch.setattr(refusals, "MOST_COUNTS", 50)
+    monkeypatch.setattr(refusals, "ALL_STRANGERS", refusals.Rate(100, refusals.SECOND))
     world = await World().start()
     outcomes = [await world.ask(knock(f"10.0.{n // 200}.{n % 200}")) for n in range(1000)]
     assert sum(outcomes) == 100
-    assert len(world.intake._floor.tallies) <= 51
+    assert len(world.intake._floor.refusal_counts) <= 51
     await a_minute(world)
     counted = [record.reason or "" for record in await refused(world) if "more were" in (record.reason or "")]
     assert sum(int(text.partition(" ")[0]) for text in counted) == 900
@@ -95,15 +95,15 @@ async def test_an_allowance_fills_up_again() -> None:
     await world.advance(31)
     assert await knocked(world, "192.0.2.1", 5) == 1
     await world.advance(3600)
-    assert await knocked(world, "192.0.2.1", 100) == tally.ADDRESS.burst
+    assert await knocked(world, "192.0.2.1", 100) == refusals.ADDRESS.burst
 
 
 async def test_an_agent_that_is_refused_for_ever_is_counted_too() -> None:
     world = await World().start()
     await world.add("boss", "orchestrator")
-    for _ in range(tally.KNOWN.burst + 70):
+    for _ in range(refusals.KNOWN.burst + 70):
         await world.refused(Cancel(principal=AgentId("boss"), task_id=TaskId("nothing")))
-    assert len(await refused(world)) == tally.KNOWN.burst
+    assert len(await refused(world)) == refusals.KNOWN.burst
     await a_minute(world)
     (*_, last) = await refused(world)
     assert (last.principal, last.action) == ("boss", "task.cancel")
@@ -122,4 +122,4 @@ async def test_counts_of_a_unit_that_was_not_committed_are_dropped_with_it() -> 
     await knocked(world, "192.0.2.1", 10)
     world.store.fail_next_commit()
     await world.refused(knock("192.0.2.1"))
-    assert await knocked(world, "192.0.2.1", 50) == tally.ADDRESS.burst - 10
+    assert await knocked(world, "192.0.2.1", 50) == refusals.ADDRESS.burst - 10

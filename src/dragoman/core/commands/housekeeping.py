@@ -121,7 +121,7 @@ class NoteRead(Command, frozen=True, gc=False, kw_only=True):
 
 class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
     """Something was refused before it became a command (no credential, malformed): keep it in the audit record.
-    Outcome: 1 if it is a record now, 0 if it was only counted (`core.model.tally`)."""
+    Outcome: 1 if it is a record now, 0 if it was only counted (`core.model.refusals`)."""
 
     principal: AgentId = ADMIN
     what: str

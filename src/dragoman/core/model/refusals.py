@@ -28,7 +28,7 @@ STRANGERS = "strangers"
 OTHERS = "others"
 """Instead of a sender, where too many are known already."""
 MOST_SENDERS = 10_000
-MOST_TALLIES = 2_000
+MOST_COUNTS = 2_000
 
 LONGEST_REASON = 1000
 
@@ -58,7 +58,7 @@ class Allowance(msgspec.Struct, frozen=True, gc=False):
         return Allowance(self.left + grown, self.at + grown * rate.every) if grown > 0 else self
 
 
-class Key(NamedTuple):
+class RefusalKey(NamedTuple):
     """What is counted together."""
 
     sender: str
@@ -66,7 +66,7 @@ class Key(NamedTuple):
     kind: Kind
 
 
-class Tally(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RefusalCount(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Refusals that are no records yet."""
 
     principal: str
@@ -98,7 +98,7 @@ def rates_of(sender: str) -> tuple[tuple[str, Rate], ...]:
     return ((sender, KNOWN),)
 
 
-def in_words(key: Key, tally: Tally) -> str:
+def in_words(key: RefusalKey, count: RefusalCount) -> str:
     """What the record of a count says."""
     where = f" from {key.sender[1:]}" if key.sender.startswith("@") else ""
-    return f"{tally.count} more were refused{where}, the last: {tally.reason[:LONGEST_REASON]}"
+    return f"{count.count} more were refused{where}, the last: {count.reason[:LONGEST_REASON]}"
