@@ -82,7 +82,6 @@ LEFT_IN_DOCUMENTS: dict[str, set[str]] = {
     "docs/adr/0040-message-ids.md": {"letter"},
     "docs/architecture.md": {"door", "letter"},
     "docs/cli.md": {"door"},
-    "docs/howto/operate.md": {"letter"},
     "docs/howto/sandbox.md": {"walls"},
     "docs/howto/testing.md": {"door"},
     "docs/reliability.md": {"door", "letter"},
