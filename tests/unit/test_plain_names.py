@@ -82,8 +82,6 @@ LEFT_IN_DOCUMENTS: dict[str, set[str]] = {
     "docs/adr/0040-message-ids.md": {"letter"},
     "docs/architecture.md": {"door", "letter"},
     "docs/cli.md": {"door"},
-    "docs/howto/sandbox.md": {"walls"},
-    "docs/howto/testing.md": {"door"},
     "docs/reliability.md": {"door", "letter"},
 }
 NOT_YET = {"scenario"}
