@@ -5,8 +5,9 @@ engine      keeps the link up and the heart beating      events        what a cl
 foreground  an agent as a program                        shared_state  the state that all agents share
 peers       what agents ask each other                   errors        what is raised; failures: by kind
 links       the port to the network                      messages      what goes over it
+services    the table of protocols                       runtime       clock, timers, ids and randomness
 address     where the hub is, and who we are             trace         the trace we are in
-runtime     clock, timers, ids and randomness            excepthook    errors that a program does not catch
+excepthook  errors that a program does not catch
 
 work          from assignment to outcome: the task runner, its journal, and the task that a handler sees
 conversation  help, handoffs and direct messages between agents; status reports

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,27 +20,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.sdk.address import Address, resolve_agent
+from dragoman.sdk.calling.backend import Backend
+from dragoman.sdk.client import Client
 from dragoman.sdk.declared import Declared, several
 from dragoman.sdk.engine import Engine
-from dragoman.sdk.errors import DragomanError, HubUnreachable, Misconfigured
+from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.excepthook import speak_plainly
-from dragoman.sdk.links import Bring, Fetch, Introduction, Link, dialler
+from dragoman.sdk.links import Bring, Introduction, Link
 from dragoman.sdk.peers import State, Urgency
 from dragoman.sdk.runtime import Runtime, SystemRuntime
+from dragoman.sdk.services import TABLE, Participant, Service, entry
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
 
 if TYPE_CHECKING:
-    from dragoman.sdk.a2acp.channel import Channel, Post
-    from dragoman.sdk.a2acp.identity import Identity
-    from dragoman.sdk.client import Client
     from dragoman.sdk.shared_state import SharedState
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
-
-FETCHING = frozenset({"chiffon", "agentmsg", "a2acp"})
-"""Protocols that say of a file only where it is."""
 
 
 class Agent(Declared):
@@ -86,24 +84,18 @@ class Agent(Declared):
         self._grace = grace
         self._runtime = runtime or SystemRuntime()
         self._through: Callable[[Link], Link] | None = None
-        self._fetch: Fetch | None = None
-        self._bring: Bring | None = None
         self._engine: Engine | None = None
         self._state: SharedState | None = None
-        self._identity: Identity | None = None
+        self._caller: Backend | None = None
 
     # --- other agents (a2acp) ---
 
     @property
     def client(self) -> Client:
         """To call other agents as this one, while it serves over a2acp: its answers come by the same link."""
-        if self._identity is None:
+        if self._caller is None:
             raise Misconfigured(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
-        from dragoman.sdk.a2acp.caller import A2acpCaller
-        from dragoman.sdk.client import Client
-
-        assert isinstance(self._identity.caller, A2acpCaller)
-        return Client(backend=self._identity.caller, runtime=self._runtime)
+        return Client(backend=self._caller, runtime=self._runtime)
 
     # --- other agents (agentmsg) ---
 
@@ -236,57 +228,46 @@ class Agent(Declared):
 
     async def _serve(self, address: Address) -> None:
         address = msgspec.structs.replace(address, instance=self._runtime.mint())
-        if address.protocol == "agentmsg":
+        row = TABLE[address.protocol]
+        if row.shares_state:
             from dragoman.sdk.shared_state import SharedState
 
             self._state = SharedState(address, self._runtime)
-        self._fetch = self._bring = None
-        if address.protocol in FETCHING:
-            from dragoman.sdk.network.files import bringer, fetcher
-
-            self._fetch, self._bring = fetcher(address), bringer(address)
-        if address.protocol == "a2acp":
-            return await self._serve_a2acp(address)
         try:
-            await self.serve_over(dialler(address, self._runtime), converses=address.protocol == "agentmsg")
+            async with entry(address.protocol).service(self._participant, address, self._runtime) as made:
+                service = msgspec.structs.replace(made, converses=row.converses)
+                if row.fetches_files:
+                    from dragoman.sdk.network.files import bringer, fetcher
+
+                    service = msgspec.structs.replace(service, fetch=fetcher(address), bring=bringer(address))
+                await self._serve_by(service)
         finally:
             if self._state is not None:
                 await self._state.close()
                 self._state = None
 
-    async def _serve_a2acp(self, address: Address) -> None:
-        from dragoman.sdk.a2acp.io import HttpPost, channels
+    @property
+    def _participant(self) -> Participant:
+        return Participant(
+            id=self.id, kind=self.kind, domain=self.domain, version=self.version, state_dir=self._state_dir
+        )
 
-        post = HttpPost(address)
-        try:
-            await self.serve_as(post, channels(address, post))
-        finally:
-            await post.close()
+    async def serve_over(self, dial: Callable[[], Link], *, converses: bool = True, bring: Bring | None = None) -> None:
+        """As `serve`, over links of one's own making. Where agents do not converse, help is asked for as a task."""
+        await self._serve_by(Service(dial=dial, converses=converses, bring=bring))
 
-    async def serve_as(self, post: Post, dial: Callable[[], Channel]) -> None:
-        """As `serve`, over a2acp channels of one's own making."""
-        from dragoman.sdk.a2acp.caller import A2acpCaller
-        from dragoman.sdk.a2acp.identity import Identity
-        from dragoman.sdk.a2acp.mapping import A2acpLink, Memory
+    async def serve_through(self, connect: Callable[[Participant], AbstractAsyncContextManager[Service]]) -> None:
+        """As `serve`, through a service of one's own making."""
+        async with connect(self._participant) as service:
+            await self._serve_by(service)
 
-        state_dir, memory = self._state_dir, Memory()
-        identity = Identity(self.id, post, self._runtime, domain=self.domain, version=self.version, state_dir=state_dir)
-        identity.caller = A2acpCaller(identity)
-        self._identity = identity
-        try:
-            await self.serve_over(lambda: A2acpLink(dial(), identity, memory), converses=False)
-        finally:
-            self._identity = None
-            await identity.caller.end(HubUnreachable(f"{self.id} is not at work any more"))
-
-    async def serve_over(self, dial: Callable[[], Link], *, converses: bool = True) -> None:
-        """As `serve`, over links of one's own making. Where agents do not converse, help is asked for as work."""
+    async def _serve_by(self, service: Service) -> None:
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
         if not self._handlers and not self._peer_handlers.help and not self._peer_handlers.letters:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         handlers = self._handlers
-        if not converses and self._peer_handlers.help:
+        if not service.converses and self._peer_handlers.help:
             from dragoman.sdk.conversation import help_as_work
 
             handlers = {**handlers, **help_as_work.as_work(self._peer_handlers.help, handlers)}
@@ -303,23 +284,23 @@ class Agent(Declared):
             skills=(*self.skills, *self._peer_handlers.help),
         )
         journal = Journal(self._runtime, path_for(self._state_dir, self.id))
-        through = self._through
-        way = dial if through is None else lambda: through(dial())
+        dial, through = service.dial, self._through
         self._engine = Engine(
             who,
             handlers,
-            way,
+            dial if through is None else lambda: through(dial()),
             journal,
             self._runtime,
             grace=self._grace,
             peer_handlers=self._peer_handlers,
-            fetch=self._fetch,
-            bring=self._bring,
+            fetch=service.fetch,
+            bring=service.bring,
         )
+        self._caller = service.caller
         try:
             await self._engine.run()
         finally:
-            self._engine = None
+            self._engine = self._caller = None
 
     def stop(self) -> None:
         """Ask a serving agent to come to its end: no more work is taken, what runs may end. From any thread."""

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
+from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.errors import Misconfigured, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.runtime import Runtime, SystemRuntime
+from dragoman.sdk.services import TABLE, Participant, entry
 from dragoman.sdk.work.outcome import data_of
 
 if TYPE_CHECKING:
@@ -28,32 +30,6 @@ if TYPE_CHECKING:
     from dragoman.sdk.shared_state import SharedState
 
 PRIORITIES = ("low", "normal", "high", "critical")
-SHARES = (API, "agentmsg")
-"""With which addresses a client reaches the shared state."""
-
-
-class Backend(Protocol):
-    """What every way of calling can do, or says that it cannot."""
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def submit(
-        self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> str: ...
-
-    async def result(self, task_id: str) -> Any: ...
-
-    async def task(self, task_id: str, wait: float = 0) -> TaskInfo: ...
-
-    def events(self, task_id: str, after: int) -> AsyncIterator[Event]: ...
-
-    async def cancel(self, task_id: str, reason: str | None) -> None: ...
-
-    async def questions(self, status: str | None) -> list[Question]: ...
-
-    async def answer(self, question_id: str, answer: Any) -> None: ...
 
 
 class Client:
@@ -84,7 +60,7 @@ class Client:
         self._runtime = runtime or SystemRuntime()
         self._address = None if backend is not None else resolve(url, token)
         if backend is None:
-            who = _Who(id, kind, domain, version, state_dir)
+            who = Participant(id=id, kind=kind, domain=domain, version=version, state_dir=state_dir)
             backend = _backend(self._address or resolve(url, token), who, self._runtime)
         self._backend = backend
         self._state: SharedState | None = None
@@ -103,7 +79,7 @@ class Client:
     def state(self) -> SharedState:
         """What all agents share: tasks, agents, resources, policy."""
         if self._state is None:
-            if self._address is None or self._address.protocol not in SHARES:
+            if self._address is None or not TABLE[self._address.protocol].shares_state:
                 raise Misconfigured(
                     "the shared state is reached by an agentmsg+http://, agentmsg+ws:// or http:// address"
                 )
@@ -235,14 +211,6 @@ class Client:
         await self._backend.answer(question_id, answer)
 
 
-class _Who(NamedTuple):
-    id: str | None
-    kind: str | None
-    domain: str | None
-    version: str | None
-    state_dir: str | Path | None
-
-
 def _fields(input: Any) -> dict[str, Any]:
     """An input as plain JSON; raises for what no hub would read, before anything is sent."""
     if not isinstance(input, Mapping):
@@ -255,45 +223,12 @@ def _collaboration(contract: Contract | str) -> str:
     return contract if isinstance(contract, str) else contract.collaboration_id
 
 
-def _backend(address: Address, who: _Who, runtime: Runtime) -> Backend:
-    """Imports stay here: who calls over one way does not pay for the others."""
-    id, kind = who.id, who.kind
-    if address.protocol == API:
-        from dragoman.sdk.calling.api import ApiClient
-
-        return ApiClient(address, runtime)
-    if address.protocol == "coven":
-        if not address.token and address.needs_token:
-            raise Misconfigured("coven beyond this machine needs a token: pass token=… or set DRAGOMAN_TOKEN")
-        from dragoman.sdk.coven.client import CovenClient
-
-        return CovenClient(address, id or "", runtime)
+def _backend(address: Address, who: Participant, runtime: Runtime) -> Backend:
     if address.transport == STDIO:
         raise Misconfigured("a client cannot use the agent's own pipes: give it an address, as http://localhost:8420")
-    if address.protocol == "forge":
-        if not address.token:
-            raise Misconfigured("no token: pass token=… or set DRAGOMAN_TOKEN; `dragoman agent add` gives one")
-        from dragoman.sdk.forge.client import ForgeClient
-        from dragoman.sdk.forge.ws import WebSocketWire
-
-        return ForgeClient(lambda: WebSocketWire(address), runtime, id)
-    if id is None:
+    if TABLE[address.protocol].needs_id and who.id is None:
         raise Misconfigured("say who calls: Client(url, id=…), an agent added with `dragoman agent add`")
-    if not address.token:
-        raise Misconfigured(f"{id!r} has no token: pass token=… or set DRAGOMAN_TOKEN")
-    if address.protocol == "agentmsg":
-        from dragoman.sdk.agentmsg.client import AgentmsgClient
-        from dragoman.sdk.agentmsg.io import pipes
-
-        return AgentmsgClient(id, pipes(address, runtime), runtime)
-    if address.protocol == "a2acp":
-        from dragoman.sdk.a2acp.client import A2acpClient
-        from dragoman.sdk.a2acp.identity import Identity
-        from dragoman.sdk.a2acp.io import HttpPost, channels
-
-        post = HttpPost(address)
-        identity = Identity(id, post, runtime, domain=who.domain, version=who.version, state_dir=who.state_dir)
-        return A2acpClient(identity, channels(address, post))
-    from dragoman.sdk.chiffon.client import ChiffonClient
-
-    return ChiffonClient.at(address, kind or id, runtime)
+    if not address.token and address.needs_token and address.protocol != API:
+        name = "the client" if who.id is None else repr(who.id)
+        raise Misconfigured(f"{name} has no token: pass token=… or set DRAGOMAN_TOKEN; `dragoman agent add` gives one")
+    return entry(address.protocol).client(who, address, runtime)

@@ -1,34 +1,19 @@
 """The port between an agent's engine and the network.
 
-What goes over it are the `words`, which are nobody's protocol: an engine that knows only these works over any link. A
-link puts them into its protocol's own words and moves them. To add a protocol, write a package with a class that keeps
-the promises of `Link`, and name it in the table.
+What goes over it are the types of `messages`, which belong to no protocol: an engine that knows only these works over
+any link. A link maps them to its protocol's own messages and moves them. To add a protocol, write a class that keeps
+the promises of `Link`, and add a row to the table of `services`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.sdk.address import Address
-from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.messages import Assignment, File, Inbound, Outbound
-from dragoman.sdk.runtime import Runtime
-
-#: (protocol, transport) → what makes a link, imported when it is wanted. `…_link` makes one; `…_links` is called
-#: once and returns what makes them, where links share a memory.
-LINKS: dict[tuple[str, str], str] = {
-    ("chiffon", "http"): "dragoman.sdk.chiffon.http:agent_link",
-    ("chiffon", "ws"): "dragoman.sdk.chiffon.ws:agent_link",
-    ("agentmsg", "http"): "dragoman.sdk.agentmsg.io:http_links",
-    ("agentmsg", "ws"): "dragoman.sdk.agentmsg.io:ws_links",
-    ("coven", "grpc"): "dragoman.sdk.coven.io:agent_links",
-    ("forge", "stdio"): "dragoman.sdk.forge.stdio:agent_link",
-    ("forge", "ws"): "dragoman.sdk.forge.ws:agent_link",
-}
 
 
 class LinkDown(DragomanError):
@@ -115,16 +100,3 @@ Fetch: TypeAlias = Callable[[Assignment], Awaitable[Sequence[File]]]
 """The files that came with work, where the link brings only their names."""
 Bring: TypeAlias = Callable[[File], Awaitable[str]]
 """Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
-
-
-def dialler(address: Address, runtime: Runtime) -> Callable[[], Link]:
-    """A function that makes a fresh link to `address` each time."""
-    place = LINKS.get((address.protocol, address.transport))
-    if place is None:
-        spoken = ", ".join(f"{protocol}+{transport}" for protocol, transport in LINKS)
-        raise Misconfigured(f"agents cannot speak {address.protocol}+{address.transport} yet; they speak {spoken}")
-    module, name = place.split(":")
-    make = getattr(importlib.import_module(module), name)
-    if name.endswith("_links"):
-        return cast(Callable[[], Link], make(address, runtime))
-    return lambda: cast(Link, make(address, runtime))

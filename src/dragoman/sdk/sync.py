@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dragoman.sdk.client import Backend, Client
+from dragoman.sdk.calling.backend import Backend
+from dragoman.sdk.client import Client
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.runtime import Runtime

@@ -27,7 +27,7 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 from dragoman.sdk.chiffon.mapping import ChiffonLink
-from dragoman.sdk.links import Link, LinkDown
+from dragoman.sdk.links import Bring, Link, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
 
@@ -240,12 +240,13 @@ class FakeHub:
 class Running:
     """`async with Running(agent, hub):` the agent serves inside, and is stopped at the end."""
 
-    def __init__(self, agent: Agent, hub: FakeHub) -> None:
+    def __init__(self, agent: Agent, hub: FakeHub, bring: Bring | None = None) -> None:
         self.agent = agent
         self.hub = hub
+        self._bring = bring
 
     async def __aenter__(self) -> Running:
-        self.serving = asyncio.ensure_future(self.agent.serve_over(self.hub.dial))
+        self.serving = asyncio.ensure_future(self.agent.serve_over(self.hub.dial, bring=self._bring))
         await settle()
         return self
 

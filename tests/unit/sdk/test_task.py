@@ -82,8 +82,7 @@ async def test_a_file_is_brought_again_until_the_hub_has_it_and_then_named(
         await task.send_file("a.png", b"...", "image/png")
         return "drawn"
 
-    agent._bring = bring
-    async with Running(agent, hub):
+    async with Running(agent, hub, bring):
         hub.request("draw")
         await runtime.advance(1)
         said = await hub.next("work_status")

@@ -15,9 +15,7 @@ from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, SUBPROTOCOL, Stamp
 from dragoman.sdk.address import Address
-from dragoman.sdk.agentmsg.mapping import AgentmsgLink, Memory
 from dragoman.sdk.agentmsg.session import MessagePipe
-from dragoman.sdk.links import Link
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
@@ -38,20 +36,8 @@ _receipt = msgspec.json.Decoder(_Receipt).decode
 _report = msgspec.json.Decoder(ErrorReport).decode
 
 
-def http_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
-    """An agent's links over HTTP, with one memory."""
-    memory = Memory()
-    return lambda: AgentmsgLink(HttpMessages(address, runtime), runtime, memory)
-
-
-def ws_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
-    """An agent's links over WebSockets, with one memory."""
-    memory = Memory()
-    return lambda: AgentmsgLink(WebSocketMessages(address), runtime, memory)
-
-
 def pipes(address: Address, runtime: Runtime) -> Callable[[], MessagePipe]:
-    """A client's pipes."""
+    """Makes a pipe to the address, each time a new one."""
     if address.transport == "ws":
         return lambda: WebSocketMessages(address)
     return lambda: HttpMessages(address, runtime)

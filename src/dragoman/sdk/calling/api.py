@@ -63,6 +63,11 @@ class _Credential(msgspec.Struct, frozen=True):
     token: str
 
 
+def client(who: object, address: Address, runtime: Runtime) -> ApiClient:
+    """The management API's row of `sdk.services`."""
+    return ApiClient(address, runtime)
+
+
 class ApiClient:
     """What `Client` does, over the management API."""
 

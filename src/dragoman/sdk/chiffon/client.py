@@ -24,7 +24,6 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.address import Address
 from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.chiffon.calls import Call, told
 from dragoman.sdk.errors import Misconfigured
@@ -56,17 +55,6 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         self._cancel = cancel
         self._requests: dict[str, Call] = {}
         self._pipe: Pipe | None = None
-
-    @classmethod
-    def at(cls, address: Address, name: str, runtime: Runtime) -> ChiffonClient:
-        """The client of the hub there. Who polls does not pay for WebSockets."""
-        from dragoman.sdk.chiffon.http import HttpPipe, canceller
-
-        if address.transport == "ws":
-            from dragoman.sdk.chiffon.ws import WebSocketPipe
-
-            return cls(name, lambda: WebSocketPipe(address), runtime, canceller(address))
-        return cls(name, lambda: HttpPipe(address), runtime, canceller(address))
 
     # --- what callers want ---
 

@@ -8,20 +8,13 @@ import httpx2
 import msgspec
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.errors import Conflict, HubUnreachable, NotAllowed, NotFound
-from dragoman.sdk.links import Link, LinkDown
+from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
-from dragoman.sdk.runtime import Runtime
-
-
-def agent_link(address: Address, runtime: Runtime) -> Link:
-    """An agent's link over HTTP."""
-    return ChiffonLink(HttpPipe(address), runtime)
 
 
 class HttpPipe(PolledPipe):

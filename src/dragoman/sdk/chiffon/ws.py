@@ -11,13 +11,10 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal, register
-from dragoman.sdk.chiffon.mapping import ChiffonLink
-from dragoman.sdk.links import Link
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.http import http_client
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.runtime import Runtime
 
 PATH = "/api/agent/ws?receipts=1"
 
@@ -30,11 +27,6 @@ class _Receipts(msgspec.Struct, frozen=True):
 
 _receipts = msgspec.json.Decoder(_Receipts).decode
 _encode = msgspec.json.Encoder().encode
-
-
-def agent_link(address: Address, runtime: Runtime) -> Link:
-    """An agent's link over a WebSocket."""
-    return ChiffonLink(WebSocketPipe(address), runtime)
 
 
 class WebSocketPipe:

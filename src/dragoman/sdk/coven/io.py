@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dragoman.protocols.coven.codec import LIMITS
@@ -32,7 +32,7 @@ from dragoman.sdk.coven import mapping
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_channel
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
-from dragoman.sdk.links import Introduction, Link, LinkDown, ProtocolCapabilities
+from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.messages import Accepted, Cancel, Inbound, Outbound, ProgressReport, Question
 from dragoman.sdk.network.connect_errors import advised
 from dragoman.sdk.runtime import Runtime
@@ -58,12 +58,6 @@ FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
     grpc.StatusCode.UNIMPLEMENTED: Misconfigured,
     grpc.StatusCode.INVALID_ARGUMENT: RequestRefused,
 }
-
-
-def agent_links(address: Address, runtime: Runtime) -> Callable[[], Link]:
-    """Links to one hub, with one memory."""
-    memory = Transcripts()
-    return lambda: CovenLink(address, runtime, memory)
 
 
 class CovenLink:

@@ -29,11 +29,10 @@ from collections import deque
 
 from dragoman.protocols.forge.types import Encoding, Level, LogEvent
 from dragoman.sdk import trace
-from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.forge.mapping import ForgeLink
 from dragoman.sdk.forge.session import HungUp, Session
-from dragoman.sdk.links import Introduction, Link
+from dragoman.sdk.links import Introduction
 from dragoman.sdk.runtime import Runtime
 
 READ = 64 * 1024
@@ -49,11 +48,6 @@ LEVELS: tuple[tuple[int, Level], ...] = (
     (logging.INFO, "info"),
     (logging.NOTSET, "debug"),
 )
-
-
-def agent_link(address: Address, runtime: Runtime) -> Link:
-    """The link of an agent to whoever started it."""
-    return StdioLink(runtime)
 
 
 class StdioLink(ForgeLink):

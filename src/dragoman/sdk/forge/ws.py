@@ -6,18 +6,10 @@ import msgspec
 
 from dragoman.protocols.forge.types import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Encoding
 from dragoman.sdk.address import Address
-from dragoman.sdk.forge.mapping import ForgeLink
 from dragoman.sdk.forge.session import LARGEST_HEARD
-from dragoman.sdk.links import Link
 from dragoman.sdk.network.websocket import WebSocket
-from dragoman.sdk.runtime import Runtime
 
 PATH = "/forge/ws"
-
-
-def agent_link(address: Address, runtime: Runtime) -> Link:
-    """An agent's link over a WebSocket."""
-    return ForgeLink(WebSocketWire(address), runtime)
 
 
 class WebSocketWire:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,10 +26,12 @@ from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Message, MessageType, Stamp
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.client import A2acpClient
+from dragoman.sdk.a2acp.entry import service_over
 from dragoman.sdk.a2acp.identity import BROKER, Identity
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.services import Participant, Service
 from dragoman.security import grants
 from dragoman.security.collaboration import Relation, Seal, granted
 from dragoman.security.jwt import ISSUER
@@ -89,7 +91,7 @@ class MemoryBroker:
 
     @asynccontextmanager
     async def serving(self, *agents: Agent) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(agent.serve_as(*self.channels(agent.id))) for agent in agents]
+        tasks = [asyncio.ensure_future(agent.serve_through(self._service)) for agent in agents]
         try:
             await settle()
             yield
@@ -97,6 +99,9 @@ class MemoryBroker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _service(self, who: Participant) -> AbstractAsyncContextManager[Service]:
+        return service_over(who, *self.channels(who.known_id), self.runtime)
 
     def client(self, id: str, **more: Any) -> Client:
         post, dial = self.channels(id)

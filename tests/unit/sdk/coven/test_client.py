@@ -289,5 +289,5 @@ async def test_the_synchronous_client_does_the_same(gateway: Gateway) -> None:
 
 
 def test_beyond_this_machine_a_token_is_needed() -> None:
-    with pytest.raises(Misconfigured, match="needs a token"):
+    with pytest.raises(Misconfigured, match="the client has no token"):
         Client("coven://hub.lan:50051")

@@ -1,0 +1,84 @@
+"""What each protocol offers to agents and clients: one table, and the same two functions in each package.
+
+    service(who, address, runtime)   what an agent needs while it serves, as an asynchronous context manager
+    client(who, address, runtime)    a backend of `Client`
+
+A protocol joins by a row here and a module with these two. The modules are imported when an address names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol, cast
+
+from msgspec import Struct
+
+from dragoman.sdk.address import API, Address
+from dragoman.sdk.calling.backend import Backend
+from dragoman.sdk.links import Bring, Fetch, Link
+from dragoman.sdk.runtime import Runtime
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A protocol, as far as agents and clients of the SDK treat it differently."""
+
+    module: str
+    fetches_files: bool = False
+    """The protocol names files; their content is fetched and brought over HTTP."""
+    converses: bool = False
+    """Agents ask each other for help and hand tasks over. Elsewhere the hub asks for help as a task."""
+    shares_state: bool = False
+    """The shared state is reached with the same address and token."""
+    needs_id: bool = True
+    """A client says under which id it calls."""
+
+
+TABLE: dict[str, Row] = {
+    API: Row(module="dragoman.sdk.calling.api", shares_state=True, needs_id=False),
+    "chiffon": Row(module="dragoman.sdk.chiffon.entry", fetches_files=True),
+    "agentmsg": Row(module="dragoman.sdk.agentmsg.entry", fetches_files=True, converses=True, shares_state=True),
+    "a2acp": Row(module="dragoman.sdk.a2acp.entry", fetches_files=True),
+    "coven": Row(module="dragoman.sdk.coven.entry", needs_id=False),
+    "forge": Row(module="dragoman.sdk.forge.entry", needs_id=False),
+}
+
+
+class Participant(Struct, frozen=True, kw_only=True):
+    """Who serves or calls. Only clients of some protocols may leave out their id."""
+
+    id: str | None = None
+    kind: str | None = None
+    domain: str | None = None
+    version: str | None = None
+    state_dir: str | Path | None = None
+
+    @property
+    def known_id(self) -> str:
+        assert self.id is not None  # `Row.needs_id`
+        return self.id
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """What a serving agent has of its protocol. `dial` makes a fresh link each time. `fetch` and `bring` move files
+    that a link only names. `caller` calls other agents over the link that serves: a second link would replace it."""
+
+    dial: Callable[[], Link]
+    converses: bool = False
+    fetch: Fetch | None = None
+    bring: Bring | None = None
+    caller: Backend | None = None
+
+
+class Entry(Protocol):
+    """A module of the table. That of the management API has no `service`: no agent speaks it."""
+
+    def service(self, who: Participant, address: Address, runtime: Runtime) -> AbstractAsyncContextManager[Service]: ...
+
+    def client(self, who: Participant, address: Address, runtime: Runtime) -> Backend: ...
+
+
+def entry(protocol: str) -> Entry:
+    return cast(Entry, importlib.import_module(TABLE[protocol].module))
