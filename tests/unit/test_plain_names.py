@@ -81,7 +81,6 @@ LEFT_IN_DOCUMENTS: dict[str, set[str]] = {
     "bench/README.md": {"door", "letter"},
     "docs/adr/0040-message-ids.md": {"letter"},
     "docs/architecture.md": {"door", "letter"},
-    "docs/cli.md": {"door"},
     "docs/reliability.md": {"door", "letter"},
 }
 NOT_YET = {"scenario"}
