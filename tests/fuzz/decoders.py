@@ -36,7 +36,7 @@ from dragoman.protocols.forge import codec as forge
 from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.events import EventReceived, NoticeReceived, RequestReceived, ResponseReceived
 from dragoman.protocols.forge.types import Encoding
-from dragoman.sandbox import egress
+from dragoman.sandbox import egress_proxy
 from dragoman.security import urls
 from dragoman.security.collaboration import Seal
 from dragoman.security.jwt import Authority, Claims, Issued
@@ -169,8 +169,8 @@ def _url(data: bytes) -> Any:
 def _way_out(data: bytes) -> None:
     """What a sandboxed agent says to its doorkeeper, who lets it nowhere."""
     try:
-        egress._reach(data.split(b"\r\n", 1)[0].decode("ascii"), [])
-    except (egress.Refusal, ValueError, IndexError):
+        egress_proxy._reach(data.split(b"\r\n", 1)[0].decode("ascii"), [])
+    except (egress_proxy.Refusal, ValueError, IndexError):
         return
     raise AssertionError("it got out")
 

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.cli import sandbox as command
 from dragoman.cli.main import main
-from dragoman.sandbox.ladder import Ladder, Nothing
-from dragoman.sandbox.model import Level, Report, Sandbox, Trial
+from dragoman.sandbox.levels import NoSandbox, SandboxLevels
+from dragoman.sandbox.model import Level, Probe, Report, Sandbox
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +30,16 @@ class Fake:
         return command
 
 
-HELD = Trial(attempt="read a file outside", refused=True, saw="ENOENT")
-OPEN = Trial(attempt="trace a process", refused=False, saw="0\x1b[31m")
+HELD = Probe(attempt="read a file outside", refused=True, saw="ENOENT")
+OPEN = Probe(attempt="trace a process", refused=False, saw="0\x1b[31m")
 GOOD = Report.judged(Level.BUBBLEWRAP, "0.8.0", (HELD,), expected=1, remedy="")
 BAD = Report.judged(Level.BUBBLEWRAP, "0.8.0", (HELD, OPEN), expected=2, remedy="mend it")
 ABSENT = Report.missing(Level.HYPERLIGHT, "the package is not installed", "pip install it")
 
 
 def stand(monkeypatch: pytest.MonkeyPatch, *reports: Report) -> None:
-    found = Ladder((*(Fake(report) for report in reports), Nothing()))
-    monkeypatch.setattr(command, "ladder", lambda: found)
+    found = SandboxLevels((*(Fake(report) for report in reports), NoSandbox()))
+    monkeypatch.setattr(command, "all_levels", lambda: found)
 
 
 def test_a_level_that_holds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         "require": "bubblewrap",
         "level": "bubblewrap",
     }
-    assert [(rung["level"], rung["available"], rung["passed"]) for rung in said["rungs"]] == [
+    assert [(backend["level"], backend["available"], backend["passed"]) for backend in said["rungs"]] == [
         ("hyperlight", False, False),
         ("bubblewrap", True, True),
     ]
@@ -92,6 +92,6 @@ def test_on_this_machine_it_ends_as_it_says(capsys: pytest.CaptureFixture[str]) 
     code = main(["sandbox", "check", "--json"])
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert code == (0 if said["ok"] else 1)
-    for rung in said["rungs"]:
-        assert rung["passed"] or (rung["why_not"] and rung["remedy"]), rung["level"]
-        assert not rung["passed"] or all(trial["refused"] for trial in rung["trials"])
+    for backend in said["rungs"]:
+        assert backend["passed"] or (backend["why_not"] and backend["remedy"]), backend["level"]
+        assert not backend["passed"] or all(probe["refused"] for probe in backend["trials"])

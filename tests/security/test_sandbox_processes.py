@@ -20,15 +20,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.sandbox import launch, seccomp, trials
+from dragoman.sandbox import launcher, probes, seccomp
 from dragoman.sandbox.bubblewrap import Bubblewrap
 from dragoman.sandbox.landlock import Landlock
-from dragoman.sandbox.model import Level, Limits, Report, Sandbox, Trial
-from dragoman.sandbox.needs import interpreter
-from dragoman.sandbox.proving import SECRET, prove
+from dragoman.sandbox.model import Level, Limits, Probe, Report, Sandbox
+from dragoman.sandbox.program_files import interpreter
+from dragoman.sandbox.self_test import SECRET, run_probes
 
-Rung = Bubblewrap | Landlock
-RUNGS: dict[Level, Callable[[], Rung]] = {Level.BUBBLEWRAP: Bubblewrap, Level.LANDLOCK: Landlock}
+SandboxBackend = Bubblewrap | Landlock
+RUNGS: dict[Level, Callable[[], SandboxBackend]] = {Level.BUBBLEWRAP: Bubblewrap, Level.LANDLOCK: Landlock}
 SECONDS = 60
 _reports: dict[Level, Report] = {}
 
@@ -53,7 +53,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 
 @pytest.fixture
-def rung(report: Report) -> Rung:
+def backend(report: Report) -> SandboxBackend:
     if not report.passed:
         pytest.skip(f"{report.level} does not hold on this machine: {report.why_not}")
     return RUNGS[report.level]()
@@ -67,12 +67,12 @@ def bubblewrap() -> Bubblewrap:
     return Bubblewrap()
 
 
-@pytest.mark.parametrize("name", [trial.__name__ for trial in trials.TRIALS])
+@pytest.mark.parametrize("name", [probe.__name__ for probe in probes.PROBES])
 def test_attack_is_refused(report: Report, name: str) -> None:
-    found = {trial.attempt: trial for trial in report.trials}
-    trial: Trial | None = found.get(name.replace("_", " "))
-    assert trial is not None, report.why_not
-    assert trial.refused, trial.saw
+    found = {probe.attempt: probe for probe in report.probes}
+    probe: Probe | None = found.get(name.replace("_", " "))
+    assert probe is not None, report.why_not
+    assert probe.refused, probe.saw
 
 
 def python(source: str) -> tuple[str, ...]:
@@ -80,16 +80,16 @@ def python(source: str) -> tuple[str, ...]:
 
 
 def run(
-    rung: Rung, sandbox: Sandbox, source: str, said: bytes = b"", **environ: str
+    backend: SandboxBackend, sandbox: Sandbox, source: str, said: bytes = b"", **environ: str
 ) -> subprocess.CompletedProcess[bytes]:
-    argv = rung.argv(sandbox, python(source))
+    argv = backend.argv(sandbox, python(source))
     return subprocess.run(argv, env=environ, input=said, capture_output=True, timeout=SECONDS, check=False)
 
 
 # -- what is allowed works: a sandbox in which nothing runs would pass every attack
 
 
-def test_its_streams_files_and_variables_are_there(rung: Rung, tmp_path: Path) -> None:
+def test_its_streams_files_and_variables_are_there(backend: SandboxBackend, tmp_path: Path) -> None:
     readable, home = tmp_path / "readable", tmp_path / "home"
     readable.write_text("given")
     home.mkdir()
@@ -99,47 +99,47 @@ thread = threading.Thread(target=lambda: open("made", "w").write(sys.stdin.readl
 thread.start(); thread.join()
 subprocess.run(["/bin/sh", "-c", "echo from a child"], check=True)
 print(open({str(readable)!r}).read(), os.environ["KEY"], os.getcwd())"""
-    found = run(rung, sandbox, source, b"line\n", KEY="value", OTHER="kept away")
+    found = run(backend, sandbox, source, b"line\n", KEY="value", OTHER="kept away")
     assert (found.returncode, found.stderr) == (0, b"")
     assert found.stdout.decode().splitlines() == ["from a child", f"given value {home}"]
     assert (home / "made").read_text() == "line\n"
 
 
-def test_a_program_is_found_by_its_name(rung: Rung) -> None:
-    argv = rung.argv(Sandbox(variables=("PATH",)), ("sh", "-c", "echo $0 $KEY", "ran"))
+def test_a_program_is_found_by_its_name(backend: SandboxBackend) -> None:
+    argv = backend.argv(Sandbox(variables=("PATH",)), ("sh", "-c", "echo $0 $KEY", "ran"))
     environ = {"PATH": "/nowhere:/usr/bin:/bin", "KEY": "kept away"}
     found = subprocess.run(argv, env=environ, capture_output=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"ran\n", b"")
 
 
-def test_the_environment_is_what_was_allowed_and_nothing_more(rung: Rung) -> None:
-    argv = rung.argv(Sandbox(variables=("KEY", "ABSENT")), ("/usr/bin/env",))
+def test_the_environment_is_what_was_allowed_and_nothing_more(backend: SandboxBackend) -> None:
+    argv = backend.argv(Sandbox(variables=("KEY", "ABSENT")), ("/usr/bin/env",))
     environ = {"KEY": "value", "DRAGOMAN_TOKEN": "secret", "LD_PRELOAD_X": "x", "PATH": "/bin"}
     found = subprocess.run(argv, env=environ, capture_output=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout) == (0, b"KEY=value\n")
 
 
-def test_its_exit_code_is_passed_on(rung: Rung) -> None:
-    assert run(rung, Sandbox(), "raise SystemExit(7)").returncode == 7
+def test_its_exit_code_is_passed_on(backend: SandboxBackend) -> None:
+    assert run(backend, Sandbox(), "raise SystemExit(7)").returncode == 7
 
 
 @pytest.mark.parametrize("program", ["/no/such/program", "no-such-program"])
-def test_a_program_that_is_not_there_is_said_so_and_nothing_else_runs(rung: Rung, program: str) -> None:
-    argv = rung.argv(Sandbox(), (program,))
+def test_a_program_that_is_not_there_is_said_so_and_nothing_else_runs(backend: SandboxBackend, program: str) -> None:
+    argv = backend.argv(Sandbox(), (program,))
     found = subprocess.run(argv, env={}, capture_output=True, timeout=SECONDS, check=False)
-    assert found.returncode == launch.REFUSED
+    assert found.returncode == launcher.REFUSED
     assert b"cannot be started in the sandbox" in found.stderr
 
 
 # -- longer attacks
 
 
-def test_the_hubs_data_directory_cannot_be_read_from_a_home_within_it(rung: Rung, tmp_path: Path) -> None:
+def test_the_hubs_data_directory_cannot_be_read_from_a_home_within_it(backend: SandboxBackend, tmp_path: Path) -> None:
     home = tmp_path / "hub" / "homes" / "agent"
     home.mkdir(parents=True)
     (tmp_path / "hub" / "admin.token").write_text("canary-token")
     sandbox = Sandbox(write=(str(home),), cwd=str(home), hidden=(str(tmp_path / "hub"),))
-    found = run(rung, sandbox, "print(open('../../admin.token').read())")
+    found = run(backend, sandbox, "print(open('../../admin.token').read())")
     assert found.returncode == 1
     assert b"canary-token" not in found.stdout + found.stderr
 
@@ -162,7 +162,7 @@ open("../../planted", "w")"""
     assert not (tmp_path / "hub" / "planted").exists()
 
 
-def test_a_read_only_place_cannot_be_written_by_any_name(rung: Rung, tmp_path: Path) -> None:
+def test_a_read_only_place_cannot_be_written_by_any_name(backend: SandboxBackend, tmp_path: Path) -> None:
     place, home = tmp_path / "place", tmp_path / "home"
     place.mkdir()
     home.mkdir()
@@ -180,13 +180,13 @@ attempt("unlink", lambda: os.unlink({str(place / "file")!r}))
 attempt("move", lambda: os.rename({str(place / "file")!r}, "moved"))
 attempt("link", lambda: (os.link({str(place / "file")!r}, "hard"), open("hard", "w").write("changed")))
 attempt("make", lambda: os.mkdir({str(place / "made")!r}))"""
-    found = run(rung, sandbox, source)
+    found = run(backend, sandbox, source)
     assert (found.returncode, found.stdout) == (0, b"")
     assert (place / "file").read_text() == "as it was"
     assert [each.name for each in place.iterdir()] == ["file"]
 
 
-def test_a_fork_bomb_ends_at_the_limit_and_dies_with_its_first_process(rung: Rung) -> None:
+def test_a_fork_bomb_ends_at_the_limit_and_dies_with_its_first_process(backend: SandboxBackend) -> None:
     source = """import os
 made = 0
 try:
@@ -196,18 +196,18 @@ try:
         made += 1
 except OSError: pass
 print(made)"""
-    found = run(rung, Sandbox(limits=Limits(processes=12)), source)
+    found = run(backend, Sandbox(limits=Limits(processes=12)), source)
     assert 0 < int(found.stdout) < 12
 
 
-def test_memory_beyond_the_limit_is_not_had_in_small_pieces_either(rung: Rung) -> None:
+def test_memory_beyond_the_limit_is_not_had_in_small_pieces_either(backend: SandboxBackend) -> None:
     source = """held = []
 try:
     while len(held) < 4096: held.append(b"x" * (1 << 20))
 except MemoryError: pass
 got, held = len(held), None
 print(got)"""
-    found = run(rung, Sandbox(limits=Limits(memory_mb=128)), source)
+    found = run(backend, Sandbox(limits=Limits(memory_mb=128)), source)
     assert found.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL), found.stderr
     assert int(found.stdout or b"0") < 128
 
@@ -229,14 +229,14 @@ print({place: size >> 20 for place, size in written.items()})"""
     )
 
 
-def test_a_file_grows_no_larger_than_allowed(rung: Rung, tmp_path: Path) -> None:
+def test_a_file_grows_no_larger_than_allowed(backend: SandboxBackend, tmp_path: Path) -> None:
     sandbox = Sandbox(write=(str(tmp_path),), cwd=str(tmp_path), limits=Limits(file_mb=1))
-    run(rung, sandbox, "open('large', 'wb', buffering=0).write(bytes(3 << 20))")
+    run(backend, sandbox, "open('large', 'wb', buffering=0).write(bytes(3 << 20))")
     assert (tmp_path / "large").stat().st_size <= 1 << 20
 
 
-def test_cpu_time_ends(rung: Rung) -> None:
-    found = run(rung, Sandbox(limits=Limits(cpu_seconds=1)), "while True: pass")
+def test_cpu_time_ends(backend: SandboxBackend) -> None:
+    found = run(backend, Sandbox(limits=Limits(cpu_seconds=1)), "while True: pass")
     assert found.returncode in (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 
@@ -246,17 +246,17 @@ def test_it_sees_no_process_but_its_own(bubblewrap: Bubblewrap) -> None:
     assert len(seen.stdout.split()) == 2, seen  # bubblewrap's first one, and itself
 
 
-def test_privileges_are_not_gained_by_a_program_that_has_them(rung: Rung) -> None:
+def test_privileges_are_not_gained_by_a_program_that_has_them(backend: SandboxBackend) -> None:
     source = (
         """print([line for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd", "NoNewPrivs"))])"""
     )
-    if isinstance(rung, Landlock):  # no /proc inside
+    if isinstance(backend, Landlock):  # no /proc inside
         source = """import ctypes
 libc = ctypes.CDLL(None)
 print([libc.prctl(39, 0, 0, 0, 0), *(libc.prctl(23, capability, 0, 0, 0) for capability in range(41))])
 import os; os.chown("/tmp", 1, 1)"""
-    found = run(rung, Sandbox(), source)
-    if isinstance(rung, Landlock):
+    found = run(backend, Sandbox(), source)
+    if isinstance(backend, Landlock):
         held = ast.literal_eval(found.stdout.decode().splitlines()[0])
         assert held[0] == 1
         assert found.returncode == 1
@@ -364,7 +364,7 @@ class Opened(Bubblewrap):
             case "limits":
                 sandbox = msgspec.structs.replace(sandbox, limits=Limits())
         argv = super().argv(sandbox, command)
-        plan = launch.read(argv[4])["outside"]
+        plan = launcher.read(argv[4])["outside"]
         match self._wall:
             case "seccomp":
                 plan["filter"] = ALLOW_ALL
@@ -373,7 +373,7 @@ class Opened(Bubblewrap):
             case "network":
                 plan["filter"] = ALLOW_ALL
                 plan["bwrap"].insert(2, "--share-net")
-        return (*argv[:4], launch.written({"outside": plan}), *argv[5:])
+        return (*argv[:4], launcher.written({"outside": plan}), *argv[5:])
 
 
 @pytest.mark.parametrize(
@@ -392,23 +392,23 @@ class Opened(Bubblewrap):
     ],
 )
 def test_the_self_test_fails_when_a_wall_is_left_out(bubblewrap: Bubblewrap, wall: str, gets_through: str) -> None:
-    found = prove(Level.BUBBLEWRAP, "opened", Opened(wall).argv, "put it back")
+    found = run_probes(Level.BUBBLEWRAP, "opened", Opened(wall).argv, "put it back")
     assert not found.passed
-    assert gets_through in [trial.attempt for trial in found.trials if not trial.refused]
+    assert gets_through in [probe.attempt for probe in found.probes if not probe.refused]
 
 
 def test_without_landlock_the_other_walls_hold_alone(bubblewrap: Bubblewrap) -> None:
     """It is the second wall: what it refuses is refused by the first one too."""
-    found = prove(Level.BUBBLEWRAP, "opened", Opened("landlock").argv, "put it back")
-    assert [trial.attempt for trial in found.trials if not trial.refused] == []
+    found = run_probes(Level.BUBBLEWRAP, "opened", Opened("landlock").argv, "put it back")
+    assert [probe.attempt for probe in found.probes if not probe.refused] == []
 
 
 def test_a_wall_that_cannot_be_put_up_is_not_gone_without(bubblewrap: Bubblewrap) -> None:
     """The launcher is told a filter that the kernel refuses: nothing may run."""
     argv = bubblewrap.argv(Sandbox(), ("/bin/echo", "it ran"))
-    plan = launch.read(argv[4])["outside"]
+    plan = launcher.read(argv[4])["outside"]
     plan["filter"] = b"\xff" * 8
-    argv = (*argv[:4], launch.written({"outside": plan}), *argv[5:])
+    argv = (*argv[:4], launcher.written({"outside": plan}), *argv[5:])
     found = subprocess.run(argv, env={}, capture_output=True, timeout=SECONDS, check=False)
     assert found.returncode != 0
     assert found.stdout == b""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.sandbox.ladder import Ladder, Rung, ladder
+from dragoman.sandbox.levels import SandboxBackend, SandboxLevels, all_levels
 from dragoman.sandbox.model import Level, Limits, Sandbox
-from dragoman.sandbox.needs import interpreter
+from dragoman.sandbox.program_files import interpreter
 from dragoman.supervisor.spawner_client import Ended, Launch, SpawnerClient
 
 PATIENCE = 60.0
@@ -22,7 +22,7 @@ AGENT = (
     "print(json.dumps({'pid': os.getpid(), 'home': os.listdir('.'), 'key': os.environ['KEY']}), flush=True)\n"
     "for line in sys.stdin: print(line.upper(), end='', flush=True)\n"
 )
-_ladder: list[Ladder] = []
+_levels: list[SandboxLevels] = []
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +35,15 @@ WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
 
 
 @pytest.fixture(params=[Level.BUBBLEWRAP, pytest.param(Level.LANDLOCK, marks=WEAKER)], ids=str)
-def rung(request: pytest.FixtureRequest) -> Rung:
-    if not _ladder:
-        _ladder.append(ladder())
-    rung = _ladder[0].rung(request.param)
-    assert rung is not None
-    report = _ladder[0].report(rung)
+def backend(request: pytest.FixtureRequest) -> SandboxBackend:
+    if not _levels:
+        _levels.append(all_levels())
+    backend = _levels[0].backend(request.param)
+    assert backend is not None
+    report = _levels[0].report(backend)
     if not report.passed:
         pytest.skip(f"{report.level}: {report.why_not}; {report.remedy}")
-    return rung
+    return backend
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ async def spawner() -> AsyncIterator[SpawnerClient]:
 
 
 class Child:
-    def __init__(self, spawner: SpawnerClient, rung: Rung, home: Path) -> None:
+    def __init__(self, spawner: SpawnerClient, backend: SandboxBackend, home: Path) -> None:
         self._spawner = spawner
         env = {"KEY": "value", "LANG": "C.UTF-8"}
         sandbox = Sandbox(write=(str(home),), cwd=str(home), variables=tuple(env), limits=Limits(memory_mb=256))
-        argv = rung.argv(sandbox, (interpreter(), "-I", "-S", "-c", AGENT))
+        argv = backend.argv(sandbox, (interpreter(), "-I", "-S", "-c", AGENT))
         self._launch = Launch(argv=argv, env=env, cwd="/", limits={"core": 0, "open_files": 1024})
         (self._stdin, self.to), (self.out, self._stdout), (self.err, self._stderr) = (os.pipe() for _ in range(3))
 
@@ -86,10 +86,10 @@ class Child:
 
 
 async def test_lines_go_in_and_come_out_until_its_input_ends(
-    spawner: SpawnerClient, rung: Rung, tmp_path: Path
+    spawner: SpawnerClient, backend: SandboxBackend, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").touch()
-    child = Child(spawner, rung, tmp_path)
+    child = Child(spawner, backend, tmp_path)
     await child.begin()
     first = await child.line()
     assert b'"home": ["mine"], "key": "value"' in first, os.read(child.err, 4096)
@@ -100,8 +100,10 @@ async def test_lines_go_in_and_come_out_until_its_input_ends(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_signal_ends_all_of_it(spawner: SpawnerClient, rung: Rung, tmp_path: Path, number: int) -> None:
-    child = Child(spawner, rung, tmp_path)
+async def test_a_signal_ends_all_of_it(
+    spawner: SpawnerClient, backend: SandboxBackend, tmp_path: Path, number: int
+) -> None:
+    child = Child(spawner, backend, tmp_path)
     await child.begin()
     assert await child.line()
     spawner.signal(child.handle, number)
@@ -109,8 +111,10 @@ async def test_a_signal_ends_all_of_it(spawner: SpawnerClient, rung: Rung, tmp_p
     assert await child.line() == b""
 
 
-async def test_nothing_of_it_outlives_the_spawner(spawner: SpawnerClient, rung: Rung, tmp_path: Path) -> None:
-    child = Child(spawner, rung, tmp_path)
+async def test_nothing_of_it_outlives_the_spawner(
+    spawner: SpawnerClient, backend: SandboxBackend, tmp_path: Path
+) -> None:
+    child = Child(spawner, backend, tmp_path)
     await child.begin()
     assert await child.line()
     assert spawner.pid is not None

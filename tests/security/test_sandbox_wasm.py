@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.sandbox.model import Level, Limits, Report, Sandbox, Trial
+from dragoman.sandbox.model import Level, Limits, Probe, Report, Sandbox
 from dragoman.sandbox.wasm import INSTALL, Warm, Wasm, installed
 
 if installed() is None:
     pytest.skip(f"wasm: the package wasmtime is not installed; {INSTALL}", allow_module_level=True)
 
-from dragoman.sandbox import wasmtrials
-from dragoman.sandbox.wasmhost import FUEL, REFUSED, TIME
+from dragoman.sandbox import wasm_probes
+from dragoman.sandbox.wasm_host import FUEL, REFUSED, TIME
 
 SECONDS = 60
 ECHO = """(module
@@ -58,9 +58,9 @@ def module(place: Path, text: str) -> tuple[str, ...]:
     return (str(file),)
 
 
-@pytest.mark.parametrize("name", [attempt.name for attempt in wasmtrials.ATTEMPTS])
+@pytest.mark.parametrize("name", [attempt.name for attempt in wasm_probes.ATTEMPTS])
 def test_attack_is_refused(report: Report, name: str) -> None:
-    found: dict[str, Trial] = {trial.attempt: trial for trial in report.trials}
+    found: dict[str, Probe] = {probe.attempt: probe for probe in report.probes}
     assert name in found, report.why_not
     assert found[name].refused, found[name].saw
 
@@ -82,7 +82,7 @@ def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
     ids=["fuel", "time"],
 )
 def test_an_endless_loop_is_stopped_in_a_process_of_its_own_too(tmp_path: Path, limits: Limits, code: int) -> None:
-    argv = Wasm().argv(Sandbox(limits=limits), module(tmp_path, wasmtrials.SPIN))
+    argv = Wasm().argv(Sandbox(limits=limits), module(tmp_path, wasm_probes.SPIN))
     found = subprocess.run(argv, env={}, stdin=subprocess.DEVNULL, timeout=SECONDS, check=False)
     assert found.returncode == code
 
@@ -94,7 +94,7 @@ def test_a_module_that_waits_for_input_for_ever_is_stopped(tmp_path: Path) -> No
 
 
 def test_many_modules_run_at_once_and_one_that_spins_stops_nobody(warm: Warm, tmp_path: Path) -> None:
-    spinning = module(tmp_path, wasmtrials.SPIN)
+    spinning = module(tmp_path, wasm_probes.SPIN)
     null = os.open(os.devnull, os.O_RDWR)
     try:
         key = warm.start(Sandbox(limits=Limits(seconds=1.5)), spinning, (null, null, null), {})
@@ -110,7 +110,7 @@ def test_many_modules_run_at_once_and_one_that_spins_stops_nobody(warm: Warm, tm
 def test_a_host_that_died_is_told_at_once_and_its_modules_end_with_it(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     with Warm(Wasm()) as host, open(ours, "rb", buffering=0) as end:
-        key = host.start(Sandbox(), module(tmp_path, wasmtrials.SPIN), (theirs, theirs, theirs), {})
+        key = host.start(Sandbox(), module(tmp_path, wasm_probes.SPIN), (theirs, theirs, theirs), {})
         os.close(theirs)
         host._host.kill()
         with pytest.raises(ConnectionError):
@@ -121,9 +121,9 @@ def test_a_host_that_died_is_told_at_once_and_its_modules_end_with_it(tmp_path: 
 
 def test_a_module_whose_host_died_before_it_began_never_begins(tmp_path: Path) -> None:
     plan = Wasm().plan(Sandbox(limits=Limits(seconds=0.1)))
-    wish = {"key": 1, "plan": plan, "words": module(tmp_path, wasmtrials.SPIN), "environ": {}}
+    wish = {"key": 1, "plan": plan, "words": module(tmp_path, wasm_probes.SPIN), "environ": {}}
     elsewhere = os.getppid()
-    code = f"from dragoman.sandbox import wasmhost\nwasmhost.become({wish!r}, [0, 1, 2], {elsewhere})"
+    code = f"from dragoman.sandbox import wasm_host\nwasm_host.become({wish!r}, [0, 1, 2], {elsewhere})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (1, b"", b"")
 
@@ -146,16 +146,16 @@ def test_a_file_that_is_no_module_is_refused(warm: Warm, tmp_path: Path) -> None
 def test_a_directory_that_may_be_written_is_written(warm: Warm, tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    found = warm.run(Sandbox(write=(str(given),)), module(tmp_path, wasmtrials.opening("made", create=True)))
-    assert found.code == wasmtrials.GOT_IT
+    found = warm.run(Sandbox(write=(str(given),)), module(tmp_path, wasm_probes.opening("made", create=True)))
+    assert found.code == wasm_probes.GOT_IT
     assert (given / "made").exists()
 
 
 def test_only_named_variables_reach_a_module(warm: Warm, tmp_path: Path) -> None:
-    command = module(tmp_path, wasmtrials.ENVIRONMENT)
+    command = module(tmp_path, wasm_probes.ENVIRONMENT)
     given = {"KEY": "value", "TOKEN": "secret"}
     assert warm.run(Sandbox(), command, environ=given).code == 0
-    assert warm.run(Sandbox(variables=("KEY",)), command, environ=given).code == wasmtrials.GOT_IT
+    assert warm.run(Sandbox(variables=("KEY",)), command, environ=given).code == wasm_probes.GOT_IT
 
 
 def test_compiled_code_is_kept_and_used_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.sandbox.model import Level
-from dragoman.sandbox.wasmtrials import GROW, HUGE, SLEEP, SPIN
+from dragoman.sandbox.wasm_probes import GROW, HUGE, SLEEP, SPIN
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids

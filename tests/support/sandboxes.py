@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from dragoman.sandbox.ladder import ladder
+from dragoman.sandbox.levels import all_levels
 from dragoman.sandbox.model import Level
 
 NOWHERE = "/nowhere"
 """A PATH on which there is no bubblewrap."""
-_ladder = ladder()
+_levels = all_levels()
 
 
 def must_hold(level: Level) -> None:
-    rung = _ladder.rung(level)
-    assert rung is not None
-    report = _ladder.report(rung)
+    backend = _levels.backend(level)
+    assert backend is not None
+    report = _levels.report(backend)
     if not report.passed:
         pytest.skip(f"{level}: {report.why_not}; {report.remedy}")
 

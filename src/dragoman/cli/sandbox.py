@@ -12,7 +12,7 @@ from dragoman.cli import printing
 from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.options import Output
-from dragoman.sandbox.ladder import Ladder, ladder
+from dragoman.sandbox.levels import SandboxLevels, all_levels
 from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, Workload
 
 app = App(name="sandbox", help="How untrusted code is held back on this machine: check.")
@@ -35,7 +35,7 @@ def check(
 ) -> int:
     """Try to break out of every sandbox there is, and say which of them hold."""
     form = "json" if json else output
-    found = ladder()
+    found = all_levels()
     reports = tuple(report for report in found.reports() if report.level is not Level.NONE)
     if form == "table":
         for report in reports:
@@ -68,7 +68,7 @@ def check(
     return Exit.OK if refusal is None else Exit.FAILED
 
 
-def _taken(found: Ladder, policy: Policy) -> tuple[Level | None, BelowPolicy | None]:
+def _taken(found: SandboxLevels, policy: Policy) -> tuple[Level | None, BelowPolicy | None]:
     try:
         return found.strongest(policy).level, None
     except BelowPolicy as refusal:
@@ -82,9 +82,9 @@ def _shown(report: Report) -> dict[str, Any]:
 
 def _show(report: Report, *, trials: bool) -> None:
     standing = report.passed if report.available else None
-    refused = sum(trial.refused for trial in report.trials)
+    refused = sum(probe.refused for probe in report.probes)
     what = (
-        f"{STANDS[standing]}, {refused} of {len(report.trials)} attempts refused" if report.trials else STANDS[standing]
+        f"{STANDS[standing]}, {refused} of {len(report.probes)} attempts refused" if report.probes else STANDS[standing]
     )
     version = f" {report.version}" if report.version else ""
     runs = ", ".join(sorted(RUNS[report.level]))
@@ -94,5 +94,5 @@ def _show(report: Report, *, trials: bool) -> None:
     if report.remedy:
         print(f"    fix: {line(report.remedy)}")
     if trials:
-        for trial in report.trials:
-            print(f"    {printing.mark(trial.refused, sys.stdout)} {trial.attempt}: {line(trial.saw)}")
+        for probe in report.probes:
+            print(f"    {printing.mark(probe.refused, sys.stdout)} {probe.attempt}: {line(probe.saw)}")

@@ -1,14 +1,15 @@
-"""Where code that nobody vouches for runs: a ladder of walls, each of which has to prove itself on this machine.
+"""Where untrusted code runs: levels of isolation, each of which has to pass a self-test on this machine.
 
-    model.py        the values: levels, what may be allowed, what a self-test found
-    ladder.py       which rungs stand here, and the strongest one that a policy accepts
-    bubblewrap.py   processes: namespaces, seccomp, Landlock, limits          ┐
-    landlock.py     processes, where namespaces are not to be had             ├ the rungs
-    wasm.py         WebAssembly modules: fuel, memory, time, no files         │
-    hyperlight.py   Python source in a virtual machine of its own             ┘
-    launch.py       the small program that puts up the walls and becomes the command; imports nothing of ours
-    trials.py       the small program that tries everything forbidden, from inside
+    model.py            the values: levels, what may be allowed, what a self-test found
+    levels.py           which levels this machine has, and the strongest one that a policy accepts
+    bubblewrap.py       processes: namespaces, seccomp, Landlock, limits          ┐
+    landlock.py         processes, where namespaces are not to be had             ├ the levels
+    wasm.py             WebAssembly modules: fuel, memory, time, no files         │
+    hyperlight.py       Python source in a virtual machine of its own             ┘
+    launcher.py         the small program that restricts itself and becomes the command; imports nothing of ours
+    egress_proxy.py     the way to allowed hosts, and to no others
+    probes.py           the small program that attempts everything forbidden, from inside; self_test.py runs it
 
-A level is claimed only after its self-test passed in this process: every trial is a real attempt, and all of them have
-to be refused. Nothing here knows the hub; whoever starts processes asks for an argument vector and starts that.
+A level is claimed only after its self-test passed in this process: every probe is a real attempt, and all of them have
+to be refused. Nothing here knows the hub: the supervisor asks for an argument vector and starts that.
 """

@@ -1,8 +1,8 @@
 """Bubblewrap: a process with a file system, a network, a process table and a user of its own.
 
     files       an empty root; the system's programs read-only; what is allowed; /tmp in memory, bounded
-    network     none. With allowed hosts: still none, but a door on 127.0.0.1 behind which `egress.py` connects to those
-                hosts and no others, told to the command by HTTPS_PROXY and HTTP_PROXY
+    network     none. With allowed hosts: still none, but a proxy on 127.0.0.1 (`egress_proxy.py`) that connects to
+                those hosts and no others; the command finds it in HTTPS_PROXY and HTTP_PROXY
     processes   it sees and signals only its own; all of them die with the launcher
     kernel      the seccomp filter of `seccomp.py`; no capabilities; no new privileges; no further namespaces
     behind it   Landlock with the same files once more, and limits by rlimit and, where they are ours, control groups
@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dragoman.sandbox import egress, launch, seccomp
+from dragoman.sandbox import egress_proxy, launcher, seccomp
 from dragoman.sandbox.model import MIB, Level, Limits, Report, Sandbox, Unavailable
-from dragoman.sandbox.needs import SETTINGS, SYSTEM, interpreter, needs
-from dragoman.sandbox.proving import prove
+from dragoman.sandbox.program_files import SETTINGS, SYSTEM, files_needed_by, interpreter
+from dragoman.sandbox.self_test import run_probes
 
 PROGRAM = "bwrap"
 INSTALL = "install bubblewrap (Debian, Fedora, Arch: the package bubblewrap)"
@@ -63,25 +63,25 @@ class Bubblewrap:
             return Report.missing(
                 self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64"
             )
-        if not launch.landlock_abi():
+        if not launcher.landlock_abi():
             return Report.missing(
                 self.level,
                 "the kernel has no Landlock",
                 "use a kernel from 5.13 on, with landlock in its lsm list",
                 version,
             )
-        return prove(self.level, version, self.argv, ALLOW)
+        return run_probes(self.level, version, self.argv, ALLOW)
 
     def version(self) -> str | None:
         """As it says itself, `0.8.0`."""
         if self._version is None and self._program is not None:
             try:
-                told = subprocess.run(
+                found = subprocess.run(
                     [self._program, "--version"], capture_output=True, text=True, timeout=10, check=True
                 ).stdout
             except (OSError, subprocess.SubprocessError):
                 return None
-            self._version = told.split()[-1] if told.split() else None
+            self._version = found.split()[-1] if found.split() else None
         return self._version
 
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -92,21 +92,21 @@ class Bubblewrap:
         path = os.environ.get("PATH")
         families = seccomp.NETWORK if sandbox.hosts else seccomp.NO_NETWORK
         plan: dict[str, Any] = {
-            "bwrap": [self._program, *self._options(sandbox, needs(command[0], path))],
+            "bwrap": [self._program, *self._options(sandbox, files_needed_by(command[0], path))],
             "filter": seccomp.program(machine, families=families),
             "variables": list(sandbox.variables),
             "group": group(sandbox.limits, beside=ITS_OWN_PROCESSES),
             "again": [interpreter(), "-I", "-S", LAUNCHER],
             "inner": {
                 "variables": list(sandbox.variables),
-                "limits": for_the_kernel(sandbox.limits, beside=ITS_OWN_PROCESSES),
-                "rules": list(_rules(sandbox, needs(command[0], path))),
+                "limits": rlimits(sandbox.limits, beside=ITS_OWN_PROCESSES),
+                "rules": list(_rules(sandbox, files_needed_by(command[0], path))),
             },
         }
         if sandbox.hosts:
-            keeper = [interpreter(), "-I", "-S", egress.__file__]
-            plan["egress"] = {"command": keeper, "hosts": list(sandbox.hosts)}
-        return (interpreter(), "-I", "-S", launch.file(), launch.written({"outside": plan}), "--", *command)
+            proxy = [interpreter(), "-I", "-S", egress_proxy.__file__]
+            plan["egress"] = {"command": proxy, "hosts": list(sandbox.hosts)}
+        return (interpreter(), "-I", "-S", launcher.file(), launcher.written({"outside": plan}), "--", *command)
 
     def _options(self, sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[str]:
         yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
@@ -122,9 +122,9 @@ class Bubblewrap:
         yield from ("--proc", "/proc", "--dev", "/dev")
         for place in ("/tmp", "/dev/shm"):
             yield from ("--perms", "1777", "--size", scratch, "--tmpfs", place)
-        for place in dict.fromkeys((*SETTINGS, *needs(interpreter()), *needed)):
+        for place in dict.fromkeys((*SETTINGS, *files_needed_by(interpreter()), *needed)):
             yield from ("--ro-bind-try", place, place)
-        yield from ("--ro-bind", launch.file(), LAUNCHER)
+        yield from ("--ro-bind", launcher.file(), LAUNCHER)
         yield from _allowed(sandbox)
         # The root is memory too: nobody may fill it. And the kernel's settings below /proc would let root's own user
         # write them, whatever it is called inside.
@@ -165,7 +165,7 @@ def group(limits: Limits, *, beside: int = 0) -> dict[str, int]:
     return {"pids": limits.processes + beside, "memory": limits.memory_mb * MIB}
 
 
-def for_the_kernel(limits: Limits, *, beside: int = 0) -> dict[str, int]:
+def rlimits(limits: Limits, *, beside: int = 0) -> dict[str, int]:
     wanted = {
         "core": 0,
         "open_files": limits.open_files,

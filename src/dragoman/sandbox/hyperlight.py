@@ -13,20 +13,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dragoman.sandbox import hyperlighthost
-from dragoman.sandbox.model import Level, Report, Sandbox, Trial, Unavailable
+from dragoman.sandbox import hyperlight_host
+from dragoman.sandbox.model import Level, Probe, Report, Sandbox, Unavailable
 
 INSTALL = "pip install 'dragoman[hyperlight]'"
 RUN_IT_WHERE = "use a machine with a hypervisor that Hyperlight supports (KVM or mshv), and let the hub open /dev/kvm"
 SECONDS = 90.0
-SAID_AT_MOST = 200
+STDERR_SHOWN = 200
 
 
 class Hyperlight:
     level = Level.HYPERLIGHT
 
     def __init__(self, python: str = sys.executable) -> None:
-        self._host = (python, "-I", hyperlighthost.__file__)
+        self._host = (python, "-I", hyperlight_host.__file__)
 
     def self_test(self) -> Report:
         try:
@@ -40,20 +40,20 @@ class Hyperlight:
         except subprocess.TimeoutExpired:
             return self._failed(None, f"the self-test did not end within {SECONDS:g} s", RUN_IT_WHERE)
         try:
-            told: dict[str, Any] = json.loads(run.stdout)
+            found: dict[str, Any] = json.loads(run.stdout)
         except ValueError:
             last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-            return self._failed(None, f"it broke: {(last or [str(run.returncode)])[0][:SAID_AT_MOST]}", RUN_IT_WHERE)
-        if not told["version"]:
-            return Report.missing(self.level, f"the package {told['missing']} is not installed", INSTALL)
-        if told.get("broke"):
+            return self._failed(None, f"it broke: {(last or [str(run.returncode)])[0][:STDERR_SHOWN]}", RUN_IT_WHERE)
+        if not found["version"]:
+            return Report.missing(self.level, f"the package {found['missing']} is not installed", INSTALL)
+        if found.get("broke"):
             device = "" if Path("/dev/kvm").exists() else "there is no /dev/kvm; "
             return self._failed(
-                told["version"], f"{device}no guest runs here: {told['broke'][:SAID_AT_MOST]}", RUN_IT_WHERE
+                found["version"], f"{device}no guest runs here: {found['broke'][:STDERR_SHOWN]}", RUN_IT_WHERE
             )
-        found = tuple(Trial(attempt=name, refused=refused, saw=saw) for name, refused, saw in told["trials"])
+        probes = tuple(Probe(attempt=name, refused=refused, saw=saw) for name, refused, saw in found["trials"])
         return Report.judged(
-            self.level, told["version"], found, expected=len(hyperlighthost.ATTEMPTS), remedy=RUN_IT_WHERE
+            self.level, found["version"], probes, expected=len(hyperlight_host.ATTEMPTS), remedy=RUN_IT_WHERE
         )
 
     def _failed(self, version: str | None, why: str, remedy: str) -> Report:

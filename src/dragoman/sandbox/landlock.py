@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dragoman.sandbox import launch, seccomp
-from dragoman.sandbox.bubblewrap import for_the_kernel, group, hidden_within
+from dragoman.sandbox import launcher, seccomp
+from dragoman.sandbox.bubblewrap import group, hidden_within, rlimits
 from dragoman.sandbox.model import Level, Report, Sandbox, Unavailable
-from dragoman.sandbox.needs import SETTINGS, SYSTEM, interpreter, needs
-from dragoman.sandbox.proving import prove
+from dragoman.sandbox.program_files import SETTINGS, SYSTEM, files_needed_by, interpreter
+from dragoman.sandbox.self_test import run_probes
 
 KERNEL = "use a kernel from 6.12 on, with landlock in its lsm list; as root also make control groups writable"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -27,14 +27,14 @@ class Landlock:
     level = Level.LANDLOCK
 
     def self_test(self) -> Report:
-        abi = launch.landlock_abi()
+        abi = launcher.landlock_abi()
         if not abi:
             return Report.missing(self.level, "the kernel has no Landlock", KERNEL)
         if seccomp.here() is None:
             return Report.missing(
                 self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64"
             )
-        return prove(self.level, f"ABI {abi}", self.argv, KERNEL)
+        return run_probes(self.level, f"ABI {abi}", self.argv, KERNEL)
 
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
         machine = seccomp.here()
@@ -52,11 +52,11 @@ class Landlock:
             "filter": seccomp.program(machine, families=()),
             "variables": list(sandbox.variables),
             "group": group(sandbox.limits),
-            "limits": for_the_kernel(sandbox.limits),
-            "rules": list(_rules(sandbox, needs(command[0], os.environ.get("PATH")))),
+            "limits": rlimits(sandbox.limits),
+            "rules": list(_rules(sandbox, files_needed_by(command[0], os.environ.get("PATH")))),
             "cwd": sandbox.cwd,
         }
-        return (interpreter(), "-I", "-S", launch.file(), launch.written({"alone": plan}), "--", *command)
+        return (interpreter(), "-I", "-S", launcher.file(), launcher.written({"alone": plan}), "--", *command)
 
 
 def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -113,7 +113,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 # -- what was found
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """One forbidden thing, attempted from inside. `saw` is what came of it: an error's name, or what was got."""
 
     attempt: str
@@ -122,7 +122,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a rung stands on this machine, and if not, why and what to do."""
+    """Whether a level stands on this machine, and if not, why and what to do."""
 
     level: Level
     version: str | None = None
@@ -130,21 +130,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool = False
     why_not: str | None = None
     remedy: str | None = None
-    trials: tuple[Trial, ...] = ()
+    probes: tuple[Probe, ...] = msgspec.field(default=(), name="trials")
+    """`trials` in what `dragoman sandbox check` prints as JSON."""
 
     @staticmethod
     def missing(level: Level, why: str, remedy: str, version: str | None = None) -> Report:
         return Report(level=level, version=version, why_not=why, remedy=remedy)
 
     @staticmethod
-    def judged(level: Level, version: str, trials: tuple[Trial, ...], *, expected: int, remedy: str) -> Report:
-        """Passed only when every trial was made and refused: a self-test cut short proves nothing."""
-        open_ones = [f"{trial.attempt} ({trial.saw})" for trial in trials if not trial.refused]
+    def judged(level: Level, version: str, probes: tuple[Probe, ...], *, expected: int, remedy: str) -> Report:
+        """Passed only when every probe was made and refused: a self-test cut short proves nothing."""
+        open_ones = [f"{probe.attempt} ({probe.saw})" for probe in probes if not probe.refused]
         why: str | None = None
         if open_ones:
             why = "not refused: " + ", ".join(open_ones)
-        elif len(trials) < expected:
-            why = f"only {len(trials)} of {expected} trials were made"
+        elif len(probes) < expected:
+            why = f"only {len(probes)} of {expected} probes were made"
         return Report(
             level=level,
             version=version,
@@ -152,12 +153,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             passed=why is None,
             why_not=why,
             remedy=remedy if why else None,
-            trials=trials,
+            probes=probes,
         )
 
 
 class Unavailable(Exception):
-    """A rung cannot do what is asked, on this machine or at all."""
+    """A level cannot do what is asked, on this machine or at all."""
 
     def __init__(self, level: Level, why: str, remedy: str) -> None:
         super().__init__(f"{level}: {why}")
@@ -167,7 +168,7 @@ class Unavailable(Exception):
 
 
 class BelowPolicy(Exception):
-    """Nothing that stands here is as strong as the policy asks. `reports` are the rungs that would have done."""
+    """Nothing that stands here is as strong as the policy asks. `reports` are the levels that would have done."""
 
     def __init__(self, policy: Policy, reports: tuple[Report, ...], strongest: Level) -> None:
         self.policy = policy

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.sandbox.bubblewrap import Bubblewrap
-from dragoman.sandbox.ladder import Ladder, Nothing, Rung
 from dragoman.sandbox.landlock import Landlock
+from dragoman.sandbox.levels import NoSandbox, SandboxBackend, SandboxLevels
 from dragoman.sandbox.model import Level, Sandbox
 from dragoman.sandbox.wasm import Warm, Wasm
 
@@ -42,23 +42,23 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(runs: int = RUNS) -> tuple[Start, ...]:
-    """Only rungs that passed their self-test here."""
+    """Only levels that passed their self-test here."""
     wasm = Wasm()
-    rungs: tuple[Rung, ...] = (wasm, Bubblewrap(), Landlock(), Nothing())
-    standing = {report.level for report in Ladder(rungs).reports() if report.passed}
+    backends: tuple[SandboxBackend, ...] = (wasm, Bubblewrap(), Landlock(), NoSandbox())
+    standing = {report.level for report in SandboxLevels(backends).reports() if report.passed}
     found = []
     with tempfile.TemporaryDirectory(prefix="dragoman-timing-") as place:
         module = str(Path(place) / "nothing.wat")
         Path(module).write_text(NOTHING)
         cached = Wasm(cache=place)
-        for rung in (each for each in rungs if each.level in standing):
-            if rung is wasm:
+        for backend in (each for each in backends if each.level in standing):
+            if backend is wasm:
                 with Warm(cached) as warm:
                     found.append(_timed("wasm, warm host", Level.WASM, partial(_warm, warm, module), runs))
                 argv = cached.argv(Sandbox(), (module,))
             else:
-                argv = rung.argv(Sandbox(), (PROGRAM,))
-            found.append(_timed(f"{rung.level}, own process", rung.level, partial(_own, argv), runs))
+                argv = backend.argv(Sandbox(), (PROGRAM,))
+            found.append(_timed(f"{backend.level}, own process", backend.level, partial(_own, argv), runs))
     return tuple(found)
 
 

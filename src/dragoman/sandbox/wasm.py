@@ -27,7 +27,7 @@ import msgspec
 from dragoman.sandbox.model import Level, Report, Sandbox, Unavailable
 
 INSTALL = "pip install 'dragoman[sandbox]'"
-HOST = (sys.executable, "-I", "-m", "dragoman.sandbox.wasmhost")
+HOST = (sys.executable, "-I", "-m", "dragoman.sandbox.wasm_host")
 START_SECONDS = 20.0
 LARGEST_OUTPUT = 16 << 20
 
@@ -51,16 +51,16 @@ class Wasm:
         version = installed()
         if version is None:
             return Report.missing(self.level, "the package wasmtime is not installed", INSTALL)
-        from dragoman.sandbox import wasmtrials
+        from dragoman.sandbox import wasm_probes
 
         try:
-            found = wasmtrials.attempt(self)
+            found = wasm_probes.attempt(self)
         except (OSError, TimeoutError, subprocess.SubprocessError) as error:
             return Report(
                 level=self.level, version=version, available=True, why_not=f"it does not start: {error}", remedy=INSTALL
             )
         return Report.judged(
-            self.level, version, found, expected=wasmtrials.NUMBER, remedy="report it: this is a defect"
+            self.level, version, found, expected=wasm_probes.NUMBER, remedy="report it: this is a defect"
         )
 
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Warm:
         theirs.close()
         self._link = ours
         self._link.settimeout(START_SECONDS)
-        self._ear = threading.Thread(target=self._listen, name="wasm host", daemon=True)
+        self._receiver = threading.Thread(target=self._listen, name="wasm host", daemon=True)
         try:
             if not self._link.recv(256):
                 raise ConnectionError("the host of WebAssembly modules ended at its start")
@@ -122,7 +122,7 @@ class Warm:
             self.close()
             raise
         self._link.settimeout(None)
-        self._ear.start()
+        self._receiver.start()
 
     def start(
         self, sandbox: Sandbox, command: tuple[str, ...], streams: tuple[int, int, int], environ: dict[str, str]
@@ -164,13 +164,13 @@ class Warm:
         """All of it: modules that still run end with their host."""
         self._host.kill()
         self._host.wait()
-        if self._ear.is_alive():
-            self._ear.join(START_SECONDS)  # it hears that the other end is gone; its socket must not close under it
+        if self._receiver.is_alive():
+            self._receiver.join(START_SECONDS)  # its socket must not close under it
         self._link.close()
 
     def _listen(self) -> None:
-        while told := self._heard():
-            said = json.loads(told)
+        while found := self._results():
+            said = json.loads(found)
             with self._changed:
                 self._ended[said["key"]] = said
                 self._changed.notify_all()
@@ -178,7 +178,7 @@ class Warm:
             self._gone = True
             self._changed.notify_all()
 
-    def _heard(self) -> bytes:
+    def _results(self) -> bytes:
         try:
             return self._link.recv(65536)
         except OSError:

@@ -27,7 +27,7 @@ from dragoman.supervisor.spawner_client import Launch
 from dragoman.supervisor.spec import ChildSpec, SandboxRules, allowed_files
 
 if TYPE_CHECKING:
-    from dragoman.sandbox.ladder import Ladder, Rung
+    from dragoman.sandbox.levels import SandboxBackend, SandboxLevels
 
 LAST_SECONDS = 5.0
 """A module is stopped by its own host first; this much later its host is, too."""
@@ -46,58 +46,60 @@ class SandboxRefused(Exception):
 
 
 class SandboxPolicy:
-    """`data` is the hub's data directory. The ladder is made when it is first needed."""
+    """`data` is the hub's data directory. The list of levels is made when it is first needed."""
 
-    def __init__(self, data: Path, rules: SandboxRules, *, ladder: Callable[[], Ladder] | None = None) -> None:
+    def __init__(
+        self, data: Path, rules: SandboxRules, *, all_levels: Callable[[], SandboxLevels] | None = None
+    ) -> None:
         self._data = data
         self._rules = rules
-        self._make = ladder or self._make_ladder
-        self._ladder: Ladder | None = None
+        self._make = all_levels or self._make_levels
+        self._levels: SandboxLevels | None = None
         self._making = threading.Lock()
-        self._rungs: dict[Workload, asyncio.Task[Rung]] = {}
+        self._backends: dict[Workload, asyncio.Task[SandboxBackend]] = {}
 
     async def start_plan(self, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandboxed:
         """Raises `SandboxRefused`."""
         try:
-            rung = await self._strongest(spec.workload)
-            return await asyncio.to_thread(self._sandboxed, rung, spec, home, env)
+            backend = await self._strongest(spec.workload)
+            return await asyncio.to_thread(self._sandboxed, backend, spec, home, env)
         except BelowPolicy as below:
             raise SandboxRefused(f"refused: {below}") from None
         except Unavailable as missing:
             raise SandboxRefused(f"refused: {missing}. To do: {missing.remedy}") from None
 
-    async def _strongest(self, workload: Workload) -> Rung:
+    async def _strongest(self, workload: Workload) -> SandboxBackend:
         """Tried in one thread, however many children wait for it."""
-        trying = self._rungs.get(workload)
+        trying = self._backends.get(workload)
         if trying is None or (trying.done() and not isinstance(trying.exception(), BelowPolicy | None)):
             trying = asyncio.get_running_loop().create_task(asyncio.to_thread(self._try, workload))
-            self._rungs[workload] = trying
+            self._backends[workload] = trying
         return await asyncio.shield(trying)
 
-    def _try(self, workload: Workload) -> Rung:
+    def _try(self, workload: Workload) -> SandboxBackend:
         with self._making:
-            if self._ladder is None:
-                self._ladder = self._make()
-        return self._ladder.strongest(Policy(workload=workload, least=self._rules.minimum))
+            if self._levels is None:
+                self._levels = self._make()
+        return self._levels.strongest(Policy(workload=workload, least=self._rules.minimum))
 
-    def _make_ladder(self) -> Ladder:
-        from dragoman.sandbox.ladder import ladder  # only a hub with untrusted agents needs it
+    def _make_levels(self) -> SandboxLevels:
+        from dragoman.sandbox.levels import all_levels  # only a hub with untrusted agents needs it
 
         cache = self._data / "modules"
         durable.make_directory(cache)
-        return ladder(cache=str(cache))
+        return all_levels(cache=str(cache))
 
-    def _sandboxed(self, rung: Rung, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandboxed:
+    def _sandboxed(self, backend: SandboxBackend, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandboxed:
         sandbox = self._sandbox(spec, home, env)
         for place in (*sandbox.read, *sandbox.write):
             if not os.path.exists(place):
-                raise Unavailable(rung.level, f"{place} is allowed, but is not there", "make it, or do not allow it")
-        argv = rung.argv(sandbox, spec.command)
+                raise Unavailable(backend.level, f"{place} is allowed, but is not there", "make it, or do not allow it")
+        argv = backend.argv(sandbox, spec.command)
         spare = 0.0
-        if rung.level is Level.WASM:
+        if backend.level is Level.WASM:
             argv, spare = wasm_agent.argv(argv), LAST_SECONDS
         launch = Launch(argv=argv, env=env, cwd="/", limits={"core": 0, "open_files": spec.limits.open_files})
-        return Sandboxed(rung.level, launch, sandbox.limits.seconds + spare)
+        return Sandboxed(backend.level, launch, sandbox.limits.seconds + spare)
 
     def _sandbox(self, spec: ChildSpec, home: str, env: dict[str, str]) -> Sandbox:
         allowed = [(self._visible_path(place, home), writable) for place, writable in allowed_files(spec)]

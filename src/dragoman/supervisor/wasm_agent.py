@@ -2,7 +2,7 @@
 
     python -m dragoman.supervisor.wasm_agent PLAN -- MODULE ARG…
 
-Each task is one run of the module, in a fork of its own (`sandbox.wasmhost`), with its own memory, fuel and time: of
+Each task is one run of the module, in a fork of its own (`sandbox.wasm_host`), with its own memory, fuel and time: of
 one task nothing is left when the next begins. The module's stdin is one line, the `notify:task-assigned`, and then its
 end. What it prints is the agent's: forge's messages, and log lines.
 
@@ -27,21 +27,21 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from dragoman.sandbox import launch, wasmhost
+from dragoman.sandbox import launcher, wasm_host
 
 LONGEST_LINE = 1 << 20
 AT_ONCE = 1 << 16
 REASONS = {
-    wasmhost.TIME: "the module has used up its time",
-    wasmhost.FUEL: "the module has used up its fuel",
-    wasmhost.REFUSED: "the module could not be run; the agent's log says why",
-    wasmhost.TRAPPED: "the module trapped",
+    wasm_host.TIME: "the module has used up its time",
+    wasm_host.FUEL: "the module has used up its fuel",
+    wasm_host.REFUSED: "the module could not be run; the agent's log says why",
+    wasm_host.TRAPPED: "the module trapped",
 }
 
 
 def argv(command_line: tuple[str, ...]) -> tuple[str, ...]:
     """What starts an agent, from what would run its module once."""
-    host = command_line.index(wasmhost.__name__)
+    host = command_line.index(wasm_host.__name__)
     return (*command_line[:host], __name__, *command_line[host + 1 :])
 
 
@@ -74,7 +74,7 @@ class Job:
         self.stdout = stdout
         self.end = os.pidfd_open(pid)
         self.lines = Lines()
-        self.told = False
+        self.found = False
         """It said itself what became of the task."""
         self.cancelled = False
 
@@ -86,7 +86,7 @@ class Host:
         self._environ = dict(os.environ)
         self._jobs: dict[str, Job] = {}
         self._by: dict[int, Job] = {}
-        self._heard = Lines()
+        self._results = Lines()
         self._poll = select.poll()
         self._leaving = False
         self._said = 0
@@ -95,7 +95,7 @@ class Host:
         """Until the hub says so, or is gone."""
         import wasmtime  # noqa: F401  (before the first fork)
 
-        wasmhost.engine(self._plan["limits"]["fuel"] is not None)
+        wasm_host.engine(self._plan["limits"]["fuel"] is not None)
         self._poll.register(0, select.POLLIN)
         while not self._leaving or self._jobs:
             for descriptor, _ in self._poll.poll():
@@ -119,7 +119,7 @@ class Host:
             for job in self._jobs.values():
                 self._stop(job)
             return
-        for line in self._heard.feed(piece):
+        for line in self._results.feed(piece):
             heard = json.loads(line)
             payload = heard.get("payload") or {}
             match heard["type"]:
@@ -142,7 +142,7 @@ class Host:
         pid = os.fork()
         if pid == 0:
             wish = {"plan": self._plan, "words": self._words, "environ": self._environ}
-            wasmhost.become(wish, [stdin, stdout, 2], host)
+            wasm_host.become(wish, [stdin, stdout, 2], host)
         os.close(stdin)
         os.close(stdout)
         job = self._jobs[task] = Job(task, pid, out)
@@ -161,7 +161,7 @@ class Host:
         """Whether there may be more."""
         piece = os.read(job.stdout, AT_ONCE)
         for line in job.lines.feed(piece):
-            job.told = job.told or _is_final(line, job.task)
+            job.found = job.found or _is_final(line, job.task)
             _write(line)
         if not piece:
             self._forget(job.stdout)
@@ -173,7 +173,7 @@ class Host:
         _, status = os.waitpid(job.pid, 0)
         self._forget(job.end)
         del self._jobs[job.task]
-        if not (job.told or job.cancelled):
+        if not (job.found or job.cancelled):
             code = os.waitstatus_to_exitcode(status)
             how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
             self._fail(job.task, REASONS.get(code, f"the module ended ({how}) without a result"))
@@ -215,7 +215,7 @@ def _write(line: bytes) -> None:
 
 
 def main(words: list[str]) -> int:
-    launch.close_all_but(set())
+    launcher.close_all_but(set())
     return Host(json.loads(words[0]), words[2:]).serve()
 
 

@@ -24,7 +24,7 @@ from tests.support.kids import Kids
 from dragoman.bindings import a2acp
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp.errors import TABLE, Code
-from dragoman.sandbox.ladder import ladder
+from dragoman.sandbox.levels import all_levels
 from dragoman.sandbox.model import Level
 
 Json = dict[str, Any]
@@ -285,10 +285,10 @@ def test_plain_http_is_for_loopback_only(tmp_path: Path) -> None:
 
 
 def level() -> Level:
-    rungs = ladder()
-    rung = rungs.rung(Level.BUBBLEWRAP)
-    assert rung is not None
-    report = rungs.report(rung)
+    backends = all_levels()
+    backend = backends.backend(Level.BUBBLEWRAP)
+    assert backend is not None
+    report = backends.report(backend)
     if not report.passed:
         pytest.skip(f"{Level.BUBBLEWRAP}: {report.why_not}; {report.remedy}")
     return Level.BUBBLEWRAP
@@ -306,7 +306,7 @@ def test_an_untrusted_target_works_in_a_sandbox_and_the_contract_says_in_which(h
     told = Kids(hub).look("walled")["sandbox"]
     assert told is not None
     assert (contract["security"]["sandbox"], contract["timeout_seconds"]) == (told, 60)
-    assert (told == "hyperlight") <= bool(ladder().report(ladder().rung(Level.HYPERLIGHT)).passed)  # type: ignore[arg-type]
+    assert (told == "hyperlight") <= bool(all_levels().report(all_levels().backend(Level.HYPERLIGHT)).passed)  # type: ignore[arg-type]
     assert told == strength or told in ("hyperlight", "wasm")
     payload = {"a": 1, "contract_id": contract["contract_id"]}
     party = contract["target_agent"]
@@ -339,9 +339,9 @@ def test_an_untrusted_agent_has_neither_files_nor_network(hub: HubProcess) -> No
 
 @pytest.mark.requirement("a2acp-D17")
 def test_below_the_levels_policy_an_untrusted_agent_is_refused(tmp_path: Path) -> None:
-    rungs = ladder()
-    rung = rungs.rung(Level.HYPERLIGHT)
-    if rung is not None and rungs.report(rung).passed:
+    backends = all_levels()
+    backend = backends.backend(Level.HYPERLIGHT)
+    if backend is not None and backends.report(backend).passed:
         pytest.skip("this machine has the highest level there is")
     with running(tmp_path, DRAGOMAN_SANDBOX__MINIMUM="hyperlight") as hub:
         kids = Kids(hub)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.sandbox import launch
+from dragoman.sandbox import launcher
 from dragoman.sandbox.bubblewrap import Bubblewrap
 from dragoman.sandbox.hyperlight import Hyperlight
 from dragoman.sandbox.landlock import Landlock
 from dragoman.sandbox.model import MIB, Level, Limits, Sandbox, Unavailable
-from dragoman.sandbox.needs import needs
+from dragoman.sandbox.program_files import files_needed_by
 from dragoman.sandbox.wasm import Wasm
 
 
@@ -26,7 +26,7 @@ class Known(Bubblewrap):
 
 
 def plan_of(argv: tuple[str, ...], step: str) -> dict[str, Any]:
-    plan: dict[str, Any] = launch.read(argv[argv.index("--") - 1])[step]
+    plan: dict[str, Any] = launcher.read(argv[argv.index("--") - 1])[step]
     return plan
 
 
@@ -53,7 +53,7 @@ def test_an_old_bubblewrap_is_not_told_what_it_does_not_know() -> None:
 
 def test_only_what_is_allowed_is_bound_and_only_that_to_write() -> None:
     found = options(Sandbox(read=("/srv/in",), write=("/srv/out",)))
-    assert places(found, "--ro-bind") == [launch.file(), "/srv/in"]
+    assert places(found, "--ro-bind") == [launcher.file(), "/srv/in"]
     assert places(found, "--bind") == ["/srv/out"]
     assert places(found, "--tmpfs") == ["/tmp", "/dev/shm"]
     assert places(found, "--remount-ro") == ["/proc", "/"]
@@ -76,8 +76,8 @@ def test_memory_that_files_take_is_bounded() -> None:
 def test_no_value_of_a_variable_stands_in_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "canary-value")
     sandbox = Sandbox(variables=("KEY",))
-    for rung in (Known(), Landlock(), Wasm()):
-        argv = rung.argv(sandbox, ("/bin/true",))
+    for backend in (Known(), Landlock(), Wasm()):
+        argv = backend.argv(sandbox, ("/bin/true",))
         assert "canary-value" not in " ".join(argv)
     assert "canary-value" not in str(plan_of(Known().argv(sandbox, ("/bin/true",)), "outside"))
 
@@ -89,7 +89,7 @@ def test_a_network_is_never_shared_even_with_allowed_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "sandbox"),
+    ("backend", "sandbox"),
     [
         (Landlock(), Sandbox(hosts=("example.org",))),
         (Landlock(), Sandbox(read=("/srv",), hidden=("/srv/hub",))),
@@ -100,10 +100,10 @@ def test_a_network_is_never_shared_even_with_allowed_hosts() -> None:
         (Hyperlight(), Sandbox(hosts=("example.org",))),
     ],
 )
-def test_what_a_level_cannot_enforce_it_does_not_build(rung: Landlock | Wasm | Hyperlight, sandbox: Sandbox) -> None:
+def test_what_a_level_cannot_enforce_it_does_not_build(backend: Landlock | Wasm | Hyperlight, sandbox: Sandbox) -> None:
     with pytest.raises(Unavailable) as caught:
-        rung.argv(sandbox, ("/bin/true",))
-    assert caught.value.level is rung.level
+        backend.argv(sandbox, ("/bin/true",))
+    assert caught.value.level is backend.level
     assert caught.value.remedy
 
 
@@ -122,7 +122,7 @@ def test_without_bubblewrap_the_check_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_a_program_of_the_system_needs_nothing_else() -> None:
-    assert needs("/bin/sh") == ()
+    assert files_needed_by("/bin/sh") == ()
 
 
 def test_a_virtual_environment_needs_itself_and_its_interpreter(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_virtual_environment_needs_itself_and_its_interpreter(tmp_path: Path) 
     (base / "bin/python3").write_bytes(b"\x7fELF")
     os.symlink(base / "bin/python3", venv / "bin/python")
     (venv / "pyvenv.cfg").write_text(f"home = {base / 'bin'}\n")
-    assert set(needs(str(venv / "bin/python"))) == {
+    assert set(files_needed_by(str(venv / "bin/python"))) == {
         str(venv / "bin/python"),
         str(venv / "lib"),
         str(venv / "pyvenv.cfg"),
@@ -149,18 +149,18 @@ def test_a_script_needs_its_interpreter(tmp_path: Path) -> None:
     interpreter.write_bytes(b"\x7fELF")
     script = tmp_path / "script"
     script.write_text(f"#!{interpreter} -u\n")
-    assert needs(str(script)) == (str(script), str(interpreter))
+    assert files_needed_by(str(script)) == (str(script), str(interpreter))
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
     os.symlink(tmp_path / "b", tmp_path / "a")
     os.symlink(tmp_path / "a", tmp_path / "b")
-    assert needs(str(tmp_path / "a")) == ()
+    assert files_needed_by(str(tmp_path / "a")) == ()
 
 
 # -- the launcher's own pieces
 
 
 def test_only_named_variables_pass_and_the_mark_of_the_brood() -> None:
-    found = launch.only_these(["PATH"], {"PATH": "/bin", "TOKEN": "x", "DRAGOMAN_BROOD": "m:1", "DRAGOMAN_TOKEN": "y"})
-    assert found == {"PATH": "/bin", "DRAGOMAN_BROOD": "m:1"}
+    given = {"PATH": "/bin", "TOKEN": "x", "DRAGOMAN_BROOD": "m:1", "DRAGOMAN_TOKEN": "y"}
+    assert launcher.only_these(["PATH"], given) == {"PATH": "/bin", "DRAGOMAN_BROOD": "m:1"}

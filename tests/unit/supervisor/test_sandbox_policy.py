@@ -1,4 +1,4 @@
-"""What is put around a child: a pure decision once the rungs are known, tried once for all that wait."""
+"""What is put around a child: a pure decision once the levels are known, tried once for all that wait."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.sandbox.ladder import Ladder
+from dragoman.sandbox.levels import SandboxLevels
 from dragoman.sandbox.model import Level, Limits, Report, Sandbox
 from dragoman.supervisor.sandbox_policy import SandboxPolicy, SandboxRefused
 from dragoman.supervisor.spec import ChildLimits, ChildSpec, SandboxRules, contradiction, environment
 
 
-class Rung:
+class SandboxBackend:
     def __init__(self, level: Level, *, holds: bool = True) -> None:
         self.level = level
         self.holds = holds
@@ -31,8 +31,8 @@ class Rung:
         return ("held", self.level, *command)
 
 
-def sandbox_policy(data: Path, rungs: Sequence[Rung], **terms: Any) -> SandboxPolicy:
-    return SandboxPolicy(data, SandboxRules(**terms), ladder=lambda: Ladder(rungs))
+def sandbox_policy(data: Path, backends: Sequence[SandboxBackend], **terms: Any) -> SandboxPolicy:
+    return SandboxPolicy(data, SandboxRules(**terms), all_levels=lambda: SandboxLevels(backends))
 
 
 def untrusted(**more: Any) -> ChildSpec:
@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> str:
 
 
 async def test_the_strongest_is_taken_with_what_is_allowed_and_its_limits(tmp_path: Path, home: str) -> None:
-    strong, weak = Rung(Level.BUBBLEWRAP), Rung(Level.LANDLOCK)
+    strong, weak = SandboxBackend(Level.BUBBLEWRAP), SandboxBackend(Level.LANDLOCK)
     (tmp_path / "shown").mkdir()
     spec = untrusted(
         allow_files=(f"{tmp_path}/shown", f"{tmp_path}:rw"), allow_hosts=("example.com",),
@@ -75,27 +75,27 @@ async def test_the_strongest_is_taken_with_what_is_allowed_and_its_limits(tmp_pa
 
 
 async def test_what_is_below_the_minimum_is_never_taken(tmp_path: Path, home: str) -> None:
-    rungs = [Rung(Level.BUBBLEWRAP, holds=False), Rung(Level.LANDLOCK)]
+    backends = [SandboxBackend(Level.BUBBLEWRAP, holds=False), SandboxBackend(Level.LANDLOCK)]
     with pytest.raises(SandboxRefused, match=r"at level bubblewrap or above, the strongest here is landlock.*mend it"):
-        await sandbox_policy(tmp_path, rungs).start_plan(untrusted(), home, {})
-    assert not rungs[1].asked
-    found = await sandbox_policy(tmp_path, rungs, minimum=Level.LANDLOCK).start_plan(untrusted(), home, {})
+        await sandbox_policy(tmp_path, backends).start_plan(untrusted(), home, {})
+    assert not backends[1].asked
+    found = await sandbox_policy(tmp_path, backends, minimum=Level.LANDLOCK).start_plan(untrusted(), home, {})
     assert found.level is Level.LANDLOCK
 
 
 async def test_walls_are_tried_once_for_all_who_wait(tmp_path: Path, home: str) -> None:
-    rung = Rung(Level.BUBBLEWRAP, holds=False)
-    start_plan = sandbox_policy(tmp_path, [rung])
+    backend = SandboxBackend(Level.BUBBLEWRAP, holds=False)
+    start_plan = sandbox_policy(tmp_path, [backend])
     outcomes = await asyncio.gather(
         *(start_plan.start_plan(untrusted(), home, {}) for _ in range(20)), return_exceptions=True
     )  # fmt: skip
     assert {type(outcome) for outcome in outcomes} == {SandboxRefused}
-    assert rung.tried == 1
+    assert backend.tried == 1
 
 
 async def test_a_file_that_is_not_there_cannot_be_allowed(tmp_path: Path, home: str) -> None:
     with pytest.raises(SandboxRefused, match="is not there"):
-        await sandbox_policy(tmp_path / "data", [Rung(Level.BUBBLEWRAP)]).start_plan(
+        await sandbox_policy(tmp_path / "data", [SandboxBackend(Level.BUBBLEWRAP)]).start_plan(
             untrusted(allow_files=(f"{tmp_path}/absent",)), home, {}
         )
 

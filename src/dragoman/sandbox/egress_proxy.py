@@ -142,7 +142,7 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
         pass
 
 
-def keep(door: socket.socket, hosts: "list[str]") -> None:
+def keep(listener: socket.socket, hosts: "list[str]") -> None:
     """For ever; we end with the sandbox."""
     places = threading.BoundedSemaphore(AT_ONCE)
 
@@ -154,7 +154,7 @@ def keep(door: socket.socket, hosts: "list[str]") -> None:
 
     while True:
         places.acquire()
-        client, _ = door.accept()
+        client, _ = listener.accept()
         threading.Thread(target=one, args=(client,), daemon=True).start()
 
 
@@ -164,10 +164,10 @@ def main() -> None:
         _, descriptors, _, _ = socket.recv_fds(launcher, 16, 1)
     if not descriptors:  # the sandbox was not built
         return
-    with socket.socket(fileno=descriptors[0]) as door:
-        os.set_inheritable(door.fileno(), False)
-        door.setblocking(True)
-        keep(door, hosts)
+    with socket.socket(fileno=descriptors[0]) as listener:
+        os.set_inheritable(listener.fileno(), False)
+        listener.setblocking(True)
+        keep(listener, hosts)
 
 
 if __name__ == "__main__":

@@ -42,15 +42,15 @@ def interpreter() -> str:
     return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
 
 
-def needs(program: str, path: str | None = None) -> tuple[str, ...]:
+def files_needed_by(program: str, path: str | None = None) -> tuple[str, ...]:
     """What is to be readable beside the system's own directories, in a stable order."""
     found = shutil.which(program, path=path) if "/" not in program else program
     if found is None or not found.startswith("/"):
         return ()
-    return tuple(dict.fromkeys(_needs(Path(found), DEEPEST)))
+    return tuple(dict.fromkeys(_files_needed_by(Path(found), DEEPEST)))
 
 
-def _needs(file: Path, deeper: int) -> Iterator[str]:
+def _files_needed_by(file: Path, deeper: int) -> Iterator[str]:
     if not file.is_file() or deeper == 0:
         return
     if not _of_the_system(file):
@@ -60,17 +60,17 @@ def _needs(file: Path, deeper: int) -> Iterator[str]:
             yield from (str(prefix / name) for name in ("lib", "lib64", "pyvenv.cfg") if (prefix / name).exists())
             home = _home_of(prefix / "pyvenv.cfg")
             if home is not None:
-                yield from _needs(home / file.name, deeper - 1)
-                yield from _needs(home / "python3", deeper - 1)
+                yield from _files_needed_by(home / file.name, deeper - 1)
+                yield from _files_needed_by(home / "python3", deeper - 1)
     if file.is_symlink():
-        yield from _needs(Path(os.path.normpath(file.parent / file.readlink())), deeper - 1)
+        yield from _files_needed_by(Path(os.path.normpath(file.parent / file.readlink())), deeper - 1)
         return
     with file.open("rb") as opened:
         first = opened.readline(256)
     if first.startswith(b"#!"):
         words = first[2:].decode("utf-8", "replace").split()
         if words[:1] and words[0].startswith("/"):
-            yield from _needs(Path(words[0]), deeper - 1)
+            yield from _files_needed_by(Path(words[0]), deeper - 1)
 
 
 def _home_of(settings: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""The ladder: which rungs stand on this machine, and the strongest that a policy accepts.
+"""The list of levels: which levels stand on this machine, and the strongest that a policy accepts.
 
 Self-tests run at most once in a process, when first asked for; what they found are values. Nothing below the policy is
 ever taken instead: the refusal says what is missing and how to get it.
@@ -17,7 +17,7 @@ from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, San
 from dragoman.sandbox.wasm import Wasm
 
 
-class Rung(Protocol):
+class SandboxBackend(Protocol):
     """One way to hold code back.
 
     `self_test` attempts from inside everything that the level forbids, and passes only when all of it was refused; it
@@ -35,7 +35,7 @@ class Rung(Protocol):
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]: ...
 
 
-class Nothing:
+class NoSandbox:
     """No sandbox at all: what a policy of level `none` gets where nothing better stands."""
 
     level = Level.NONE
@@ -47,45 +47,45 @@ class Nothing:
         return command
 
 
-class Ladder:
-    def __init__(self, rungs: Iterable[Rung]) -> None:
-        self._rungs = sorted(rungs, key=lambda rung: -rung.level.strength)
+class SandboxLevels:
+    def __init__(self, backends: Iterable[SandboxBackend]) -> None:
+        self._backends = sorted(backends, key=lambda backend: -backend.level.strength)
         self._reports: dict[Level, Report] = {}
         self._one_at_a_time = threading.Lock()
 
     def reports(self) -> tuple[Report, ...]:
-        """All rungs, the strongest first."""
-        return tuple(self.report(rung) for rung in self._rungs)
+        """All levels, the strongest first."""
+        return tuple(self.report(backend) for backend in self._backends)
 
-    def rung(self, level: Level) -> Rung | None:
+    def backend(self, level: Level) -> SandboxBackend | None:
         """Whether it stands or not."""
-        return next((rung for rung in self._rungs if rung.level is level), None)
+        return next((backend for backend in self._backends if backend.level is level), None)
 
-    def report(self, rung: Rung) -> Report:
+    def report(self, backend: SandboxBackend) -> Report:
         with self._one_at_a_time:
-            if rung.level not in self._reports:
-                self._reports[rung.level] = rung.self_test()
-            return self._reports[rung.level]
+            if backend.level not in self._reports:
+                self._reports[backend.level] = backend.self_test()
+            return self._reports[backend.level]
 
-    def strongest(self, policy: Policy) -> Rung:
+    def strongest(self, policy: Policy) -> SandboxBackend:
         """The strongest that runs such work and passed its self-test, or BelowPolicy."""
         failed: list[Report] = []
-        for rung in self._rungs:
-            if policy.workload not in RUNS[rung.level]:
+        for backend in self._backends:
+            if policy.workload not in RUNS[backend.level]:
                 continue
-            if not rung.level.satisfies(policy.least):
-                raise BelowPolicy(policy, tuple(failed), self._best_of_the_rest(policy))
-            report = self.report(rung)
+            if not backend.level.satisfies(policy.least):
+                raise BelowPolicy(policy, tuple(failed), self._strongest_available(policy))
+            report = self.report(backend)
             if report.passed:
-                return rung
+                return backend
             failed.append(report)
         raise BelowPolicy(policy, tuple(failed), Level.NONE)
 
-    def _best_of_the_rest(self, policy: Policy) -> Level:
-        able = (rung for rung in self._rungs if policy.workload in RUNS[rung.level])
-        return next((rung.level for rung in able if self.report(rung).passed), Level.NONE)
+    def _strongest_available(self, policy: Policy) -> Level:
+        able = (backend for backend in self._backends if policy.workload in RUNS[backend.level])
+        return next((backend.level for backend in able if self.report(backend).passed), Level.NONE)
 
 
-def ladder(*, cache: str | None = None) -> Ladder:
-    """Every rung that we know. `cache`: a directory of ours alone, for compiled modules."""
-    return Ladder((Hyperlight(), Wasm(cache), Bubblewrap(), Landlock(), Nothing()))
+def all_levels(*, cache: str | None = None) -> SandboxLevels:
+    """Every level that we know. `cache`: a directory of ours alone, for compiled modules."""
+    return SandboxLevels((Hyperlight(), Wasm(cache), Bubblewrap(), Landlock(), NoSandbox()))

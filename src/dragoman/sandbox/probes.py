@@ -1,8 +1,8 @@
 """Everything that is forbidden, attempted in earnest from inside. Run as a script by a bare interpreter, in the sandbox
-that is to be proved (`python -I -S trials.py`); imports nothing of ours.
+that is to be proved (`python -I -S probes.py`); imports nothing of ours.
 
-Each trial is a function of the scene that the prover has set (`proving.py`) and tells on stdin, where no other process
-can read it. It raises when it was refused, and returns what it got when it was not. One line of JSON a trial goes to
+Each probe is a function of the scene that the prover has set (`proving.py`) and tells on stdin, where no other process
+can read it. It raises when it was refused, and returns what it got when it was not. One line of JSON a probe goes to
 stdout: [attempt, refused, saw].
 """
 
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-Scene = dict[str, Any]
+Inputs = dict[str, Any]
 TRACE_ME = 0
 NEW_USER = 0x10000000
 MIB = 1 << 20
@@ -40,32 +40,32 @@ def _read(path: str) -> str:
         return f"{len(file.read(4096))} bytes"
 
 
-def read_a_file_outside(scene: Scene) -> str:
-    return _read(scene["canary"])
+def read_a_file_outside(inputs: Inputs) -> str:
+    return _read(inputs["canary"])
 
 
-def read_the_password_file(scene: Scene) -> str:
+def read_the_password_file(inputs: Inputs) -> str:
     return _read("/etc/shadow")
 
 
-def list_a_directory_outside(scene: Scene) -> str:
-    return f"{len(os.listdir(scene['outside']))} names"
+def list_a_directory_outside(inputs: Inputs) -> str:
+    return f"{len(os.listdir(inputs['outside']))} names"
 
 
-def follow_a_link_outside(scene: Scene) -> str:
-    link = f"{scene['home']}/link"
+def follow_a_link_outside(inputs: Inputs) -> str:
+    link = f"{inputs['home']}/link"
     with contextlib.suppress(FileExistsError):
-        os.symlink(scene["canary"], link)
+        os.symlink(inputs["canary"], link)
     return _read(link)
 
 
-def write_a_file_outside(scene: Scene) -> str:
-    with open(f"{scene['outside']}/written", "w") as file:
+def write_a_file_outside(inputs: Inputs) -> str:
+    with open(f"{inputs['outside']}/written", "w") as file:
         file.write("got out")
     return "written"
 
 
-def write_among_the_programs(scene: Scene) -> str:
+def write_among_the_programs(inputs: Inputs) -> str:
     path = "/usr/bin/dragoman-trial"
     with open(path, "w"):
         pass
@@ -73,8 +73,8 @@ def write_among_the_programs(scene: Scene) -> str:
     return "written"
 
 
-def leave_a_program_set_user_id(scene: Scene) -> str:
-    path = f"{scene['home']}/set"
+def leave_a_program_set_user_id(inputs: Inputs) -> str:
+    path = f"{inputs['home']}/set"
     for created, changed in ((0o4755, None), (0o755, 0o4755), (0o755, 0o2755)):
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, created))
@@ -87,7 +87,7 @@ def leave_a_program_set_user_id(scene: Scene) -> str:
     raise Refused("EPERM")
 
 
-def open_a_device(scene: Scene) -> str:
+def open_a_device(inputs: Inputs) -> str:
     for path in DEVICES:
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
@@ -95,38 +95,38 @@ def open_a_device(scene: Scene) -> str:
     raise Refused("none there, or none opened")
 
 
-def make_a_network_socket(scene: Scene) -> str:
+def make_a_network_socket(inputs: Inputs) -> str:
     socket.socket(socket.AF_INET).close()
     return "made"
 
 
-def connect_to_the_host(scene: Scene) -> str:
-    with socket.create_connection(("127.0.0.1", scene["port"]), timeout=5):
+def connect_to_the_host(inputs: Inputs) -> str:
+    with socket.create_connection(("127.0.0.1", inputs["port"]), timeout=5):
         return "connected"
 
 
-def send_a_datagram(scene: Scene) -> str:
+def send_a_datagram(inputs: Inputs) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"x", ("127.0.0.1", scene["port"]))
+        sender.sendto(b"x", ("127.0.0.1", inputs["port"]))
     return "sent"
 
 
-def connect_to_an_abstract_socket(scene: Scene) -> str:
+def connect_to_an_abstract_socket(inputs: Inputs) -> str:
     with socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(5)
-        ours.connect("\0" + scene["abstract"])
+        ours.connect("\0" + inputs["abstract"])
     return "connected"
 
 
-def connect_to_a_local_socket(scene: Scene) -> str:
+def connect_to_a_local_socket(inputs: Inputs) -> str:
     with socket.socket(socket.AF_UNIX) as ours:
         ours.settimeout(5)
-        ours.connect(f"{scene['outside']}/s")
+        ours.connect(f"{inputs['outside']}/s")
     return "connected"
 
 
-def fork_beyond_the_limit(scene: Scene) -> str:
-    most = scene["processes"] + 4
+def fork_beyond_the_limit(inputs: Inputs) -> str:
+    most = inputs["processes"] + 4
     wait, release = os.pipe()
     children: list[int] = []
     try:
@@ -145,8 +145,8 @@ def fork_beyond_the_limit(scene: Scene) -> str:
             os.waitpid(pid, 0)
 
 
-def take_more_memory(scene: Scene) -> str:
-    size = (scene["memory_mb"] + 64) * MIB
+def take_more_memory(inputs: Inputs) -> str:
+    size = (inputs["memory_mb"] + 64) * MIB
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
         return f"{size} bytes"
 
@@ -162,31 +162,31 @@ def _call(name: str, *arguments: object) -> str:
     return f"reached the kernel: {errno.errorcode[number]}"
 
 
-def trace_a_process(scene: Scene) -> str:
+def trace_a_process(inputs: Inputs) -> str:
     return _call("ptrace", TRACE_ME, 0, 0, 0)
 
 
-def use_the_kernels_keys(scene: Scene) -> str:
+def use_the_kernels_keys(inputs: Inputs) -> str:
     return _call("keyctl", 0, -2, 1)
 
 
-def make_a_namespace(scene: Scene) -> str:
+def make_a_namespace(inputs: Inputs) -> str:
     return _call("unshare", NEW_USER)
 
 
-def load_a_kernel_program(scene: Scene) -> str:
+def load_a_kernel_program(inputs: Inputs) -> str:
     return _call("bpf", 0, None, 0)
 
 
-def open_an_io_ring(scene: Scene) -> str:
+def open_an_io_ring(inputs: Inputs) -> str:
     return _call("io_uring_setup", 1, ctypes.create_string_buffer(120))
 
 
-def mount_a_filesystem(scene: Scene) -> str:
-    return _call("mount", b"none", scene["home"].encode(), b"tmpfs", 0, None)
+def mount_a_filesystem(inputs: Inputs) -> str:
+    return _call("mount", b"none", inputs["home"].encode(), b"tmpfs", 0, None)
 
 
-def find_a_descriptor(scene: Scene) -> str:
+def find_a_descriptor(inputs: Inputs) -> str:
     for descriptor in range(3, 1024):
         with contextlib.suppress(OSError):
             os.fstat(descriptor)
@@ -194,24 +194,24 @@ def find_a_descriptor(scene: Scene) -> str:
     raise Refused("none beyond 2")
 
 
-def find_a_secret_in_the_environment(scene: Scene) -> str:
+def find_a_secret_in_the_environment(inputs: Inputs) -> str:
     for name, value in os.environ.items():
-        if scene["secret"] in value:
+        if inputs["secret"] in value:
             return name
     raise Refused("not there")
 
 
-def find_a_secret_among_processes(scene: Scene) -> str:
+def find_a_secret_among_processes(inputs: Inputs) -> str:
     for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         for file in ("environ", "cmdline"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as opened:
                 said = opened.read()
-                if scene["secret"].encode() in said:
+                if inputs["secret"].encode() in said:
                     return f"/proc/{pid}/{file}"
     raise Refused("not there")
 
 
-def write_to_the_kernels_settings(scene: Scene) -> str:
+def write_to_the_kernels_settings(inputs: Inputs) -> str:
     path = "/proc/sys/kernel/core_pattern"
     with open(path) as file:
         now = file.read()
@@ -220,15 +220,15 @@ def write_to_the_kernels_settings(scene: Scene) -> str:
     return "written"
 
 
-def kill_a_process_outside(scene: Scene) -> str:
+def kill_a_process_outside(inputs: Inputs) -> str:
     """Whether it died is seen from outside; inside, the number may be somebody else's, but never ours."""
-    if scene["victim"] == os.getpid():
+    if inputs["victim"] == os.getpid():
         raise Refused("another one inside")
-    os.kill(scene["victim"], signal.SIGKILL)
+    os.kill(inputs["victim"], signal.SIGKILL)
     return "sent"
 
 
-TRIALS: "tuple[Callable[[Any], str], ...]" = (
+PROBES: "tuple[Callable[[Any], str], ...]" = (
     read_a_file_outside,
     read_the_password_file,
     list_a_directory_outside,
@@ -258,17 +258,17 @@ TRIALS: "tuple[Callable[[Any], str], ...]" = (
 )
 
 
-def main(scene: Scene) -> None:
-    for trial in TRIALS:
+def main(inputs: Inputs) -> None:
+    for probe in PROBES:
         try:
-            refused, saw = False, trial(scene)
+            refused, saw = False, probe(inputs)
         except Refused as why:
             refused, saw = True, str(why)
         except MemoryError:
             refused, saw = True, "ENOMEM"
         except OSError as error:
             refused, saw = True, errno.errorcode.get(error.errno or 0, str(error))
-        os.write(1, json.dumps([trial.__name__, refused, saw]).encode() + b"\n")
+        os.write(1, json.dumps([probe.__name__, refused, saw]).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from dragoman.sandbox.model import Limits, Sandbox, Trial
+from dragoman.sandbox.model import Limits, Probe, Sandbox
 from dragoman.sandbox.wasm import Outcome, Warm, Wasm
-from dragoman.sandbox.wasmhost import FUEL, REFUSED, TIME, TRAPPED
+from dragoman.sandbox.wasm_host import FUEL, REFUSED, TIME, TRAPPED
 
 GOT_IT = 42
-SECRET = "DRAGOMAN_TRIAL_SECRET"
+SECRET = "DRAGOMAN_PROBE_SECRET"
 LIMITS = Limits(memory_mb=16, seconds=0.25, open_files=32)
 
 SPIN = '(module (memory (export "memory") 1) (func (export "_start") (loop $on (br $on))))'
@@ -106,7 +106,7 @@ ATTEMPTS = (
 NUMBER = len(ATTEMPTS)
 
 
-def attempt(wasm: Wasm) -> tuple[Trial, ...]:
+def attempt(wasm: Wasm) -> tuple[Probe, ...]:
     with tempfile.TemporaryDirectory(prefix="dragoman-wasm-") as place, Warm(wasm) as warm:
         inside, outside = Path(place) / "inside", Path(place) / "outside"
         inside.mkdir()
@@ -114,7 +114,7 @@ def attempt(wasm: Wasm) -> tuple[Trial, ...]:
         (outside / "canary").write_text("got out")
         os.symlink(outside / "canary", inside / "link")
         (inside / "allowed").write_text("as allowed")
-        _prove_that_they_can_succeed(warm, Path(place), inside)
+        _check_that_a_module_can_succeed(warm, Path(place), inside)
         found = []
         for each in ATTEMPTS:
             file = Path(place) / "module.wat"
@@ -129,7 +129,7 @@ def attempt(wasm: Wasm) -> tuple[Trial, ...]:
         return tuple(found)
 
 
-def _prove_that_they_can_succeed(warm: Warm, place: Path, inside: Path) -> None:
+def _check_that_a_module_can_succeed(warm: Warm, place: Path, inside: Path) -> None:
     """A module that fails to open anything at all would seem to be refused everything."""
     file = place / "control.wat"
     file.write_text(opening("allowed"))
@@ -138,9 +138,9 @@ def _prove_that_they_can_succeed(warm: Warm, place: Path, inside: Path) -> None:
         raise OSError(f"a module could not open a file that it was given: {outcome.stderr.decode(errors='replace')}")
 
 
-def _judged(each: Attempt, outcome: Outcome) -> Trial:
+def _judged(each: Attempt, outcome: Outcome) -> Probe:
     said = outcome.stderr.decode("utf-8", "replace").strip().removeprefix("dragoman: ")
-    return Trial(
+    return Probe(
         attempt=each.name,
         refused=outcome.code == each.expected,
         saw=said or (f"exit code {outcome.code}" if outcome.signal is None else f"signal {outcome.signal}"),

@@ -1,5 +1,5 @@
 """The launcher: puts up the walls around itself, then becomes the command. Run as a script by a bare interpreter
-(`python -I -S launch.py PLAN -- COMMAND…`), outside and again inside; it imports nothing of ours.
+(`python -I -S launcher.py PLAN -- COMMAND…`), outside and again inside; it imports nothing of ours.
 
     outside   other variables and descriptors go away, its own control group, the way out if hosts are allowed,
               then it becomes bubblewrap, which has the seccomp filter from here and starts us again
@@ -63,7 +63,7 @@ SCOPES = 0b11
 _libc: "list[Any]" = []
 
 
-class Unbuilt(Exception):
+class SandboxNotBuilt(Exception):
     """A wall that could not be put up."""
 
 
@@ -91,7 +91,7 @@ def landlock(rules: "list[tuple[str, str]]", *, network: bool) -> int:
     """Restrict this process and all it starts. Paths that do not exist are left out. Returns the ABI in force."""
     abi = landlock_abi()
     if abi == 0:
-        raise Unbuilt("this kernel has no Landlock")
+        raise SandboxNotBuilt("this kernel has no Landlock")
     handled = EVERYTHING_BY_ABI[min(abi, 5)]
     attributes = struct.pack("=QQQ", handled, TCP if abi >= 4 and not network else 0, SCOPES if abi >= 6 else 0)
     attributes = attributes[: 8 if abi < 4 else 16 if abi < 6 else 24]
@@ -133,7 +133,7 @@ def drop_capabilities() -> None:
         while call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
             number += 1
         if last_error() != errno.EINVAL:  # that one is the end of them
-            raise Unbuilt(f"dropping capabilities: {os.strerror(last_error())}")
+            raise SandboxNotBuilt(f"dropping capabilities: {os.strerror(last_error())}")
     call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, data = struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24)
     _check(call("capset", header, data), "dropping capabilities")
@@ -293,11 +293,11 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     kept: set[int] = set()
     inner = dict(plan["inner"])
     if plan.get("egress"):
-        kept.add(_way_out(plan["egress"]))
+        kept.add(_start_egress_proxy(plan["egress"]))
         inner["egress"] = next(iter(kept))
     held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
     if os.geteuid() == 0 and "pids" not in held:
-        raise Unbuilt("root is not bound by a limit of processes, and no control group can be made here")
+        raise SandboxNotBuilt("root is not bound by a limit of processes, and no control group can be made here")
     environ = only_these(plan["variables"], dict(os.environ))
     if "TMPDIR" in environ:
         environ["TMPDIR"] = "/tmp"
@@ -305,17 +305,17 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     filter = _in_memory("filter", plan["filter"])
     options = [*plan["bwrap"][1:], "--seccomp", str(filter)]
     # Not in the argument vector: process 1 inside is bubblewrap, and what it was told names our directories.
-    told = _in_memory("options", b"\0".join(option.encode() for option in options))
+    arguments = _in_memory("options", b"\0".join(option.encode() for option in options))
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
     again = [*plan["again"], written({"inside": inner}), "--", *command]
-    os.execve(plan["bwrap"][0], [plan["bwrap"][0], "--args", str(told), "--", *again], environ)
+    os.execve(plan["bwrap"][0], [plan["bwrap"][0], "--args", str(arguments), "--", *again], environ)
 
 
 def inside(plan: "dict[str, Any]", command: "list[str]") -> None:
     environ = only_these(plan["variables"], dict(os.environ))  # the interpreter and bubblewrap add some of their own
     if "egress" in plan:
-        environ.update(_hand_over_door(plan["egress"]))
+        environ.update(_hand_over_listener(plan["egress"]))
     close_all_but(set())
     file = found(command[0], environ)
     limit(plan["limits"])
@@ -326,7 +326,7 @@ def inside(plan: "dict[str, Any]", command: "list[str]") -> None:
 def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
     if os.geteuid() == 0 and "pids" not in held:
-        raise Unbuilt("root is not bound by a limit of processes, and no control group can be made here")
+        raise SandboxNotBuilt("root is not bound by a limit of processes, and no control group can be made here")
     environ = only_these(plan["variables"], dict(os.environ))
     close_all_but(set())
     try:
@@ -355,7 +355,7 @@ def found(program: str, environ: "dict[str, str]") -> str:
     raise FileNotFoundError(errno.ENOENT, "it is not on the PATH inside", program)
 
 
-def _way_out(egress: "dict[str, Any]") -> int:
+def _start_egress_proxy(egress_proxy: "dict[str, Any]") -> int:
     """Start the doorkeeper, who stays in our network; the door itself is made inside and handed to him."""
     import json
     import socket
@@ -369,20 +369,20 @@ def _way_out(egress: "dict[str, Any]") -> int:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
-        words = [*egress["command"], str(theirs.fileno()), json.dumps(egress["hosts"])]
+        words = [*egress_proxy["command"], str(theirs.fileno()), json.dumps(egress_proxy["hosts"])]
         os.execve(words[0], words, {})
     theirs.close()
     return ours.detach()
 
 
-def _hand_over_door(descriptor: int) -> "dict[str, str]":
+def _hand_over_listener(descriptor: int) -> "dict[str, str]":
     import socket
 
-    with socket.socket(fileno=descriptor) as keeper, socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        door.listen(64)
-        socket.send_fds(keeper, [b"door"], [door.fileno()])
-        where = f"http://127.0.0.1:{door.getsockname()[1]}"
+    with socket.socket(fileno=descriptor) as proxy, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        socket.send_fds(proxy, [b"door"], [listener.fileno()])
+        where = f"http://127.0.0.1:{listener.getsockname()[1]}"
     names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     return dict.fromkeys(names, where)
 
@@ -396,7 +396,7 @@ def _in_memory(name: str, content: bytes) -> int:
 
 def _check(answer: int, what: str) -> int:
     if answer < 0:
-        raise Unbuilt(f"{what}: {os.strerror(last_error())}")
+        raise SandboxNotBuilt(f"{what}: {os.strerror(last_error())}")
     return answer
 
 
@@ -409,8 +409,8 @@ def main(words: "list[str]") -> "NoReturn":
     try:
         ((step, plan),) = read(words[0]).items()
         STEPS[step](plan, command)
-        raise Unbuilt("nothing was started")
-    except Unbuilt as why:
+        raise SandboxNotBuilt("nothing was started")
+    except SandboxNotBuilt as why:
         said = f"the sandbox could not be built: {why}"
     except OSError as error:
         said = f"{error.filename or command[0]!r} cannot be started in the sandbox: {error.strerror}"

@@ -1,7 +1,7 @@
-"""Sets the scene for the trials, runs them in the sandbox that is to be proved, and judges from outside.
+"""Sets the scene for the probes, runs them in the sandbox that is to be proved, and judges from outside.
 
 The scene is real: a file with a canary, listening sockets, a process to kill, a secret in the environment and in
-another process, an open descriptor. What can be seen from outside is judged there: a trial that claims to have been
+another process, an open descriptor. What can be seen from outside is judged there: a probe that claims to have been
 refused and left a file, a connection or a dead process behind was not.
 """
 
@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.sandbox import trials
-from dragoman.sandbox.model import Level, Limits, Report, Sandbox, Trial
-from dragoman.sandbox.needs import interpreter
+from dragoman.sandbox import probes
+from dragoman.sandbox.model import Level, Limits, Probe, Report, Sandbox
+from dragoman.sandbox.program_files import interpreter
 
 SECONDS = 30.0
 LIMITS = Limits(memory_mb=256, processes=16, open_files=64, file_mb=8, scratch_mb=8, cpu_seconds=20)
-SECRET = "DRAGOMAN_TRIAL_SECRET"
-SCRIPT = Path(trials.__file__)
-SAID_AT_MOST = 600
+SECRET = "DRAGOMAN_PROBE_SECRET"
+SCRIPT = Path(probes.__file__)
+STDERR_SHOWN = 600
 
 
-class Stage(NamedTuple):
-    scene: dict[str, Any]
+class ProbeSetup(NamedTuple):
+    inputs: dict[str, Any]
     outside: Path
     secret: str
     victim: subprocess.Popen[bytes]
@@ -38,15 +38,15 @@ class Stage(NamedTuple):
     leaked: int
 
 
-def prove(
+def run_probes(
     level: Level, version: str, argv: Callable[[Sandbox, tuple[str, ...]], tuple[str, ...]], remedy: str
 ) -> Report:
-    """Every trial, in the sandbox that `argv` builds."""
-    with _stage() as stage:
+    """Every probe, in the sandbox that `argv` builds."""
+    with _set_up() as setup:
         sandbox = Sandbox(
             read=(str(SCRIPT),),
-            write=(stage.scene["home"],),
-            cwd=stage.scene["home"],
+            write=(setup.inputs["home"],),
+            cwd=setup.inputs["home"],
             variables=("PATH",),
             limits=LIMITS,
         )
@@ -54,50 +54,50 @@ def prove(
         try:
             run = subprocess.run(
                 argv(sandbox, command),
-                env={"PATH": os.environ.get("PATH", os.defpath), SECRET: stage.secret},
-                input=json.dumps(stage.scene).encode(),
+                env={"PATH": os.environ.get("PATH", os.defpath), SECRET: setup.secret},
+                input=json.dumps(setup.inputs).encode(),
                 capture_output=True,
                 timeout=SECONDS,
-                pass_fds=(stage.leaked,),
+                pass_fds=(setup.leaked,),
                 check=False,
             )
         except subprocess.TimeoutExpired:
             return _broken(level, version, f"the self-test did not end within {SECONDS:g} s", remedy)
         except OSError as error:
             return _broken(level, version, f"it does not start: {error}", remedy)
-        found = tuple(_seen_from_outside(trial, stage) for trial in _heard(run.stdout))
+        found = tuple(_checked_from_outside(probe, setup) for probe in _results(run.stdout))
     if not found:
-        said = run.stderr.decode("utf-8", "replace").strip()[-SAID_AT_MOST:] or f"exit code {run.returncode}"
+        said = run.stderr.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or f"exit code {run.returncode}"
         return _broken(level, version, f"it does not start: {said}", remedy)
-    return Report.judged(level, version, found, expected=len(trials.TRIALS), remedy=remedy)
+    return Report.judged(level, version, found, expected=len(probes.PROBES), remedy=remedy)
 
 
 def _broken(level: Level, version: str, why: str, remedy: str) -> Report:
     return Report(level=level, version=version, available=True, why_not=why, remedy=remedy)
 
 
-def _heard(output: bytes) -> Iterator[Trial]:
+def _results(output: bytes) -> Iterator[Probe]:
     for line in output.splitlines():
         attempt, refused, saw = json.loads(line)
-        yield Trial(attempt=attempt.replace("_", " "), refused=refused, saw=saw)
+        yield Probe(attempt=attempt.replace("_", " "), refused=refused, saw=saw)
 
 
-def _seen_from_outside(trial: Trial, stage: Stage) -> Trial:
+def _checked_from_outside(probe: Probe, setup: ProbeSetup) -> Probe:
     """What happened, whatever was said of it."""
     happened: bool
-    match trial.attempt.replace(" ", "_"):
+    match probe.attempt.replace(" ", "_"):
         case "write_a_file_outside":
-            happened = (stage.outside / "written").exists()
+            happened = (setup.outside / "written").exists()
         case "kill_a_process_outside":
-            happened = stage.victim.poll() is not None
+            happened = setup.victim.poll() is not None
         case "connect_to_the_host":
-            happened = trial.refused is False or _knocked(stage.listener)
+            happened = probe.refused is False or _was_connected_to(setup.listener)
         case _:
-            return trial
-    return Trial(attempt=trial.attempt, refused=not happened, saw=trial.saw)
+            return probe
+    return Probe(attempt=probe.attempt, refused=not happened, saw=probe.saw)
 
 
-def _knocked(listener: socket.socket) -> bool:
+def _was_connected_to(listener: socket.socket) -> bool:
     try:
         listener.accept()[0].close()
     except BlockingIOError:
@@ -106,7 +106,7 @@ def _knocked(listener: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def _stage() -> Iterator[Stage]:
+def _set_up() -> Iterator[ProbeSetup]:
     secret = secrets.token_hex(16)
     with contextlib.ExitStack() as stack:
         inside, outside = (
@@ -131,7 +131,7 @@ def _stage() -> Iterator[Stage]:
             env={SECRET: secret},
         )
         stack.callback(_end, victim)
-        scene = {
+        inputs = {
             "canary": str(canary),
             "outside": str(outside),
             "home": str(inside),
@@ -142,7 +142,7 @@ def _stage() -> Iterator[Stage]:
             "victim": victim.pid,
             "secret": secret,
         }
-        yield Stage(scene, outside, secret, victim, listener, leaked)
+        yield ProbeSetup(inputs, outside, secret, victim, listener, leaked)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

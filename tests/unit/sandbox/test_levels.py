@@ -1,11 +1,11 @@
-"""Which rung is taken, and what is said when none is strong enough. Rungs that only pretend."""
+"""Which level is taken, and what is said when none is strong enough. Rungs that only pretend."""
 
 from __future__ import annotations
 
 import pytest
 
-from dragoman.sandbox.ladder import Ladder, Nothing
-from dragoman.sandbox.model import BelowPolicy, Level, Policy, Report, Sandbox, Trial, Workload
+from dragoman.sandbox.levels import NoSandbox, SandboxLevels
+from dragoman.sandbox.model import BelowPolicy, Level, Policy, Probe, Report, Sandbox, Workload
 
 
 class Fake:
@@ -25,7 +25,7 @@ class Fake:
 
 
 def test_the_strongest_that_passed_is_taken() -> None:
-    found = Ladder((Nothing(), Fake(Level.LANDLOCK), Fake(Level.BUBBLEWRAP)))
+    found = SandboxLevels((NoSandbox(), Fake(Level.LANDLOCK), Fake(Level.BUBBLEWRAP)))
     assert found.strongest(Policy(least=Level.NONE)).level is Level.BUBBLEWRAP
 
 
@@ -38,12 +38,12 @@ def test_the_strongest_that_passed_is_taken() -> None:
     ],
 )
 def test_a_rung_is_taken_only_for_what_it_can_run(workload: Workload, level: Level) -> None:
-    found = Ladder(Fake(each) for each in (Level.HYPERLIGHT, Level.WASM, Level.BUBBLEWRAP))
+    found = SandboxLevels(Fake(each) for each in (Level.HYPERLIGHT, Level.WASM, Level.BUBBLEWRAP))
     assert found.strongest(Policy(workload=workload)).level is level
 
 
 def test_below_the_policy_is_refused_with_what_is_missing_and_how_to_get_it() -> None:
-    found = Ladder((Fake(Level.BUBBLEWRAP, passes=False), Fake(Level.LANDLOCK), Nothing()))
+    found = SandboxLevels((Fake(Level.BUBBLEWRAP, passes=False), Fake(Level.LANDLOCK), NoSandbox()))
     with pytest.raises(BelowPolicy) as caught:
         found.strongest(Policy(least=Level.BUBBLEWRAP))
     assert caught.value.strongest is Level.LANDLOCK
@@ -55,7 +55,7 @@ def test_below_the_policy_is_refused_with_what_is_missing_and_how_to_get_it() ->
 
 
 def test_hyperlight_is_never_said_while_another_is_meant() -> None:
-    found = Ladder((Fake(Level.HYPERLIGHT, passes=False), Fake(Level.BUBBLEWRAP)))
+    found = SandboxLevels((Fake(Level.HYPERLIGHT, passes=False), Fake(Level.BUBBLEWRAP)))
     with pytest.raises(BelowPolicy, match="must run at level hyperlight"):
         found.strongest(Policy(workload=Workload.PYTHON, least=Level.HYPERLIGHT))
     assert found.strongest(Policy(workload=Workload.PYTHON)).level is Level.BUBBLEWRAP
@@ -63,29 +63,29 @@ def test_hyperlight_is_never_said_while_another_is_meant() -> None:
 
 def test_no_rung_for_such_work_is_a_refusal_too() -> None:
     with pytest.raises(BelowPolicy, match="the strongest here is none"):
-        Ladder((Fake(Level.WASM),)).strongest(Policy(workload=Workload.PROCESS))
+        SandboxLevels((Fake(Level.WASM),)).strongest(Policy(workload=Workload.PROCESS))
 
 
 def test_a_self_test_runs_once() -> None:
-    rung = Fake(Level.BUBBLEWRAP)
-    found = Ladder((rung,))
+    backend = Fake(Level.BUBBLEWRAP)
+    found = SandboxLevels((backend,))
     for _ in range(3):
         found.strongest(Policy())
         found.reports()
-    assert rung.tests == 1
+    assert backend.tests == 1
 
 
-def trial(name: str, *, refused: bool = True) -> Trial:
-    return Trial(attempt=name, refused=refused, saw="EPERM" if refused else "got it")
+def probe(name: str, *, refused: bool = True) -> Probe:
+    return Probe(attempt=name, refused=refused, saw="EPERM" if refused else "got it")
 
 
 def test_one_trial_that_was_not_refused_fails_the_level() -> None:
     report = Report.judged(
-        Level.BUBBLEWRAP, "1", (trial("read"), trial("write", refused=False)), expected=2, remedy="mend it"
+        Level.BUBBLEWRAP, "1", (probe("read"), probe("write", refused=False)), expected=2, remedy="mend it"
     )
     assert (report.passed, report.why_not, report.remedy) == (False, "not refused: write (got it)", "mend it")
 
 
 def test_a_self_test_cut_short_proves_nothing() -> None:
-    report = Report.judged(Level.BUBBLEWRAP, "1", (trial("read"),), expected=2, remedy="mend it")
-    assert (report.passed, report.why_not) == (False, "only 1 of 2 trials were made")
+    report = Report.judged(Level.BUBBLEWRAP, "1", (probe("read"),), expected=2, remedy="mend it")
+    assert (report.passed, report.why_not) == (False, "only 1 of 2 probes were made")

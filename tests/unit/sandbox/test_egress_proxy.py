@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.sandbox.egress import address_of, allowed, parse
+from dragoman.sandbox.egress_proxy import address_of, allowed, parse
 
 
 @pytest.mark.parametrize(

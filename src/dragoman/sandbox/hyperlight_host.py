@@ -1,7 +1,7 @@
 """The process that a Hyperlight guest belongs to; imports nothing of ours, so that any interpreter can run it.
 
 python -I hyperlighthost.py PLAN -- FILE      the source in FILE; exit code its own, 124 when its time is over
-python -I hyperlighthost.py --self-test       one line of JSON: version, what broke, the trials
+python -I hyperlighthost.py --self-test       one line of JSON: version, what broke, the probes
 """
 
 import json
@@ -27,7 +27,7 @@ ATTEMPTS = (
     ("start a process", "__import__('os').fork()"),
     ("run a program", "__import__('subprocess').run(['/bin/true'])"),
     ("take more memory", "bytearray(1 << 31)"),
-    ("find a secret in the environment", "__import__('os').environ['DRAGOMAN_TRIAL_SECRET']"),
+    ("find a secret in the environment", "__import__('os').environ['DRAGOMAN_PROBE_SECRET']"),
 )
 
 
@@ -54,20 +54,20 @@ def self_test() -> "dict[str, Any]":
         return {"version": None, "missing": absent}
     import hyperlight_sandbox
 
-    told: dict[str, Any] = {"version": hyperlight_sandbox.__version__}
-    os.environ["DRAGOMAN_TRIAL_SECRET"] = "secret"
+    found: dict[str, Any] = {"version": hyperlight_sandbox.__version__}
+    os.environ["DRAGOMAN_PROBE_SECRET"] = "secret"
     try:
         inside = guest(25)
         alive = inside.run("print(6 * 7)").stdout.strip()
         if alive != "42":
-            return {**told, "broke": f"a guest that should say 42 said {alive!r}"}
-        told["trials"] = []
+            return {**found, "broke": f"a guest that should say 42 said {alive!r}"}
+        found["trials"] = []
         for name, attempt in ATTEMPTS:
             said = inside.run(TRY.format(attempt=attempt)).stdout.strip()
-            told["trials"].append([name, said.startswith("REFUSED"), said])
+            found["trials"].append([name, said.startswith("REFUSED"), said])
     except Exception as error:
-        return {**told, "broke": str(error)}
-    return told
+        return {**found, "broke": str(error)}
+    return found
 
 
 def run(plan: "dict[str, Any]", file: str) -> int:

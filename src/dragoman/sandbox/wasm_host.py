@@ -1,7 +1,7 @@
 """The process that a module runs in: compiles it, gives it what is allowed, and stops it when it has had enough.
 
-    python -m dragoman.sandbox.wasmhost PLAN -- MODULE ARG…        one module, on our stdin, stdout and stderr
-    python -m dragoman.sandbox.wasmhost --serve FD                 warm: one fork a module, for `wasm.Warm`
+    python -m dragoman.sandbox.wasm_host PLAN -- MODULE ARG…        one module, on our stdin, stdout and stderr
+    python -m dragoman.sandbox.wasm_host --serve FD                 warm: one fork a module, for `wasm.Warm`
 
     how a module ends       exit code
     by itself, proc_exit    its own
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dragoman import durable
-from dragoman.sandbox import launch, seccomp
+from dragoman.sandbox import launcher, seccomp
 
 TIME, FUEL, REFUSED, TRAPPED = 124, 125, 126, 134
 LAST_SECONDS = 1.0
@@ -154,19 +154,19 @@ def _say(code: int, sentence: str) -> int:
 def _restrict(plan: dict[str, Any]) -> None:
     limits = plan["limits"]
     most = {"core": 0, "open_files": limits["open_files"], "file_size": limits["file_mb"] * MIB}
-    launch.limit(most)
+    launcher.limit(most)
     seconds = int(limits["seconds"]) + 10
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     rules = [(place, "read") for place in plan["read"]] + [(place, "write") for place in plan["write"]]
     filter = _filter()
-    with contextlib.suppress(launch.Unbuilt):
-        launch.drop_capabilities()
-    with contextlib.suppress(launch.Unbuilt):
-        launch.landlock(rules, network=False)
+    with contextlib.suppress(launcher.SandboxNotBuilt):
+        launcher.drop_capabilities()
+    with contextlib.suppress(launcher.SandboxNotBuilt):
+        launcher.landlock(rules, network=False)
     if filter is not None:
-        with contextlib.suppress(launch.Unbuilt):
-            launch.seccomp(filter)
+        with contextlib.suppress(launcher.SandboxNotBuilt):
+            launcher.seccomp(filter)
 
 
 @functools.cache
@@ -242,11 +242,11 @@ def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
     code = REFUSED
     try:
         signal.set_wakeup_fd(-1)
-        launch.die_with(host)
+        launcher.die_with(host)
         os.setsid()
         for place, descriptor in enumerate(streams):
             os.dup2(descriptor, place)
-        launch.close_all_but(set())
+        launcher.close_all_but(set())
         os.environ.clear()
         os.environ.update(wish["environ"])
         code = run(wish["plan"], wish["words"])
@@ -269,12 +269,12 @@ def _bury(hub: socket.socket, keys: dict[int, int]) -> None:
 
 def main(words: list[str]) -> int:
     if words[0] == "--serve":
-        launch.die_with(os.getppid())
+        launcher.die_with(os.getppid())
         with socket.socket(fileno=int(words[1])) as hub:
             os.set_inheritable(hub.fileno(), False)
             serve(hub)
         return 0
-    launch.close_all_but(set())
+    launcher.close_all_but(set())
     return run(json.loads(words[0]), words[2:])
 
 
