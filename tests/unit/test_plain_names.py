@@ -81,7 +81,6 @@ LEFT_IN_DOCUMENTS: dict[str, set[str]] = {
     "bench/README.md": {"door", "letter"},
     "docs/adr/0040-message-ids.md": {"letter"},
     "docs/architecture.md": {"door", "letter"},
-    "docs/reliability.md": {"door", "letter"},
 }
 NOT_YET = {"scenario"}
 """Words of the glossary that the code does not use yet."""
