@@ -87,11 +87,10 @@ class Expected:
 class Pipelined:
     """One message on its way through the intake, which calls it with each outcome.
 
-    A message that is several commands is decided or held back as a whole. `comes_again` is False for one whose sender
-    will not send it again, because it is told of no refusal or promised nothing.
+    A message that is several commands is decided or held back as a whole.
     """
 
-    __slots__ = ("_begins", "_comes_again", "_held_back", "_id", "_pipeline", "_place", "_stream", "_task", "_then")
+    __slots__ = ("_begins", "_held_back", "_id", "_pipeline", "_place", "_stream", "_task", "_then")
 
     def __init__(
         self,
@@ -100,7 +99,6 @@ class Pipelined:
         id: str,
         then: Then,
         *,
-        comes_again: bool = True,
         stream: str | None = None,
         begins: bool = False,
     ) -> None:
@@ -108,7 +106,6 @@ class Pipelined:
         self._task = task
         self._id = id
         self._then = then
-        self._comes_again = comes_again
         self._stream = stream
         self._begins = begins
         self._held_back: bool | None = None
@@ -139,15 +136,14 @@ class Pipelined:
         if self._begins and any(one.stream == self._stream for one in expected.ids.values()):
             del self._pipeline.expected[self._task]
             return False
-        if self._comes_again and len(expected.ids) < MOST:
+        if len(expected.ids) < MOST:
             expected.ids.setdefault(self._id, Missed(self._place, self._stream))
         return True
 
     def decided(self, refusal: Refused | None, now: Instant) -> None:
         """What one of its commands came to, before the next message is looked at."""
         if refusal is not None and (refusal.fault.retryable or refusal.fault.kind in FOR_NOW):
-            if self._comes_again:
-                self._pipeline.expect(self._task, now).ids.setdefault(self._id, Missed(self._place, self._stream))
+            self._pipeline.expect(self._task, now).ids.setdefault(self._id, Missed(self._place, self._stream))
             return
         expected_again = self._pipeline.expected.get(self._task)
         if expected_again is not None and expected_again.ids.pop(self._id, self) is not self:
@@ -156,7 +152,6 @@ class Pipelined:
     def undone(self, now: Instant) -> None:
         """It was decided with others, and nothing was committed. Called for the last of them first: whatever was
         decided stood before all that is still expected."""
-        if self._comes_again:
-            expected = self._pipeline.expect(self._task, now)
-            rest = {id: missed for id, missed in expected.ids.items() if id != self._id}
-            expected.ids = {self._id: Missed(self._place, self._stream), **rest}
+        expected = self._pipeline.expect(self._task, now)
+        rest = {id: missed for id, missed in expected.ids.items() if id != self._id}
+        expected.ids = {self._id: Missed(self._place, self._stream), **rest}

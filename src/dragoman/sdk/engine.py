@@ -237,7 +237,7 @@ class Engine:
         kept = list(self._outbox.about(request_id=refused.request_id))
         if refused.retryable:
             for task_id in dict.fromkeys(message.correlation.task_id for message in kept):
-                if self._outbox.hold(task_id):
+                if self._outbox.hold(task_id, refused.message_id):
                     later = self._loop.create_task(self._say_again(task_id))
                     self._later.add(later)
                     later.add_done_callback(self._later.discard)

@@ -32,9 +32,9 @@ class ProtocolCapabilities(Struct, frozen=True, kw_only=True):
     """Bytes of the largest file it carries; 0 if it carries none."""
     has_receipts: bool = True
     """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
-    confirms_all: bool = False
-    """Whether each message is accepted or refused by itself, also one that is only worth its moment. Then a refused one
-    is said again in its place: the hub takes nothing about a task that would overtake it."""
+    refuses_each: bool = False
+    """Whether the hub refuses each message by itself, also one that is only worth its moment. Then the engine sends a
+    refused one again in its place: the hub takes nothing about a task that would overtake it."""
     words_are_receipts: bool = True
     """Whether what is said about work acknowledges it (chiffon-D5)."""
     converses: bool = False

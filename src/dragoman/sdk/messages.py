@@ -159,12 +159,14 @@ class Accepted(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The hub refuses what we said about a request. Not `retryable`: the work is over, whatever we do."""
+    """The hub refuses what we said about a request. Not `retryable`: the work is over, whatever we do. `message_id`: by
+    which message we said it, where the hub names it."""
 
     request_id: str
     reason: str
     retryable: bool
     receipt: str | None = None
+    message_id: str | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True):

@@ -205,7 +205,6 @@ class ConnectionLoop:
             heard.lane,
             heard.message_id,
             then,
-            comes_again=heard.comes_again,
             stream=None if span is None else getattr(command, "stream", ""),
             begins=span is not None and span.start == 0,
         )

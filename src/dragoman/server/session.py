@@ -32,7 +32,7 @@ class Heard(msgspec.Struct, frozen=True):
     anything. `receipt`: whether the peer is told that it was accepted, where receipts are given.
 
     `lane` is the task that it is about, where messages about one keep their order also when one of them is refused for
-    now (`core.pipelining`); `comes_again`: whether its sender sends it again then.
+    now (`core.pipelining`).
     """
 
     command: Command | None = None
@@ -48,7 +48,6 @@ class Heard(msgspec.Struct, frozen=True):
     answers: tuple[bytes, ...] = ()
     about: Any = None
     lane: str | None = None
-    comes_again: bool = True
 
 
 class Session(Protocol):

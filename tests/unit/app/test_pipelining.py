@@ -15,12 +15,16 @@ from tests.support.world import World
 
 from dragoman.app import intake
 from dragoman.core.commands import AddAgent, RegisterAgent, ReportProgress, Span
-from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import StoreFailed
+from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Refused
 from dragoman.security.tokens import token_hash
+from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.http import AgentmsgEndpoints
+from dragoman.server.limits import Limits
 from dragoman.server.server import serve
 
 TOKEN = "0" * 32
@@ -36,9 +40,9 @@ class Sender:
         self.heard: list[tuple[str, str]] = []
         self.sent = 0
 
-    def send(self, *ids: str, lane: str | None = None, comes_again: bool = True) -> None:
+    def send(self, *ids: str, lane: str | None = None) -> None:
         for id in ids:
-            self.send_one(id, self.report(id), lane=lane, comes_again=comes_again)
+            self.send_one(id, self.report(id), lane=lane)
 
     def report(self, id: str, **fields: Any) -> ReportProgress:
         return ReportProgress(principal=AgentId("worker"), task_id=self.task, message_id=id, step=id, **fields)
@@ -125,15 +129,6 @@ async def test_what_is_refused_for_good_is_not_waited_for(sender: Sender) -> Non
     sender.send_one("A", wrong)
     sender.send("B")
     assert await sender.outcomes() == "A! B"
-
-
-async def test_what_does_not_come_again_waits_and_is_not_waited_for(sender: Sender) -> None:
-    sender.world.store.fail_next_commit()
-    sender.send("A")
-    await sender.outcomes()
-    sender.send("B", comes_again=False)
-    sender.send("A", "C")
-    assert await sender.outcomes() == "B! A C"
 
 
 async def test_an_overloaded_hub_takes_nothing_that_would_overtake(
@@ -225,3 +220,81 @@ async def test_after_a_refused_status_the_next_does_not_overtake_it(hub: tuple[W
         assert accepted == [said[percent]["message_id"] for percent in (10, 20, 30)]
         events = [event for event in await world.store.events(task.id) if event.kind == "progress"]
         assert [json.loads(bytes(event.body))["percent"] for event in events] == [10, 20, 30]
+
+
+# -- agentmsg, whose updates are promised at most once ------------------------------------------------------------
+
+
+@pytest.fixture
+async def conversing() -> AsyncIterator[tuple[World, str]]:
+    world = await World().start()
+    await world.add("boss", "orchestrator")
+    agent = Agent(id=AgentId("ada"), protocol="agentmsg", created_at=world.time, token_hash=token_hash(TOKEN))
+    await world.ask(AddAgent(principal=ADMIN, agent=agent))
+    limits = Limits()
+    view = StateView(world.store, world.intake, world.rules)
+    handler = AgentmsgHandler(world.intake, world.store, view, limits=limits, admin_hash=None)
+    doors = [AgentmsgEndpoints(handler)]
+    async with serve(world.intake, world.store, fallback=elsewhere, doors=doors, port=0) as serving:
+        yield world, serving.url.replace("http", "ws") + "/agentmsg/ws"
+
+
+def report(kind: str, number: int, **payload: Any) -> dict[str, Any]:
+    return {
+        "id": str(uuid.UUID(int=number, version=4)),
+        "timestamp": "2026-01-19T04:21:04Z",
+        "from": "ada",
+        "to": "hub",
+        "type": kind,
+        "payload": payload,
+        "metadata": {"priority": "normal", "retry_count": 0, "max_retries": 3},
+    }
+
+
+async def test_over_agentmsg_a_result_does_not_overtake_an_update_that_was_refused(
+    conversing: tuple[World, str],
+) -> None:
+    world, url = conversing
+    async with websockets.connect(url, additional_headers={"authorization": f"Bearer {TOKEN}"}, proxy=None) as socket:
+
+        async def refused() -> str:
+            heard: dict[str, Any] = json.loads(await soon(socket.recv()))
+            assert (heard["type"], heard["payload"]["context"]["details"]["retryable"]) == ("ERROR_REPORT", True)
+            return str(heard["metadata"]["correlation_id"])
+
+        task = await world.submit(kind=None, pinned=AgentId("ada"))
+        assert json.loads(await soon(socket.recv()))["type"] == "TASK_ASSIGNMENT"
+        first, second = (
+            report("TASK_UPDATE", percent, task_id=task.id, progress=percent, status="in_progress")
+            for percent in (10, 20)
+        )
+        done = report("TASK_COMPLETE", 100, task_id=task.id, result="ok")
+        world.store.fail_next_commit(StoreFailed("no space left"))
+        await socket.send(json.dumps(first))
+        assert await refused() == first["id"]
+        for behind in (second, done):  # sent before its sender knew
+            await socket.send(json.dumps(behind))
+            assert await refused() == behind["id"]
+        for message in (first, second, done):
+            await socket.send(json.dumps(message))
+        ack = json.loads(await soon(socket.recv()))
+        assert (ack["type"], ack["metadata"]["correlation_id"]) == ("ACK", done["id"])
+        told = [event.kind for event in await world.store.events(task.id)]
+        assert told[-3:] == ["progress", "progress", "completed"]
+        events = [event for event in await world.store.events(task.id) if event.kind == "progress"]
+        assert [json.loads(bytes(event.body))["percent"] for event in events] == [10, 20]
+
+
+async def test_over_agentmsg_an_update_that_never_comes_again_is_waited_for_a_few_seconds_only(
+    conversing: tuple[World, str],
+) -> None:
+    world, url = conversing
+    async with websockets.connect(url, additional_headers={"authorization": f"Bearer {TOKEN}"}, proxy=None) as socket:
+        task = await world.submit(kind=None, pinned=AgentId("ada"))
+        assert json.loads(await soon(socket.recv()))["type"] == "TASK_ASSIGNMENT"
+        world.store.fail_next_commit(StoreFailed("no space left"))
+        await socket.send(json.dumps(report("TASK_UPDATE", 1, task_id=task.id, progress=10)))
+        assert json.loads(await soon(socket.recv()))["type"] == "ERROR_REPORT"
+        world.time = Instant(world.time + 6 * SECOND)
+        await socket.send(json.dumps(report("TASK_COMPLETE", 2, task_id=task.id, result="ok")))
+        assert json.loads(await soon(socket.recv()))["type"] == "ACK"

@@ -2,7 +2,8 @@
 
     the engine says          agentmsg says                    the hub says                     the engine hears
     -----------------------  -------------------------------  -------------------------------  ----------------
-    Report, bare             TASK_UPDATE, normal: once        TASK_ASSIGNMENT                  Work
+    Report, bare             TASK_UPDATE, normal: once,       TASK_ASSIGNMENT                  Work
+                             again if refused for now
     Report with output       TASK_UPDATE, high: kept          TASK_UPDATE cancelled            Cancel
     Query                    HELP_REQUEST to the hub          TASK_UPDATE paused, in_progress  Hold, Release
     Outcome, Decline         TASK_COMPLETE, TASK_FAILED       HELP_RESPONSE to a Query         Reply
@@ -74,7 +75,11 @@ from dragoman.wire.errors import LocalProtocolError
 
 log = logging.getLogger("dragoman.sdk")
 
-PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="agentmsg", words_are_receipts=False, converses=True)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(
+    name="agentmsg", refuses_each=True, words_are_receipts=False, converses=True
+)
+MOST_BARE = 256
+"""Bare reports that the hub may still refuse: it acknowledges none of them."""
 PIECE = 512 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
 ASIDES = ("thinking", "tool_use", "tool_result")
@@ -100,6 +105,7 @@ class AgentmsgLink:
         self._session: Session | None = None
         self._registration = ""
         self._about: dict[str, Correlation] = {}
+        self._bare: dict[str, Correlation] = {}
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities:
@@ -146,6 +152,10 @@ class AgentmsgLink:
             return
         if type(message) is not ProgressReport or message.has_content:
             self._about[message.id] = message.correlation
+        else:
+            self._bare[message.id] = message.correlation
+            if len(self._bare) > MOST_BARE:
+                del self._bare[next(iter(self._bare))]
         if type(message) is ProgressReport:
             self._report(message)
         elif type(message) is Question:
@@ -187,7 +197,19 @@ class AgentmsgLink:
                 correlation = self._about.pop(message.answers)
                 retry = errors.is_retryable(payload)
                 yield Refused(
-                    request_id=correlation.request_id, reason=payload.message, retryable=retry, receipt=receipt
+                    request_id=correlation.request_id,
+                    reason=payload.message,
+                    retryable=retry,
+                    receipt=receipt,
+                    message_id=message.answers,
+                )
+            case ErrorReport() if message.answers in self._bare and errors.is_retryable(payload):
+                yield Refused(
+                    request_id=self._bare.pop(message.answers).request_id,
+                    reason=payload.message,
+                    retryable=True,
+                    receipt=receipt,
+                    message_id=message.answers,
                 )
             case Welcome():
                 yield Welcomed(payload.heartbeat_interval_ms / 1000)

@@ -66,7 +66,7 @@ from dragoman.sdk.runtime import Runtime
 log = logging.getLogger("dragoman.sdk")
 
 CANCELLED = 5900
-PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", confirms_all=True)
+PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", refuses_each=True)
 ASIDES = ("thinking", "tool_use", "tool_result")
 """What chiffon has no field for: custom fields of a status."""
 

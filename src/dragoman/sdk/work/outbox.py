@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.sdk.links import Link, ProtocolCapabilities
-from dragoman.sdk.messages import Outbound, Question
+from dragoman.sdk.messages import Outbound, ProgressReport, Question
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.running_task import RunningTask
 
 ACK_DELAY = 0.05
+MOST_PASSING = 1024
+"""Reports that are only worth their moment and may still be refused."""
 
 
 class Outbox:
@@ -26,8 +28,9 @@ class Outbox:
         self._runtime = runtime
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
-        self._passing: set[str] = set()
-        """Of these, the ones that are only worth their moment: they are kept while their link stands."""
+        self._passing: dict[str, None] = {}
+        """Of these, the ones that are only worth their moment: they are kept while their link stands, so that they can
+        be said again in their place. Not every hub says that it has them; but it has, where it has something later."""
         self._held: set[str] = set()
         """Tasks of which something was refused for now."""
         self._silent: list[RunningTask] = []
@@ -70,13 +73,36 @@ class Outbox:
 
     def settle(self, id: str) -> Outbound | None:
         """The hub has it, or nobody wants it any more."""
-        self._passing.discard(id)
-        return self._kept.pop(id, None)
+        settled = self._kept.get(id)
+        if settled is not None:
+            self._forget_before(id)
+            self._forget(id)
+        return settled
 
-    def hold(self, task_id: str) -> bool:
-        """Something about the task was refused for now. False if that is known, and will be seen to."""
+    def _forget_before(self, id: str) -> None:
+        """The hub has decided this one, and so everything before it about the same task."""
+        if not self._passing:
+            return
+        task_id, earlier = self._kept[id].correlation.task_id, []
+        for other, message in self._kept.items():
+            if other == id:
+                break
+            if other in self._passing and message.correlation.task_id == task_id:
+                earlier.append(other)
+        for other in earlier:
+            self._forget(other)
+
+    def _forget(self, id: str) -> None:
+        self._passing.pop(id, None)
+        del self._kept[id]
+
+    def hold(self, task_id: str, message_id: str | None = None) -> bool:
+        """Something about the task was refused for now: this message, where the refusal names it. False if that is
+        known, and will be seen to."""
         if task_id in self._held:
             return False
+        if message_id in self._kept:
+            self._forget_before(message_id)
         self._held.add(task_id)
         return True
 
@@ -108,9 +134,11 @@ class Outbox:
         """Say it if there is somebody to hear it."""
         if self._link is None:
             return
-        if self.protocol_capabilities.confirms_all:
+        if self.protocol_capabilities.refuses_each and type(message) is ProgressReport:
             self._kept[message.id] = message
-            self._passing.add(message.id)
+            self._passing[message.id] = None
+            if len(self._passing) > MOST_PASSING:
+                self._forget(next(iter(self._passing)))
         self._say(message)
 
     async def drain(self) -> None:

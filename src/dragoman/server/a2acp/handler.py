@@ -148,7 +148,6 @@ class A2acpHandler:
             message_id=message.message_id,
             about=about,
             lane=None if message.message_type is MessageType.REQUEST else message.correlation_id,
-            comes_again=about.asks,
         )
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:

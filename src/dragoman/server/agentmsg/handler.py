@@ -221,7 +221,6 @@ class AgentmsgHandler:
             about=about,
             receipt=kept and not versioned,
             lane=about.task,
-            comes_again=kept,
         )
 
     def _again(

@@ -13,6 +13,7 @@ from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
+from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.mapping import PIECE
 
@@ -336,3 +337,36 @@ async def test_a_token_that_is_not_accepted_ends_the_agent(agent: Agent, hub: Fa
         hub.refuse(register, ErrorType.AUTHENTICATION_ERROR, "who are you?")
         with pytest.raises(NotAllowed, match="who are you"):
             await asyncio.wait_for(serving, PATIENCE)
+
+
+async def test_nothing_overtakes_an_update_that_was_refused_for_now(
+    agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
+) -> None:
+    """The update is said again in its place, though it is promised at most once; one that was not refused is not."""
+    goes_on = asyncio.Event()
+
+    @agent.on("deploy")
+    async def deploy(task: Task) -> str:
+        await task.progress(10)
+        await task.progress(20)
+        await goes_on.wait()
+        await task.log("three")
+        return "done"
+
+    async with Serving(agent, hub):
+        hub.assign("deploy")
+        first, second = [await hub.next(UPDATE) for _ in range(2)]
+        assert (first.payload.progress, second.payload.progress) == (10, 20)
+        hub.inbox = hub.pipe.connection.inbox = Inbox()  # a refused message counts as new when it comes again
+        hub.refuse(second, ErrorType.RESOURCE_EXHAUSTED)
+        await settle()
+        goes_on.set()
+        await settle()
+        assert hub.count(UPDATE) == 2
+        await runtime.advance(1)
+        done = await hub.next(COMPLETE)
+        await runtime.advance(5)
+    again, log = [message for message in hub.said if message.type == UPDATE][2:]
+    assert (again.id, again.payload) == (second.id, second.payload)
+    assert (log.payload.output, done.payload.result) == ("three\n", "done")
+    assert hub.said.index(again) < hub.said.index(log) < hub.said.index(done)
