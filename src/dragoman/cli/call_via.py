@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dragoman.app.datadir import DataDir
 from dragoman.cli.deadline import LEAVING, Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
@@ -54,7 +53,9 @@ class ProtocolCaller:
         self._admin = hub
         self._deadline = deadline
         self._protocol = protocol
-        self._address = _address(hub, protocol, location)
+        self._address = hub.agent_address(
+            protocol, "ws", location.directory, fix="leave --via out, or run this beside the hub"
+        )
         if location.data is not None and hub.url.startswith("https:"):
             os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds what the hub beside us shows
         self.name = f"cli-{secrets.token_hex(4)}"
@@ -130,16 +131,3 @@ def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
     wanted = [offer for offer in agent.get("offers") or () if offer["intent"] == work]
     needed = [name for offer in wanted for name in offer.get("required_capabilities") or ()]
     return {"domain": agent.get("domain"), "capabilities": needed}
-
-
-def _address(hub: Hub, protocol: str, location: HubLocation) -> str:
-    if protocol != "coven":
-        return f"{protocol}+ws{hub.url.removeprefix('http')}"
-    here = DataDir(location.directory).whereabouts()
-    if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
-        raise CommandError(
-            Exit.USAGE,
-            "only the hub of this data directory says where its gRPC port is",
-            next="leave --via out, or run this beside the hub",
-        )
-    return f"coven{'s' if here.grpc_tls else ''}://{here.grpc}"

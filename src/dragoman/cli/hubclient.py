@@ -12,7 +12,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     import ssl
     from pathlib import Path
 
+    from dragoman.app.datadir import Whereabouts
+
 API = "/api/v1"
+PAGE = 500
+"""The largest page of a list."""
 PATIENCE = 30.0
 """Seconds for an ordinary answer."""
 LOOK_THERE = "see that a hub runs there, and that --hub / DRAGOMAN_URL names it as http://HOST:8420"
 CHILDS = "stdio:"
 """What DRAGOMAN_URL says to an agent that the hub runs: no place that a command could ask."""
+NO_GRPC = "only the hub of this data directory says where its gRPC port is"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -109,6 +114,30 @@ class Hub:
 
     def delete(self, *path: str) -> Any:
         return self.ask("DELETE", *path)
+
+    def pages(self, what: str, *, most: int = 1_000_000, **query: Any) -> Iterator[Mapping[str, Any]]:
+        """Everything in one of the hub's lists, page by page; at most so many pages."""
+        cursor = None
+        for _ in range(most):
+            page = self.get(what, limit=PAGE, cursor=cursor, **query)
+            yield from page.get(what) or ()
+            cursor = page.get("next")
+            if not cursor:
+                return
+
+    def whereabouts(self, directory: Path) -> Whereabouts | None:
+        """What `dev` left in this data directory, if that is about this hub."""
+        here = DataDir(directory).whereabouts()
+        return here if here is not None and Hub(here.http, None).url == self.url else None
+
+    def agent_address(self, protocol: str, transport: str, directory: Path, *, fix: str) -> str:
+        """What agents of this protocol connect to. Only the data directory says where the gRPC port is."""
+        if protocol != "coven":
+            return f"{protocol}+{transport}{self.url.removeprefix('http')}"
+        here = self.whereabouts(directory)
+        if here is None or not here.grpc:
+            raise CommandError(Exit.USAGE, NO_GRPC, next=fix)
+        return f"coven{'s' if here.grpc_tls else ''}://{here.grpc}"
 
     def ask(
         self,

@@ -7,7 +7,7 @@ import json
 import uuid
 from typing import Any
 
-from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, Inbox, now, without
+from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, now, without
 from dragoman.cli.scenarios.steps import Checks, expect
 
 BROKER = {"agent_id": "protocol-broker-agent", "domain": "a_domain", "version": "1.0.0"}
@@ -16,7 +16,7 @@ INTENT = "square"
 TAKES = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 GIVES = {"type": "object", "properties": {"square": {"type": "integer"}}, "required": ["square"]}
 LATER = {"Prefer": "respond-async"}
-checks: Checks[Scenario] = Checks("a2acp")
+checks: Checks[Scenario] = Checks()
 
 
 class Scenario:
@@ -25,7 +25,6 @@ class Scenario:
             fakes.admit("a2acp", part, domain=DOMAIN, version="1.0.0", capabilities=["do:squares"])
             for part in ("caller", "worker")
         )
-        self.mail = {one.id: Inbox(one, "/a2acp/messages", "/a2acp/ack") for one in (self.caller, self.worker)}
         self.contract: dict[str, Any] = {}
         self.collaboration = ""
         self.sent: dict[str, Any] = {}
@@ -54,7 +53,7 @@ def message(by: FakeAgent, to: dict[str, str], kind: str, intent: str, payload: 
 
 def send(agent: FakeAgent, said: Any, **headers: str) -> Answer:
     # The message carries its own credential.
-    return agent.post("/a2acp/messages", said, **headers)
+    return agent.post("/a2acp/messages", said, headers=headers)
 
 
 def refused(answer: Answer, code: str) -> dict[str, Any]:
@@ -119,10 +118,10 @@ def handshake(scenario: Scenario) -> None:
     said = message(scenario.caller, BROKER, "request", "initiate_handshake", wish)
     answer = send(scenario.caller, said, **LATER)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
-    asked = scenario.mail[scenario.worker.id].next(lambda one: one.get("intent") == "accept_handshake", "the proposal")
+    asked = scenario.worker.inbox.next(lambda one: one.get("intent") == "accept_handshake", "the proposal")
     yes = {"accepted": True, "correlation_id": asked["payload"]["correlation_id"]}
     send(scenario.worker, message(scenario.worker, BROKER, "response", "accept_handshake", yes))
-    told = scenario.mail[scenario.caller.id].next(
+    told = scenario.caller.inbox.next(
         lambda one: one["message_type"] == "response" and "contract" in one["payload"], "the contract"
     )["payload"]
     scenario.contract, scenario.collaboration = told["contract"], told["collaboration_id"]
@@ -140,13 +139,13 @@ def routed(scenario: Scenario) -> None:
     scenario.sent = asks(scenario, {"n": 3})
     answer = send(scenario.caller, scenario.sent, **LATER)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
-    got = scenario.mail[scenario.worker.id].next(lambda one: one.get("intent") == INTENT, "the request")
+    got = scenario.worker.inbox.next(lambda one: one.get("intent") == INTENT, "the request")
     expect(got["payload"]["n"] == 3, "the payload is another")
     around = {name: got["payload"][name] for name in ("contract_id", "correlation_id")}
     reply = message(scenario.worker, got["source_agent"], "response", INTENT, {"square": 9, **around})
     answer = send(scenario.worker, reply)
     expect(answer.status in (200, 202), f"the response was answered with {answer.status}: {answer.body[:200]!r}")
-    heard = scenario.mail[scenario.caller.id].next(lambda one: one["message_type"] == "response", "the response")
+    heard = scenario.caller.inbox.next(lambda one: one["message_type"] == "response", "the response")
     expect(heard["payload"]["square"] == 9, "the response is another")
     expect(
         heard["payload"]["correlation_id"] == scenario.sent["payload"]["correlation_id"], "it answers something else"

@@ -15,7 +15,7 @@ from dragoman.cli.errors import CommandError
 from dragoman.cli.scenarios.fake_agents import FakeAgents, until
 from dragoman.cli.scenarios.steps import Checks, NotTried, Unmet, expect
 
-checks: Checks[Scenario] = Checks("agent")
+checks: Checks[Scenario] = Checks()
 FINAL = frozenset({"completed", "failed", "cancelled"})
 STOP_SECONDS = 5.0
 """Seconds in which an agent that is told to stop has stopped."""

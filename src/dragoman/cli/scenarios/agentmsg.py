@@ -5,18 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, Inbox, now, without
+from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, now, without
 from dragoman.cli.scenarios.steps import Checks, expect
 
 DOOR = "/agentmsg"
-checks: Checks[Scenario] = Checks("agentmsg")
+checks: Checks[Scenario] = Checks()
 
 
 class Scenario:
     def __init__(self, fakes: FakeAgents) -> None:
         self.caller = fakes.admit("agentmsg", "caller")
         self.worker = fakes.admit("agentmsg", "worker")
-        self.mail = {one.id: Inbox(one, f"{DOOR}/messages", f"{DOOR}/ack") for one in (self.caller, self.worker)}
         self.task = f"conformance {uuid.uuid4().hex[:8]}"
         self.assignment: dict[str, Any] = {}
 
@@ -81,11 +80,11 @@ def task_arrives(scenario: Scenario) -> None:
     scenario.assignment = assigned(scenario)
     for _ in range(2):
         taken(scenario.caller, scenario.assignment)
-    mail = scenario.mail[scenario.worker.id]
-    task = mail.next(lambda one: one["type"] == "TASK_ASSIGNMENT", "the assignment")["payload"]["task"]
+    inbox = scenario.worker.inbox
+    task = inbox.next(lambda one: one["type"] == "TASK_ASSIGNMENT", "the assignment")["payload"]["task"]
     expect((task["task_id"], task["input"]) == (scenario.task, {"n": 1}), "the task is another")
     expect(task["context"]["metadata"].get("repo") == "x", "its context did not arrive")
-    mail.quiet(lambda one: one["type"] == "TASK_ASSIGNMENT", "a second assignment")
+    inbox.quiet(lambda one: one["type"] == "TASK_ASSIGNMENT", "a second assignment")
 
 
 @checks("AM-DLV-3", "The messages of one task arrive in order, and its result last.")
@@ -99,10 +98,10 @@ def progress_and_result(scenario: Scenario) -> None:
         )
     done = {"task_id": scenario.task, "result": {"ok": True}}
     taken(scenario.worker, message(scenario.worker, scenario.caller.id, "TASK_COMPLETE", done))
-    mail = scenario.mail[scenario.caller.id]
+    inbox = scenario.caller.inbox
     heard: list[dict[str, Any]] = []
     while not heard or heard[-1]["type"] != "TASK_COMPLETE":
-        heard.append(mail.next(lambda one: one["type"] in ("TASK_UPDATE", "TASK_COMPLETE"), "the result"))
+        heard.append(inbox.next(lambda one: one["type"] in ("TASK_UPDATE", "TASK_COMPLETE"), "the result"))
     percents = [one["payload"]["progress"] for one in heard[:-1] if one["payload"].get("progress") is not None]
     expect(percents == sorted(percents), f"progress came as {percents}")
     expect(heard[-1]["payload"]["result"] == {"ok": True}, "the result is another")
@@ -128,7 +127,7 @@ def help_payload(scenario: Scenario) -> dict[str, Any]:
 def help_reaches(scenario: Scenario) -> None:
     asked = message(scenario.caller, scenario.worker.id, "HELP_REQUEST", help_payload(scenario))
     taken(scenario.caller, asked)
-    heard = scenario.mail[scenario.worker.id].next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
+    heard = scenario.worker.inbox.next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
     expect(heard["payload"]["description"] == "which way?", "its words are others")
     answer = {
         "responder_id": scenario.worker.id, "request_id": heard["id"], "response_type": "DIRECT_ANSWER",
@@ -138,7 +137,7 @@ def help_reaches(scenario: Scenario) -> None:
         scenario.worker,
         message(scenario.worker, scenario.caller.id, "HELP_RESPONSE", answer, correlation_id=heard["id"]),
     )
-    told = scenario.mail[scenario.caller.id].next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
+    told = scenario.caller.inbox.next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
     expect(told["payload"]["content"] == "left", "the response is another")
 
 

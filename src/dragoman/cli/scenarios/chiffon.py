@@ -6,18 +6,17 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, Inbox, now, without
+from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, now, without
 from dragoman.cli.scenarios.steps import Checks, expect
 
 DOOR = "/api/agent"
-checks: Checks[Scenario] = Checks("chiffon")
+checks: Checks[Scenario] = Checks()
 
 
 class Scenario:
     def __init__(self, fakes: FakeAgents) -> None:
         self.caller = fakes.admit("chiffon", "caller")
         self.worker = fakes.admit("chiffon", "worker")
-        self.mail = {one.id: Inbox(one, f"{DOOR}/messages", f"{DOOR}/ack") for one in (self.caller, self.worker)}
         self.done: dict[str, Any] = {}
 
     def envelope(self, by: FakeAgent, to: FakeAgent, kind: str, payload: Any, **replaced: Any) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def whole_flow(scenario: Scenario) -> None:
     answer = send(caller, request)
     expect(answer.status == 202, f"the request was answered with {answer.status}: {answer.body[:200]!r}")
     task = request["payload"]["task_id"]
-    work = scenario.mail[worker.id].next(lambda one: one["type"] == "work_request", "the work_request")
+    work = worker.inbox.next(lambda one: one["type"] == "work_request", "the work_request")
     scenario.done = {"request": request, "work": work}
     expect(work["payload"]["task_id"] == task, "the task has another id for its agent")
     expect(work["payload"]["parameters"] == {"n": 1}, "the parameters are others")
@@ -109,7 +108,7 @@ def whole_flow(scenario: Scenario) -> None:
         scenario.done[kind] = said
         answer = send(worker, said)
         expect(answer.status == 202, f"{kind} was answered with {answer.status}: {answer.body[:200]!r}")
-        scenario.done[f"heard {kind}"] = scenario.mail[caller.id].next(of_kind(kind), kind)
+        scenario.done[f"heard {kind}"] = caller.inbox.next(of_kind(kind), kind)
     expect(scenario.done["heard work_result"]["payload"]["output"] == "done", "the output is another")
 
 
@@ -130,9 +129,9 @@ def repeated(scenario: Scenario) -> None:
     request = {**scenario.done["request"], "message_id": str(uuid.uuid4())}
     answer = send(scenario.caller, request)
     expect(answer.status == 202, f"the repetition was answered with {answer.status}")
-    again = scenario.mail[scenario.caller.id].next(lambda one: one["type"] == "work_result", "the first result")
+    again = scenario.caller.inbox.next(lambda one: one["type"] == "work_result", "the first result")
     expect(again["payload"]["task_id"] == request["payload"]["task_id"], "it is another task's")
-    scenario.mail[scenario.worker.id].quiet(lambda one: one["type"] == "work_request", "a second work_request")
+    scenario.worker.inbox.quiet(lambda one: one["type"] == "work_request", "a second work_request")
 
 
 @checks("all-D5", "Same id and other content is refused.")
@@ -156,9 +155,9 @@ def cancelled(scenario: Scenario) -> None:
     request = scenario.request()
     send(scenario.caller, request)
     task = request["payload"]["task_id"]
-    mail = scenario.mail[scenario.worker.id]
-    mail.next(lambda one: one["payload"].get("task_id") == task, "the work_request")
+    inbox = scenario.worker.inbox
+    inbox.next(lambda one: one["payload"].get("task_id") == task, "the work_request")
     answer = scenario.caller.post(f"/api/tasks/{task}/cancel", {})
     expect(answer.status in (200, 202), f"cancelling was answered with {answer.status}")
-    told = mail.next(lambda one: one["type"] == "error", "the word that it is cancelled")
+    told = inbox.next(lambda one: one["type"] == "error", "the word that it is cancelled")
     expect(task in str(told), "it is about another task")

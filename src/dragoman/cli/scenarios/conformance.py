@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,24 +12,18 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.app.datadir import DataDir
 from dragoman.cli import arguments, printing
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.hubclient import Hub
 from dragoman.cli.options import LOCAL, HubLocation, Output
-from dragoman.cli.scenarios.coven import GrpcPort
 from dragoman.cli.scenarios.fake_agents import FakeAgents
-from dragoman.cli.scenarios.steps import NotTried, Outcome
-from dragoman.cli.scenarios.temporary_hub import temporary_hub
+from dragoman.cli.scenarios.steps import NotTried, Outcome, Report, run
+from dragoman.cli.scenarios.temporary_hub import hub_for
 
 app = App(name="conformance", help="Try the protocols' clauses: hub, agent.")
 
 Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
 ALL: tuple[Spoken, ...] = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
-DOORS = {"chiffon": "chiffon+http", "agentmsg": "agentmsg+http", "a2acp": "a2acp+http", "coven": "coven"}
-"""What an agent's address begins with, by what it speaks."""
-
 ENDS = (Exit.NOT_ALLOWED, Exit.UNREACHABLE)
 """What keeps us from letting anybody in: no clause has been tried then."""
 
@@ -44,9 +39,9 @@ def hub(
 ) -> int:
     """Try clauses of the protocols against a running hub: agents are let in, speak by hand, and are put out again."""
     with ExitStack() as after:
-        found, data = _hub(fresh, location, after)
+        found, data = hub_for(location, fresh=fresh, after=after, fix="add --fresh")
         fakes = after.enter_context(FakeAgents(found))
-        return _report(_hub_checks(fakes, protocols or ALL, _grpc(found, data)), output, "the hub")
+        return _report(_hub_checks(fakes, protocols or ALL, data), output, "the hub")
 
 
 @app.command(usage="Usage: dragoman conformance agent [OPTIONS] -- CMD ARG...")
@@ -73,95 +68,56 @@ def agent(
             Exit.USAGE, "there is no agent to try", next="dragoman conformance agent --fresh -- node agent.js"
         )
     with ExitStack() as after:
-        found, data = _hub(fresh, location, after)
+        found, data = hub_for(location, fresh=fresh, after=after, fix="add --fresh")
         fakes = after.enter_context(FakeAgents(found))
         try:
             scenario = agent_checks.Scenario(
                 fakes, protocol, command, work, arguments.read(tuple(input or ())),
-                id=id, address=_address(found, protocol, data), patience=patience,
+                id=id, address=found.agent_address(protocol, "http", data, fix="add --fresh"), patience=patience,
             )  # fmt: skip
         except OSError as error:
             raise CommandError(Exit.USAGE, f"{line(command[0])} cannot be started: {error.strerror}") from None
         after.callback(scenario.close)
-        run = (one._replace(protocol=protocol) for one in agent_checks.checks.run(scenario))
-        return _report(run, output, "the agent")
+        outcomes = ((protocol, outcome) for outcome in run(agent_checks.checks.steps, scenario))
+        return _report(outcomes, output, "the agent")
 
 
-def _hub(fresh: bool, location: HubLocation, after: ExitStack) -> tuple[Hub, Path]:
-    if fresh:
-        return after.enter_context(temporary_hub())
-    try:
-        return Hub.find(location), location.directory
-    except CommandError as failure:
-        if failure.code is Exit.UNREACHABLE:
-            raise CommandError(
-                failure.code, failure.sentence, next="add --fresh (a hub of its own)   ·   dragoman dev"
-            ) from failure
-        raise
-
-
-def _grpc(hub: Hub, data: Path) -> GrpcPort | None:
-    """Where the hub's gRPC port is, if it is the hub of this directory."""
-    here = DataDir(data).whereabouts()
-    if here is None or not here.grpc or Hub(here.http, None).url != hub.url:
-        return None
-    return GrpcPort(here.grpc, here.certificate if here.grpc_tls else None)
-
-
-def _address(hub: Hub, protocol: str, data: Path) -> str:
-    if protocol != "coven":
-        return f"{DOORS.get(protocol, 'http')}{hub.url.removeprefix('http')}"
-    grpc = _grpc(hub, data)
-    if grpc is None:
-        raise CommandError(
-            Exit.USAGE, "only the hub of this data directory says where its gRPC port is", next="add --fresh"
-        )
-    return f"coven{'' if grpc.certificate is None else 's'}://{grpc.address}"
-
-
-def _hub_checks(fakes: FakeAgents, protocols: Iterable[str], grpc: GrpcPort | None) -> Iterator[Outcome]:
+def _hub_checks(fakes: FakeAgents, protocols: Iterable[str], data: Path) -> Iterator[tuple[str, Outcome]]:
     for protocol in protocols:
         module: Any = importlib.import_module(f"dragoman.cli.scenarios.{protocol}")
         try:
-            scenario = module.Scenario(fakes, grpc) if protocol == "coven" else module.Scenario(fakes)
-        except (NotTried, CommandError) as why:
-            if isinstance(why, CommandError) and why.code in ENDS:
+            scenario = (
+                module.Scenario(fakes, fakes.hub.whereabouts(data)) if protocol == "coven" else module.Scenario(fakes)
+            )
+        except (NotTried, CommandError) as reason:
+            if isinstance(reason, CommandError) and reason.code in ENDS:
                 raise
-            said = why.sentence if isinstance(why, CommandError) else str(why)
-            good = False if isinstance(why, CommandError) else None
-            yield from (Outcome(protocol, one.id, one.says, good, said, 0.0) for one in module.checks.checks)
+            good = False if isinstance(reason, CommandError) else None
+            yield from ((protocol, Outcome(one.id, one.says, good, (str(reason),))) for one in module.checks.steps)
             continue
         try:
-            yield from module.checks.run(scenario)
+            yield from ((protocol, outcome) for outcome in run(module.checks.steps, scenario))
         finally:
             if hasattr(scenario, "close"):
                 scenario.close()
 
 
-def _report(run: Iterable[Outcome], output: Output, whom: str) -> int:
-    found: list[Outcome] = []
-    for one in run:
-        found.append(one)
-        if output == "table":
-            _show(one, found)
-        elif output == "jsonl":
-            printing.document(one._asdict(), output)
-    bad = [one for one in found if one.good is False]
-    untried = sum(one.good is None for one in found)
-    if output == "json":
-        printing.document({"ok": not bad, "checks": [one._asdict() for one in found]})
+def _report(outcomes: Iterable[tuple[str, Outcome]], output: Output, whom: str) -> int:
+    report, count, failed = Report(output), Counter[bool | None](), []
+    protocols: dict[str, None] = {}
+    for protocol, one in outcomes:
+        protocols[protocol] = None
+        count[one.good] += 1
+        failed += [protocol] if one.good is False else []
+        why = "; ".join(one.why)
+        first = f"  {printing.mark(one.good, sys.stdout)} {one.id.ljust(12)}  {line(one.says)}"
+        record = {"protocol": protocol, "id": one.id, "says": one.says, "good": one.good, "why": why}
+        report.add(protocol, [first, *([f"    {line(why)}"] if why else [])], {**record, "seconds": one.seconds})
+    report.end("checks", ok=not failed)
     if output == "table":
-        held = f"{sum(one.good is True for one in found)} of {printing.count(len(found), 'clause')} hold"
-        left = f", {untried} not tried" if untried else ""
-        not_held = f", {len(bad)} {'does' if len(bad) == 1 else 'do'} not" if bad else ""
-        printing.verdict(not bad, f"{whom}: {held}{left}{not_held}")
-        printing.suggest(*(f"docs/protocols/{name}.md" for name in dict.fromkeys(one.protocol for one in bad or found)))
-    return Exit.FAILED if bad else Exit.OK
-
-
-def _show(one: Outcome, before: list[Outcome]) -> None:
-    if len(before) == 1 or before[-2].protocol != one.protocol:
-        print(one.protocol)
-    print(f"  {printing.mark(one.good, sys.stdout)} {one.id.ljust(12)}  {line(one.says)}", flush=True)
-    if one.why:
-        print(f"    {line(one.why)}", flush=True)
+        held = f"{count[True]} of {printing.count(count.total(), 'clause')} hold"
+        left = f", {count[None]} not tried" if count[None] else ""
+        not_held = f", {len(failed)} {'does' if len(failed) == 1 else 'do'} not" if failed else ""
+        printing.verdict(not failed, f"{whom}: {held}{left}{not_held}")
+        printing.suggest(*(f"docs/protocols/{name}.md" for name in dict.fromkeys(failed or protocols)))
+    return Exit.FAILED if failed else Exit.OK

@@ -5,13 +5,15 @@ from __future__ import annotations
 import queue
 import secrets
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from dragoman.app.datadir import Whereabouts
+from dragoman.cli.hubclient import NO_GRPC
 from dragoman.cli.scenarios.fake_agents import PATIENCE, FakeAgent, FakeAgents, until
 from dragoman.cli.scenarios.steps import Checks, NotTried, Unmet, expect
 
 STREAM = "/coven.CovenControl/AgentStream"
-checks: Checks[Scenario] = Checks("coven")
+checks: Checks[Scenario] = Checks()
 
 
 class Stream:
@@ -61,32 +63,25 @@ class Stream:
         self._call.cancel()
 
 
-class GrpcPort(NamedTuple):
-    """Where the hub's gRPC port is; `certificate` is what it shows, as PEM, if it speaks TLS."""
-
-    address: str
-    certificate: str | None
-
-
-def _channel(port: GrpcPort) -> Any:
+def _channel(here: Whereabouts) -> Any:
     import grpc
 
     from dragoman.security import trust
 
-    if port.certificate is None:
-        return grpc.insecure_channel(port.address)
+    if not here.grpc_tls:
+        return grpc.insecure_channel(here.grpc)
     mine = trust.shown()
     key, chain = (mine.key.read_bytes(), mine.certificate.read_bytes()) if mine else (None, None)
-    return grpc.secure_channel(port.address, grpc.ssl_channel_credentials(port.certificate.encode(), key, chain))
+    return grpc.secure_channel(here.grpc, grpc.ssl_channel_credentials(here.certificate.encode(), key, chain))
 
 
 class Scenario:
-    def __init__(self, fakes: FakeAgents, port: GrpcPort | None) -> None:
-        if port is None:
-            raise NotTried("only the hub of this data directory says where its gRPC port is")
+    def __init__(self, fakes: FakeAgents, here: Whereabouts | None) -> None:
+        if here is None or not here.grpc:
+            raise NotTried(NO_GRPC)
         self.agent: FakeAgent = fakes.admit("coven", "agent")
         self.hub = fakes.hub
-        self._channel = _channel(port)
+        self._channel = _channel(here)
         self._open: list[Stream] = []
         self.stream = self.open(self.agent.token)
 

@@ -15,7 +15,7 @@ from dragoman.cli.scenarios.steps import Checks, Unmet, expect
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-checks: Checks[Scenario] = Checks("forge")
+checks: Checks[Scenario] = Checks()
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""A hub for one command: in a directory that goes with it."""
+"""The hub of a scenario: the one that runs, or one for this command alone, in a directory that goes with it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
+from dragoman.cli.options import HubLocation
 
 START_SECONDS = 20.0
+
+
+def hub_for(location: HubLocation, *, fresh: bool, after: ExitStack, fix: str) -> tuple[Hub, Path]:
+    """The hub, and its data directory. `fix` is the command to suggest where no hub runs."""
+    if fresh:
+        return after.enter_context(temporary_hub())
+    try:
+        return Hub.find(location), location.directory
+    except CommandError as failure:
+        if failure.code is Exit.UNREACHABLE:
+            failure.next = f"{fix}   (a hub of its own)   ·   dragoman dev"
+        raise
 
 
 @contextmanager
