@@ -11,14 +11,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from dragoman.core.ids import AgentId
+from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
-from dragoman.protocols.a2acp import connection as a2acp
-from dragoman.protocols.a2acp import events as a2acp_events
-from dragoman.protocols.a2acp.replay import Memory
-from dragoman.protocols.a2acp.types import Stamp as A2acpStamp
+from dragoman.protocols.a2acp import codec as a2acp_codec
 from dragoman.protocols.agentmsg import connection as agentmsg
 from dragoman.protocols.agentmsg import events as agentmsg_events
 from dragoman.protocols.agentmsg.state import Outbox
@@ -31,16 +29,22 @@ from dragoman.protocols.forge import events as forge_events
 from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.types import Encoding
 from dragoman.protocols.forge.types import Stamp as ForgeStamp
+from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.chiffon.mapping import ChiffonLink
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import SystemRuntime
+from dragoman.security.jwt import Authority
+from dragoman.security.keys import KeyRing, new_key
+from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.session import A2acpSession
+from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
 from dragoman.server.limits import Limits as ServerLimits
 from dragoman.server.refusals import RefusalLog
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire import Role
 from dragoman.wire.guard import Limits
-from tests.conformance.a2acp.samples import ADA, BROKER
+from tests.conformance.a2acp.samples import BROKER
 from tests.fuzz import samples
 from tests.fuzz.decoders import secret_at
 from tests.fuzz.samples import encoded
@@ -78,41 +82,12 @@ class Link(NamedTuple):
     trees: Callable[[], Sequence[Any]] = list
 
 
-class Pipe:
-    """What an agent of the SDK sends, kept."""
+class HubEnd:
+    """The hub's end of a connection: its session, with nothing behind it."""
 
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def send(self, frame: bytes, message_id: str, lane: str) -> None:
-        self.sent.append(frame)
-
-    def acknowledge(self, receipt: str) -> None: ...
-
-
-class ChiffonAgent:
-    """The SDK's end: it complains by itself about what it cannot read."""
-
-    def __init__(self) -> None:
-        self._pipe = Pipe()
-        self._link = ChiffonLink(self._pipe, SystemRuntime())  # type: ignore[arg-type]
-        self._link._name = "a"  # as after `open`
-
-    def receive(self, data: bytes) -> list[Any]:
-        return [self._link._understand(Frame(data))]
-
-    def complaint(self, event: Any, stamp: Any) -> bytes | None:
-        return self._pipe.sent.pop() if self._pipe.sent else None
-
-
-class ChiffonHub:
-    """The hub's end, with nothing behind it."""
-
-    def __init__(self) -> None:
-        hub: Any = ScriptedHub()
-        self._agent = Agent(id=AgentId("a"), protocol="chiffon", created_at=NOW, token_hash="-")
-        handler = ChiffonHandler(hub, MemoryStore(), limits=ServerLimits(), admin_hash=None, refusals=RefusalLog(hub))
-        self._session = ChiffonSession(handler, self._agent)
+    def __init__(self, protocol: str, session: Callable[[Any, Agent], Any]) -> None:
+        self._agent = Agent(id=AgentId("ada"), protocol=protocol, created_at=NOW, token_hash="-", domain="lab")
+        self._session = session(ScriptedHub(), self._agent)
 
     def receive(self, data: bytes) -> list[Any]:
         return [self._session.hear(self._agent, data)]
@@ -120,17 +95,68 @@ class ChiffonHub:
     def complaint(self, event: Any, stamp: Any) -> bytes | None:
         if event.fault is None:
             return None
-        return self._session.refuse(event.fault, event.about, self._agent, NOW, stamp[0])
+        return self._session.refuse(event.fault, event.about, self._agent, NOW, stamp[0]) or None
+
+
+class ChiffonAgent:
+    """The SDK's end: it complains by itself about what it cannot read."""
+
+    def __init__(self) -> None:
+        self._sent: list[bytes] = []
+        self._link = ChiffonLink(self, SystemRuntime())  # type: ignore[arg-type]
+        self._link._name = "ada"  # as after `open`
+
+    def send(self, frame: bytes, message_id: str, lane: str) -> None:
+        self._sent.append(frame)
+
+    def acknowledge(self, receipt: str) -> None: ...
+
+    def receive(self, data: bytes) -> list[Any]:
+        return [self._link._understand(Frame(data))]
+
+    def complaint(self, event: Any, stamp: Any) -> bytes | None:
+        return self._sent.pop() if self._sent else None
+
+
+class A2acpAgent:
+    """The SDK's end: what it cannot read is logged and dropped."""
+
+    def __init__(self) -> None:
+        post: Any = SimpleNamespace(token=None)
+        self._me = Identity("ada", post, SystemRuntime())
+
+    def receive(self, data: bytes) -> list[Any]:
+        return [self._me.read(data)]
+
+    def complaint(self, event: Any, stamp: Any) -> bytes | None:
+        return None
+
+
+class ReadsErrors:
+    """The peer: a refusal is an error that can be read."""
+
+    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+        self._decode = decode
+
+    def receive(self, data: bytes) -> list[Any]:
+        message = self._decode(data)
+        assert getattr(message, "type", getattr(message, "message_type", None)) == "error"
+        return []
+
+
+def _refused(here: Any, event: Any, stamp: Any) -> bytes | None:
+    frame: bytes | None = here.complaint(event, stamp)
+    return frame
 
 
 def _chiffon(role: Role) -> Link:
-    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
-        frame: bytes | None = here.complaint(event, stamp)
-        return frame
+    def session(hub: Any, agent: Agent) -> ChiffonSession:
+        limits, log = ServerLimits(), RefusalLog(hub)
+        return ChiffonSession(ChiffonHandler(hub, MemoryStore(), limits=limits, admin_hash=None, refusals=log), agent)
 
     def open() -> End:
-        here: Any = ChiffonHub() if role is Role.HUB else ChiffonAgent()
-        return End(here, ReadsErrors(), here.receive, object, no)
+        here: Any = HubEnd("chiffon", session) if role is Role.HUB else ChiffonAgent()
+        return End(here, ReadsErrors(chiffon_codec.decode), here.receive, object, _refused)
 
     def trees() -> list[Any]:
         return [*samples.chiffon(), *samples.CONTROLS]
@@ -138,12 +164,29 @@ def _chiffon(role: Role) -> Link:
     return Link(open, lambda: encoded(trees()), trees)
 
 
-class ReadsErrors:
-    """The peer of either: a refusal is an error that can be read."""
+def _a2acp(role: Role) -> Link:
+    is_secret = secret_at("security", "auth_token")
+    authority = Authority(KeyRing([new_key(NOW // SECOND)]))
 
-    def receive(self, data: bytes) -> list[Any]:
-        assert chiffon_codec.decode(data).type == "error"
-        return []
+    def session(hub: Any, agent: Agent) -> A2acpSession:
+        hub.known[agent.id] = agent
+        auth = AuthService(hub, BROKER, lambda: authority)
+        vault: Any = None
+        return A2acpSession(A2acpHandler(hub, MemoryStore(), auth, vault, limits=ServerLimits()), agent)
+
+    def open() -> End:
+        here: Any = HubEnd("a2acp", session) if role is Role.HUB else A2acpAgent()
+
+        def hear(data: bytes) -> Sequence[Any]:
+            events: list[Any] = here.receive(data)
+            if is_secret(data):
+                [event] = events
+                assert samples.CANARY not in repr(event.fault if role is Role.HUB else event)
+            return events
+
+        return End(here, ReadsErrors(a2acp_codec.decode), hear, object, _refused)
+
+    return Link(open, lambda: encoded(samples.a2acp()), samples.a2acp)
 
 
 def _agentmsg(role: Role) -> Link:
@@ -156,26 +199,6 @@ def _agentmsg(role: Role) -> Link:
         return End(here, agentmsg.Connection(role.peer, "ada"), lambda data: here.receive(data, START), broken, no)
 
     return Link(open, lambda: encoded(samples.agentmsg()), samples.agentmsg)
-
-
-def _a2acp(role: Role) -> Link:
-    is_secret = secret_at("security", "auth_token")
-
-    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
-        return here.refuse(event, A2acpStamp(*stamp, "other-token"))
-
-    def open() -> End:
-        here = a2acp.Connection(role, ADA, BROKER, memory=Memory())
-        there = a2acp.Connection(role.peer, ADA, BROKER)
-
-        def hear(data: bytes) -> Sequence[Any]:
-            events = here.receive(data, START)
-            assert not is_secret(data) or samples.CANARY not in repr(events)
-            return events
-
-        return End(here, there, hear, a2acp_events.Invalid, no)
-
-    return Link(open, lambda: encoded(samples.a2acp()), samples.a2acp)
 
 
 def _forge(role: Role, *, lines: bool = False, encoding: Encoding = Encoding.JSON) -> Link:

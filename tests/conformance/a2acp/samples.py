@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import Any
 
 from dragoman.protocols.a2acp import intents
-from dragoman.protocols.a2acp.connection import Connection
-from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, agree
-from dragoman.protocols.a2acp.replay import Memory
-from dragoman.protocols.a2acp.types import BROKER_ID, Agent, Stamp
+from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy
+from dragoman.protocols.a2acp.types import BROKER_ID, Agent
 from dragoman.wire import Role
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -38,9 +34,32 @@ CAPABILITY = Capability(
 )
 
 
-def contract(**said: Any) -> Contract:
-    terms: dict[str, Any] = {"contract_id": "c-1", "collaboration_id": "l-1", "now": START, **said}
-    return agree(terms.pop("capability", CAPABILITY), ADA, BOB, **terms)
+def contract(
+    capability: Capability = CAPABILITY, *, encrypt: bool = False, mode: Any = "broker", **said: Any
+) -> Contract:
+    """The terms between `ada` and `bob` that follow from a capability."""
+    encrypted = encrypt or capability.pii or mode == "end-to-end"
+    security = SecurityPolicy(
+        encryption="aes256" if encrypted else "none",
+        mode=mode,
+        pii=capability.pii,
+        validated=mode == "broker",
+        required_capabilities=capability.required_capabilities,
+    )
+    terms: dict[str, Any] = {
+        "contract_id": "c-1",
+        "collaboration_id": "l-1",
+        "intent": capability.intent,
+        "source_agent": ADA,
+        "target_agent": BOB,
+        "input_schema": capability.input_schema,
+        "output_schema": capability.output_schema,
+        "capability_version": capability.version,
+        "timeout_seconds": capability.timeout_seconds,
+        "created_at": START,
+        "expires_at": START + timedelta(days=1),
+    }
+    return Contract(security=security, **{**terms, **said})
 
 
 def held(**said: Any) -> Held:
@@ -90,15 +109,3 @@ BODIES: list[tuple[str, str, Role, intents.Body]] = [
         collaboration_id="l-1", contract_id="c-1", key=intents.KeyGrant(kid="k2", public_key=KEY))),
     (intents.CANCEL, "event", Role.HUB, intents.Cancel(correlation_id="k-1", contract_id="c-1", reason="not wanted")),
 ]  # fmt: skip
-
-
-class Link:
-    """The broker and `ada`, with nothing between them but bytes."""
-
-    def __init__(self) -> None:
-        self.hub: Any = Connection(Role.HUB, ADA, BROKER, memory=Memory())
-        self.agent: Any = Connection(Role.AGENT, ADA, BROKER)
-        self._numbers = count(1)
-
-    def stamp(self, seconds: float = 0.0) -> Stamp:
-        return Stamp(str(uuid.UUID(int=next(self._numbers), version=4)), START + timedelta(seconds=seconds), TOKEN)

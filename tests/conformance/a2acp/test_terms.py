@@ -1,4 +1,4 @@
-"""How two agents come to terms and are held to them: tokens, handshakes, contracts, encryption, domain policies."""
+"""How two agents come to terms and are held to them: tokens, contracts, encryption."""
 
 from __future__ import annotations
 
@@ -9,34 +9,18 @@ from typing import Any
 import jwt
 import msgspec
 import pytest
-from tests.conformance.a2acp.samples import ADA, BOB, CAPABILITY, KEY, NONCE, START, TOKEN, contract, held, tree
+from tests.conformance.a2acp.samples import ADA, BOB, CAPABILITY, KEY, NONCE, START, TOKEN, held, tree
 
 from dragoman.protocols.a2acp import claims, codec, sealing
 from dragoman.protocols.a2acp.claims import Claims
-from dragoman.protocols.a2acp.contracts import (
-    STANDINGS,
-    Capability,
-    Change,
-    DomainPolicy,
-    Held,
-    Standing,
-    agree,
-    change,
-    conform,
-    judge,
-    policy,
-    renew,
-    rotate,
-)
-from dragoman.protocols.a2acp.errors import A2acpError, Code, Refusal
+from dragoman.protocols.a2acp.contracts import Capability, Held, Standing, judge
+from dragoman.protocols.a2acp.errors import A2acpError, Code
 from dragoman.protocols.a2acp.types import Message
 from dragoman.security import grants
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.refusals import Refusal as Unfit
 from dragoman.server.a2acp.tokens import RULES
-from dragoman.wire import LocalProtocolError
-from dragoman.wire.schema.library import Library
 
 
 def after(seconds: float) -> datetime:
@@ -138,29 +122,6 @@ def test_a_token_grants_what_was_asked_and_is_allowed() -> None:
 # -- contracts --
 
 
-@pytest.mark.requirement("A2-CTR-1", "a2acp-D7", "a2acp-D6")
-def test_a_contract_follows_from_the_targets_capability() -> None:
-    terms = contract()
-    assert (terms.input_schema, terms.output_schema) == (CAPABILITY.input_schema, CAPABILITY.output_schema)
-    assert (terms.source_agent, terms.target_agent, terms.capability_version) == (ADA, BOB, "1.4.0")
-    assert terms.expires_at - terms.created_at == timedelta(hours=24)
-    assert terms.security.required_capabilities == ("write:datasets",)
-    assert (terms.security.encryption, terms.security.validated, terms.timeout_seconds) == ("none", True, 30)
-    whole = msgspec.to_builtins(terms)
-    assert msgspec.convert(whole, type(terms)) == terms
-    assert {"contract_id", "collaboration_id", "input_schema", "output_schema", "security", "expires_at"} <= set(whole)
-
-
-@pytest.mark.requirement("A2-PII-2", "a2acp-D12", "a2acp-D13")
-def test_personal_data_and_secrets_between_two_are_always_encrypted() -> None:
-    pii = msgspec.structs.replace(CAPABILITY, pii=True)
-    assert contract(capability=pii, kid="k").security.encryption == "aes256"
-    secret = contract(mode="end-to-end", kid="k").security
-    assert (secret.encryption, secret.validated) == ("aes256", False)
-    with pytest.raises(LocalProtocolError, match="needs a key"):
-        contract(capability=pii)
-
-
 @pytest.mark.requirement("A2-CTR-5", "a2acp-D8")
 @pytest.mark.parametrize(
     ("changed", "field"),
@@ -203,39 +164,18 @@ def test_a_response_goes_the_other_way() -> None:
 
 
 @pytest.mark.requirement("a2acp-D7")
-def test_contracts_expire_are_renewed_and_end() -> None:
+def test_a_contract_that_is_over_is_told_by_its_standing() -> None:
     one = held()
-    assert (one.at(after(86_399)), one.at(after(86_400))) == (Standing.ACTIVE, Standing.EXPIRED)
+    assert judge(one, read(tree()), after(86_399)) is None
     refusal = judge(one, read(tree()), after(86_400))
     assert refusal is not None
     assert refusal.details["standing"] == "expired"
-    old, new = renew(one, "c-2", after(10), by="ada")
-    assert (new.contract.contract_id, new.contract.collaboration_id) == ("c-2", "l-1")
-    assert (new.contract.expires_at, new.at(after(86_400))) == (after(86_410), Standing.ACTIVE)
-    assert (old.standing, old.honoured(after(69)), old.honoured(after(70))) == (Standing.SUPERSEDED, True, False)
-    ended = change(one, Change.TERMINATE, after(5), by="bob", reason="done")
-    assert (ended.standing, ended.by, ended.honoured(after(5))) == (Standing.TERMINATED, "bob", False)
-    for over, now in ((ended, after(6)), (old, after(20)), (one, after(86_400))):
-        with pytest.raises(LocalProtocolError, match="shake hands"):
-            change(over, Change.RENEW, now, by="ada")
-    assert [state for state, row in STANDINGS.rows.items() if row] == [Standing.ACTIVE]
-
-
-@pytest.mark.requirement("A2-CTR-6", "a2acp-D8")
-def test_payloads_of_requests_and_responses_are_held_to_the_contract() -> None:
-    library, terms = Library(), contract()
-    asked, answered = read(tree()), read(tree("response"))
-    assert asked.payload is not None
-    assert conform(terms, asked, asked.payload, library) is None
-    refusal = conform(terms, asked, {"rows": "canary"}, library)
+    ended = msgspec.structs.replace(one, standing=Standing.TERMINATED, since=after(5))
+    refusal = judge(ended, read(tree()), after(5))
     assert refusal is not None
-    assert (refusal.code, refusal.details["faults"][0]["pointer"]) == (Code.CONTRACT_VIOLATION, "/rows")
-    assert "canary" not in repr(refusal)
-    assert conform(terms, answered, {"dataset_id": "d", "more": 1}, library) is None
-    assert conform(terms, answered, {}, library) is not None
-    assert conform(terms, read(tree("event")), {"anything": 1}, library) is None
-    assert conform(contract(mode="end-to-end", kid="k"), asked, {}, library) is None
-    assert len(library) == 2
+    assert refusal.details["standing"] == "terminated"
+    renewed = msgspec.structs.replace(one, standing=Standing.SUPERSEDED, since=after(10))
+    assert [renewed.honoured(after(seconds)) for seconds in (69, 70)] == [True, False]
 
 
 # -- encryption --
@@ -285,12 +225,16 @@ def test_a_label_of_encryption_is_held_against_the_payload() -> None:
 
 
 @pytest.mark.requirement("a2acp-D12")
-def test_a_key_is_rotated_and_the_old_one_opens_what_was_on_its_way() -> None:
-    turned = rotate(private(), "k2", after(10))
-    assert (turned.contract.kid, turned.keys(after(69)), turned.keys(after(70))) == ("k2", {"k", "k2"}, {"k2"})
-    for bad, kid, now in ((private(), "k", START), (held(), "k2", START), (private(), "k2", after(86_400))):
-        with pytest.raises(LocalProtocolError):
-            rotate(bad, kid, now)
+def test_after_a_rotation_the_old_key_opens_what_was_on_its_way() -> None:
+    turned = msgspec.structs.replace(
+        private(),
+        contract=msgspec.structs.replace(private().contract, kid="k2"),
+        former_kid="k",
+        rotated_at=after(10),
+    )
+    old = read(tree(payload=SEALED, security=ENCRYPTED))
+    assert judge(turned, old, after(69)) is None
+    assert judge(turned, old, after(70)) is not None
 
 
 @pytest.mark.requirement("A2-SEC-2", "a2acp-D12")
@@ -322,7 +266,7 @@ def test_a_ciphertext_is_bound_to_its_envelope() -> None:
     ]
     others = {sealing.associated_data(read(msgspec.to_builtins(other)), "k") for other in moved}
     assert len(others | {bound, sealing.associated_data(message, "k2")}) == len(moved) + 2
-    hop = codec.decode(codec.reissue(msgspec.to_builtins(message), "hop"))
+    hop = replace(message, security=replace(message.security, auth_token="hop"))
     assert sealing.associated_data(hop, "k") == bound  # the broker's own changes leave it as it is
 
 
@@ -335,28 +279,6 @@ def test_a_key_belongs_to_one_collaboration_and_both_ends_derive_it_alike() -> N
     assert len(infos | {sealing.wrap_data("l", "k", "a"), sealing.wrap_data("l", "k", "b")}) == 7
 
 
-# -- domains --
-
-
-@pytest.mark.requirement("a2acp-D19")
-def test_another_domain_needs_a_policy_that_allows_it() -> None:
-    rule = DomainPolicy(source_domain="lab", target_domain="ward", intents=("provision",), encrypt=True)
-    found = policy([rule], "lab", "ward", "provision")
-    assert isinstance(found, DomainPolicy)
-    assert found.encrypt
-    for source, target, intent in (("ward", "lab", "provision"), ("lab", "ward", "delete"), ("lab", "x", "provision")):
-        refusal = policy([rule], source, target, intent)
-        assert isinstance(refusal, Refusal)
-        assert refusal.code is Code.SECURITY_POLICY_VIOLATION
-    assert isinstance(policy([], "lab", "lab", "x"), DomainPolicy)
-    anyone = DomainPolicy(source_domain="*", target_domain="*")
-    never = DomainPolicy(source_domain="lab", target_domain="*", allow=False)
-    assert isinstance(policy([anyone], "lab", "ward", "x"), DomainPolicy)
-    assert isinstance(policy([anyone, never], "lab", "ward", "x"), Refusal)
-    assert isinstance(policy([never], "lab", "lab", "x"), Refusal)
-
-
 def test_a_capability_is_whole_with_nothing_but_its_intent_and_its_schema() -> None:
     least = msgspec.convert({"intent": "x", "input_schema": True}, Capability)
     assert (least.version, least.pii, least.timeout_seconds, least.output_schema) == ("1.0.0", False, 30, True)
-    assert agree(least, ADA, BOB, contract_id="c", collaboration_id="l", now=START).output_schema is True

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.protocols.a2acp import intents, versions
-from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
+from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody
 from dragoman.protocols.a2acp.sealing import FORMS, misshapen
 from dragoman.protocols.a2acp.types import (
     MESSAGE_BYTES,
@@ -171,14 +171,6 @@ def answer(
     )
 
 
-def complaint(
-    refusal: Refusal, stamp: Stamp, *, source: Agent, target: Agent, thread: str | None, intent: str | None = None
-) -> Message:
-    """The error message about something that was refused."""
-    kind, payload = MessageType.ERROR, refusal.payload(thread)
-    return message(kind, stamp, source=source, target=target, intent=intent, payload=payload, correlation_id=thread)
-
-
 def encode(message: Message) -> bytes:
     """The bytes of a message of ours; raises `LocalProtocolError` where it is too large."""
     data = _encode(message)
@@ -190,22 +182,6 @@ def encode(message: Message) -> bytes:
     if len(data) > MESSAGE_BYTES:
         raise LocalProtocolError(f"a message of {len(data)} bytes exceeds the limit of {MESSAGE_BYTES}")
     return data
-
-
-def reissue(
-    tree: Mapping[str, Any],
-    token: str,
-    *,
-    version: str = PROTOCOL_VERSION,
-    translations: Translations = TRANSLATIONS,
-    **replaced: Any,
-) -> bytes:
-    """A message that passed `interpret`, for its receiver: with the broker's word for who sent it instead of the
-    sender's credential, in the receiver's version, and all else as it came."""
-    given = versions.translate(dict(tree), version, translations)
-    if given is None:
-        raise LocalProtocolError(f"nobody translates {tree['protocol_version']} to {version}", field="protocol_version")
-    return _encode({**given, "security": {**given["security"], "auth_token": token}, **replaced})
 
 
 def fingerprint(tree: Mapping[str, Any]) -> bytes:

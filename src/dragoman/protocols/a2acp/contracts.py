@@ -7,7 +7,8 @@ the relation and replaces the terms. Where a contract stands:
     ACTIVE --terminate--> TERMINATED        ACTIVE --expire--> EXPIRED
 
 A superseded contract is honoured for `OVERLAP_SECONDS` for what was on its way, and so is a key after its rotation.
-Only the two parties and the broker may end or renew one. What is over is never brought back: shake hands again.
+The hub's core decides about these changes (`core/agreements`); here are the terms as both agents are told them, and
+what a message breaks of them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.sealing import is_in_clear, misshapen
 from dragoman.protocols.a2acp.types import (
-    RESERVED,
     ROUTING_SECONDS,
     Agent,
     Date,
@@ -35,11 +35,9 @@ from dragoman.protocols.a2acp.types import (
     SchemaVersion,
     Seconds,
 )
-from dragoman.wire.errors import LocalProtocolError, Stage
-from dragoman.wire.machine import Table
-from dragoman.wire.schema.library import Library, Schema
+from dragoman.wire.errors import Stage
+from dragoman.wire.schema.library import Schema
 
-CONTRACT_SECONDS = 24 * 3600.0
 OVERLAP_SECONDS = 60.0
 MOST_REQUIRED = 64
 """Capabilities that an intent may require: no token has more."""
@@ -55,27 +53,6 @@ class Standing(enum.StrEnum):
     SUPERSEDED = "superseded"
     TERMINATED = "terminated"
     EXPIRED = "expired"
-
-
-class Change(enum.StrEnum):
-    RENEW = "renew"
-    TERMINATE = "terminate"
-    EXPIRE = "expire"
-
-
-STANDINGS: Table[Standing, Change] = Table(
-    {
-        Standing.ACTIVE: {
-            Change.RENEW: Standing.SUPERSEDED,
-            Change.TERMINATE: Standing.TERMINATED,
-            Change.EXPIRE: Standing.EXPIRED,
-        },
-        Standing.SUPERSEDED: {},
-        Standing.TERMINATED: {},
-        Standing.EXPIRED: {},
-    },
-    start=Standing.ACTIVE,
-)
 
 
 class Capability(Record, frozen=True, kw_only=True):
@@ -154,80 +131,6 @@ class Held(Record, frozen=True, kw_only=True):
         if self.former_kid and self.rotated_at and now < self.rotated_at + timedelta(seconds=OVERLAP_SECONDS):
             current.add(self.former_kid)
         return frozenset(current)
-
-
-def agree(
-    capability: Capability,
-    source: Agent,
-    target: Agent,
-    *,
-    contract_id: str,
-    collaboration_id: str,
-    now: datetime,
-    mode: Mode = "broker",
-    encrypt: bool = False,
-    seconds: float = CONTRACT_SECONDS,
-    kid: str | None = None,
-    sandbox: str | None = None,
-) -> Contract:
-    """The terms that follow from a capability and a handshake: the target's schemas, both versions, both domains.
-
-    Personal data is always encrypted (D13), and so is what only the two agents may read.
-    """
-    encrypted = encrypt or capability.pii or mode == "end-to-end"
-    if encrypted and kid is None:
-        raise LocalProtocolError("a contract that wants encryption needs a key", field="kid")
-    return Contract(
-        contract_id=contract_id,
-        collaboration_id=collaboration_id,
-        intent=capability.intent,
-        source_agent=source,
-        target_agent=target,
-        input_schema=capability.input_schema,
-        output_schema=capability.output_schema,
-        capability_version=capability.version,
-        security=SecurityPolicy(
-            encryption="aes256" if encrypted else "none",
-            mode=mode,
-            pii=capability.pii,
-            validated=mode == "broker",
-            required_capabilities=capability.required_capabilities,
-            sandbox=sandbox,
-        ),
-        timeout_seconds=capability.timeout_seconds,
-        created_at=now,
-        expires_at=now + timedelta(seconds=seconds),
-        kid=kid,
-    )
-
-
-def change(held: Held, what: Change, now: datetime, *, by: str, reason: str = "") -> Held:
-    """The contract after a change; raises `LocalProtocolError` where it is over already."""
-    after = STANDINGS.after(held.at(now), what)
-    if after is None:
-        raise LocalProtocolError(f"contract {held.contract.contract_id} is {held.at(now)}; shake hands for a new one")
-    return structs.replace(held, standing=after, since=now, by=by, reason=reason)
-
-
-def renew(
-    held: Held, contract_id: str, now: datetime, *, by: str, seconds: float = CONTRACT_SECONDS
-) -> tuple[Held, Held]:
-    """The old contract, superseded, and the same terms under a new id and for a new time."""
-    terms = structs.replace(
-        held.contract, contract_id=contract_id, created_at=now, expires_at=now + timedelta(seconds=seconds)
-    )
-    old = change(held, Change.RENEW, now, by=by, reason=f"renewed as {contract_id}")
-    return old, structs.replace(held, contract=terms, since=now, by=by)
-
-
-def rotate(held: Held, kid: str, now: datetime) -> Held:
-    """The same contract under a new key. The old key opens what was on its way, for a while."""
-    if held.at(now) is not Standing.ACTIVE:
-        raise LocalProtocolError(f"contract {held.contract.contract_id} is {held.at(now)}")
-    if held.contract.kid is None or kid == held.contract.kid:
-        raise LocalProtocolError("rotation replaces one key by another", field="kid")
-    terms = structs.replace(held.contract, kid=kid)
-    return structs.replace(held, contract=terms, former_kid=held.contract.kid, rotated_at=now)
 
 
 # -- is a message within the terms? ------------------------------------------------------------------------------
@@ -309,33 +212,12 @@ def _unsealed(terms: Contract, payload: Mapping[str, Any]) -> Refusal | None:
     return Refusal(code=Code.SCHEMA_MISMATCH, message=f"{field}: {why}", details=details)
 
 
-def conform(terms: Contract, message: Message, payload: Mapping[str, Any], library: Library) -> Refusal | None:
-    """Why a payload, in clear, does not fit the contract's schema, or None. The faults name places, never values."""
-    schemas = {
-        MessageType.REQUEST: ("input", terms.input_schema),
-        MessageType.RESPONSE: ("output", terms.output_schema),
-    }
-    found = schemas.get(message.message_type)
-    if found is None or not terms.security.validated:
-        return None
-    compiled = library.compiled(found[1], key=f"{terms.contract_id}/{found[0]}".encode())
-    content = compiled.content(payload, RESERVED)
-    if compiled.accepts(content):
-        return None
-    faults = [{"pointer": one.pointer, "what": one.what, "rule": one.rule} for one in compiled.faults(content)]
-    return _violation(
-        f"the payload does not fit the contract's {found[0]} schema", contract_id=terms.contract_id, faults=faults
-    )
-
-
 def _violation(what: str, **details: Any) -> Refusal:
     kept = {name: value for name, value in details.items() if value is not None}
     return Refusal(code=Code.CONTRACT_VIOLATION, message=what, details=kept)
 
 
 # -- may these two work together at all? -------------------------------------------------------------------------
-
-ANY = "*"
 
 
 class DomainPolicy(Record, frozen=True, kw_only=True):
@@ -346,25 +228,3 @@ class DomainPolicy(Record, frozen=True, kw_only=True):
     allow: bool = True
     intents: tuple[Name, ...] = ()
     encrypt: bool = False
-
-    def covers(self, source: str, target: str, intent: str) -> bool:
-        return (
-            self.source_domain in (ANY, source)
-            and self.target_domain in (ANY, target)
-            and (not self.intents or intent in self.intents)
-        )
-
-
-def policy(policies: Iterable[DomainPolicy], source: str, target: str, intent: str) -> DomainPolicy | Refusal:
-    """The policy that lets `source` ask `target`. One that forbids beats all that allow; within one domain nothing has
-    to allow it."""
-    found = [entry for entry in policies if entry.covers(source, target, intent)]
-    allowed = all(entry.allow for entry in found) and (bool(found) or source == target)
-    if not allowed:
-        return Refusal(
-            code=Code.SECURITY_POLICY_VIOLATION,
-            message=f"no domain policy lets {source} ask {target} for {intent}",
-            details={"source_domain": source, "target_domain": target, "intent": intent},
-        )
-    encrypt = any(entry.encrypt for entry in found)
-    return DomainPolicy(source_domain=source, target_domain=target, intents=(intent,), encrypt=encrypt)

@@ -144,14 +144,6 @@ class Cancel(Body, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Registration(Record, frozen=True, kw_only=True):
-    """What an agent declares about itself before it is asked for anything (D6); not a message of the document."""
-
-    agent: Agent
-    capabilities: tuple[Capability, ...] = ()
-    untrusted: bool = False
-
-
 Word: TypeAlias = tuple[Role | None, type[Body]]
 
 

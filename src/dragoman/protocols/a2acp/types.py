@@ -71,6 +71,10 @@ class Agent(Record, frozen=True, kw_only=True):
     version: SemVer
 
 
+NOBODY = Agent(agent_id="unknown", domain="unknown", version="0.0.0")
+"""The receiver of a refusal where the sender cannot be read."""
+
+
 class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
     """The credential never shows in a log, however this value gets there (all-D4)."""
 

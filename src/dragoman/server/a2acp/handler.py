@@ -31,10 +31,9 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.protocols.a2acp import codec, intents, replay
-from dragoman.protocols.a2acp.connection import NOBODY, misspoken
+from dragoman.protocols.a2acp import admission, codec, intents
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Message, MessageType
+from dragoman.protocols.a2acp.types import NOBODY, PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.server import authentication
 from dragoman.server.a2acp.contract_keys import ContractKeys
@@ -151,11 +150,11 @@ class A2acpHandler:
         )
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
-        wrong = misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)
+        wrong = admission.misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)
         if wrong is not None:
             field, what, _ = wrong
             raise refuse(Kind.INVALID, what, field=field)
-        late = replay.untimely(message.timestamp, a2acp.moment(self.hub.now()))
+        late = admission.untimely(message.timestamp, a2acp.moment(self.hub.now()))
         if late is not None:
             raise a2acp.refused(late)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_schema_is_served_and_takes_the_documents_examples(hub: HubProcess, 
 # -- the handshake
 
 
-@pytest.mark.requirement("A2-HSK-7", "A2-HSK-3", "A2-HSK-5", "A2-CTR-1", "A2-CTR-4", "A2-FLW-2")
+@pytest.mark.requirement("A2-HSK-7", "A2-HSK-3", "A2-HSK-5", "A2-CTR-1", "A2-CTR-4", "A2-FLW-2", "a2acp-D7")
 def test_strangers_find_each_other_and_come_to_terms(cast: tuple[Plain, Plain]) -> None:
     ada, bob = cast
     found = ada.send(ada.message("request", BROKER, "discover_capabilities", {"intent": PROVISION["intent"]}))
@@ -52,6 +53,8 @@ def test_strangers_find_each_other_and_come_to_terms(cast: tuple[Plain, Plain]) 
         PROVISION["input_schema"],
         PROVISION["output_schema"],
     )
+    made, over = (datetime.fromisoformat(contract[name]) for name in ("created_at", "expires_at"))
+    assert over - made == timedelta(hours=24)
     assert contract == proposal["payload"]["contract"]  # what was agreed to is what stands
     assert bob.hears("event", "accept_handshake")["payload"]["contract"] == contract  # both are told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -68,6 +69,30 @@ def test_what_the_contract_does_not_allow_is_not_routed(bond: Bond, payload: Jso
     assert (told["code"], told["retry_after"]) == (code, 0)
     assert told["correlation_id"] == asked["payload"]["correlation_id"]
     assert bond.target.hear() == []
+
+
+@pytest.mark.requirement("A2-LNK-1")
+def test_an_agent_says_only_its_part_of_the_brokers_intents(cast: tuple[Plain, Plain]) -> None:
+    ada, bob = cast
+    for message, field in (
+        (ada.message("request", bob.party, "discover_capabilities", {}), "target_agent.agent_id"),
+        (ada.message("response", BROKER, "discover_capabilities", {"capabilities": []}), "intent"),
+    ):
+        assert ada.refused(message, later=False)["details"]["field"] == field
+    assert bob.hear() == []
+
+
+@pytest.mark.requirement("A2-LNK-2")
+def test_a_broken_frame_is_answered_and_the_link_goes_on(cast: tuple[Plain, Plain]) -> None:
+    ada, _ = cast
+    with ada.link() as link:
+        for frame in ("", "{", "[]", json.dumps(ada.message("shout", BROKER, None, {}))):
+            link.socket.send(frame)
+            told = link.hears("error")["payload"]["error"]
+            assert (told["code"], told["retry_after"]) == ("SCHEMA_MISMATCH", 0)
+        link.say(ada.message("error", BROKER, None, {"error": {}}))  # a broken error is not answered
+        link.say(ada.message("request", BROKER, "discover_capabilities", {"correlation_id": "next"}))
+        assert link.hears("response")["payload"]["correlation_id"] == "next"
 
 
 @pytest.mark.requirement("A2-LNK-5", "A2-RTE-3")

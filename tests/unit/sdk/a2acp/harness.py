@@ -1,12 +1,12 @@
 """A broker in memory, for several agents: tokens, registration, discovery, handshakes, contracts, keys and routing,
-with the pure layer in its HUB role. Nothing is durable, and nothing is forgiven."""
+with the codec and the rules that the hub checks as well. Nothing is durable, and nothing is forgiven."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -15,15 +15,12 @@ from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, Client
 from dragoman.protocols.a2acp import claims, codec, intents
-from dragoman.protocols.a2acp import contracts as terms
-from dragoman.protocols.a2acp.connection import Connection
-from dragoman.protocols.a2acp.contracts import Contract, DomainPolicy, agree
-from dragoman.protocols.a2acp.errors import Code, ErrorBody, Refusal
-from dragoman.protocols.a2acp.events import Received
-from dragoman.protocols.a2acp.replay import Memory
+from dragoman.protocols.a2acp.admission import misspoken, untimely
+from dragoman.protocols.a2acp.contracts import Capability, Contract, DomainPolicy, Mode, SecurityPolicy, Standing, judge
+from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
+from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType, Stamp
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.protocols.a2acp.types import Message, MessageType, Stamp
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.client import A2acpClient
 from dragoman.sdk.a2acp.entry import service_over
@@ -39,7 +36,7 @@ from dragoman.security.keys import LEEWAY, decode64, encode64
 from dragoman.security.refusals import Refusal as Unfit
 from dragoman.security.sealing import CollaborationKey
 from dragoman.wire.role import Role
-from dragoman.wire.schema.library import Library
+from dragoman.wire.schema import library
 
 
 def _judged(said: claims.Claims, source: Party, audience: str, now: float) -> Refusal | None:
@@ -55,6 +52,44 @@ def _judged(said: claims.Claims, source: Party, audience: str, now: float) -> Re
 
 def _unfit(rule: str, what: str) -> Refusal:
     return Refusal(code=Code.AUTH_FAILED, message=what, details={"rule": rule})
+
+
+def agree(
+    capability: Capability,
+    source: Party,
+    target: Party,
+    *,
+    contract_id: str,
+    collaboration_id: str,
+    now: datetime,
+    mode: Mode = "broker",
+    encrypt: bool = False,
+    seconds: float = 24 * 3600.0,
+    kid: str | None = None,
+) -> Contract:
+    """The terms that follow from a capability and a handshake."""
+    encrypted = encrypt or capability.pii or mode == "end-to-end"
+    return Contract(
+        contract_id=contract_id,
+        collaboration_id=collaboration_id,
+        intent=capability.intent,
+        source_agent=source,
+        target_agent=target,
+        input_schema=capability.input_schema,
+        output_schema=capability.output_schema,
+        capability_version=capability.version,
+        security=SecurityPolicy(
+            encryption="aes256" if encrypted else "none",
+            mode=mode,
+            pii=capability.pii,
+            validated=mode == "broker",
+            required_capabilities=capability.required_capabilities,
+        ),
+        timeout_seconds=capability.timeout_seconds,
+        created_at=now,
+        expires_at=now + timedelta(seconds=seconds),
+        kid=kid,
+    )
 
 
 class MemoryBroker:
@@ -73,11 +108,10 @@ class MemoryBroker:
         self.registrations: list[dict[str, Any]] = []
         self.acked: list[str] = []
         self.refusals: list[Refusal] = []
-        self.lifetime = terms.CONTRACT_SECONDS
+        self.lifetime = 24 * 3600.0
         self.lose = 0
         self.is_down = False
-        self._memory = Memory()
-        self._library = Library()
+        self._seen: set[tuple[str, str]] = set()
 
     # --- who there is ---
 
@@ -136,11 +170,13 @@ class MemoryBroker:
 
     def heard(self, member: Member, frame: bytes) -> tuple[bool, bytes]:
         now = self.runtime.now()
-        connection = Connection(Role.HUB, member.party, BROKER, memory=self._memory)
-        (event,) = connection.receive(frame, now)
-        if not isinstance(event, Received):
-            return False, self._complain(member, event.refusal, event.thread)  # type: ignore[union-attr]
-        message = event.message
+        try:
+            message = codec.decode(frame)
+        except A2acpError as error:
+            return False, self._complain(member, error.answer, error.thread)
+        wrong = self._wrong(member, message)
+        if wrong is not None:
+            return False, self._complain(member, wrong, message.thread)
         said = msgspec.json.decode(decode64(message.security.auth_token.split(".")[1]), type=claims.Claims)
         bad = _judged(said, member.party, message.target_agent.agent_id, now.timestamp())
         refusal = bad or (self.refusals.pop(0) if self.refusals else None)
@@ -155,6 +191,20 @@ class MemoryBroker:
             self.lose -= 1
             raise LinkDown("the answer got lost")
         return True, answer
+
+    def _wrong(self, member: Member, message: Message) -> Refusal | None:
+        """Why a message that can be read does not count: who says it, when, and whether it came before."""
+        fault = misspoken(message, Role.AGENT, member.party, BROKER)
+        if fault is not None:
+            return Refusal(code=fault[2], message=fault[1], details={"field": fault[0]})
+        late = untimely(message.timestamp, self.runtime.now())
+        if late is not None:
+            return late
+        mark = member.party.agent_id, message.message_id
+        if mark in self._seen:
+            return Refusal(code=Code.AUTH_FAILED, message="used before", details={"reason": "replayed"})
+        self._seen.add(mark)
+        return None
 
     def _act(self, member: Member, message: Message, said: claims.Claims) -> bytes:
         kind = message.message_type
@@ -202,9 +252,11 @@ class MemoryBroker:
         if missing:
             raise _No(Refusal(code=Code.AUTH_FAILED, message="lacks", details={"missing": sorted(missing)}))
         source = message.source_agent
-        allowed = terms.policy(self.policies, source.domain, target.party.domain, capability.intent)
-        if isinstance(allowed, Refusal):
-            raise _No(allowed)
+        domains = source.domain, target.party.domain
+        if domains[0] != domains[1] and domains not in {
+            (one.source_domain, one.target_domain) for one in self.policies
+        }:
+            raise _No(Refusal(code=Code.SECURITY_POLICY_VIOLATION, message="no domain policy lets you ask there"))
         contract = agree(
             capability,
             source,
@@ -276,7 +328,7 @@ class MemoryBroker:
     def _terminate(self, member: Member, message: Message) -> bytes:
         asked = msgspec.convert(message.payload, intents.Terminate)
         bond, now, me = self._of(asked.collaboration_id), self.runtime.now(), member.party.agent_id
-        bond.held = terms.change(bond.held, terms.Change.TERMINATE, now, by=me)
+        bond.held = msgspec.structs.replace(bond.held, standing=Standing.TERMINATED, since=now, by=me)
         body = intents.Terminated(collaboration_id=asked.collaboration_id, by=me, reason=asked.reason)
         self._tell(self._other(bond, me), MessageType.EVENT, intents.TERMINATE, intents.payload(body))
         return self._reply(message, body)
@@ -286,7 +338,10 @@ class MemoryBroker:
         bond, me = self._of(asked.collaboration_id), member.party.agent_id
         bond.public[me] = asked.public_key
         bond.keys.insert(0, msgspec.structs.replace(CollaborationKey.new(), kid=f"rotated-{len(bond.keys)}"))
-        bond.held = terms.rotate(bond.held, bond.keys[0].kid, self.runtime.now())
+        turned = msgspec.structs.replace(bond.held.contract, kid=bond.keys[0].kid)
+        bond.held = msgspec.structs.replace(
+            bond.held, contract=turned, former_kid=bond.held.contract.kid, rotated_at=self.runtime.now()
+        )
         answer = b""
         for party in (member.party, self._other(bond, me)):
             grant = self._grant(bond, party.agent_id)
@@ -308,7 +363,7 @@ class MemoryBroker:
 
     def _route(self, message: Message) -> bytes:
         bond = self.bonds.get(message.contract_id or "")
-        refusal = terms.judge(None if bond is None else bond.held, message, self.runtime.now())
+        refusal = judge(None if bond is None else bond.held, message, self.runtime.now())
         if refusal is not None:
             raise _No(refusal)
         assert bond is not None
@@ -320,9 +375,11 @@ class MemoryBroker:
             assert isinstance(opened, bytes), opened
             payload = {**msgspec.json.decode(opened), **{k: payload[k] for k in codec_ids if k in payload}}
         if contract.security.mode == "broker":
-            refusal = terms.conform(contract, message, payload, self._library)
-            if refusal is not None:
-                raise _No(refusal)
+            schema = {"request": contract.input_schema, "response": contract.output_schema}.get(message.message_type)
+            compiled = library.compile(True if schema is None else schema)
+            faults = [{"pointer": one.pointer} for one in compiled.faults(compiled.content(payload, RESERVED))]
+            if faults:
+                raise _No(Refusal(code=Code.CONTRACT_VIOLATION, message="does not fit", details={"faults": faults}))
         self.plain.append(payload)
         if message.message_type is MessageType.REQUEST:
             self.asked[message.thread] = message
@@ -369,8 +426,12 @@ class MemoryBroker:
         return codec.encode(codec.answer(asked, self._stamp(), intents.payload(body), source=BROKER))
 
     def _complain(self, member: Member, refusal: Refusal, thread: str | None) -> bytes:
-        made = codec.complaint(refusal, self._stamp(), source=BROKER, target=member.party, thread=thread)
-        return codec.encode(made)
+        kind, payload = MessageType.ERROR, refusal.payload(thread)
+        return codec.encode(
+            codec.message(
+                kind, self._stamp(), source=BROKER, target=member.party, payload=payload, correlation_id=thread
+            )
+        )
 
     def _stamp(self) -> Stamp:
         return Stamp(self.runtime.mint(), self.runtime.now(), "broker")

@@ -11,13 +11,13 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.unit.sdk.a2acp.harness import MemoryBroker, soon
+from tests.unit.sdk.a2acp.harness import MemoryBroker, agree, soon
 from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman import Agent, Misconfigured, NotAllowed, TaskFailed
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
-from dragoman.protocols.a2acp.contracts import Capability, Contract, agree
+from dragoman.protocols.a2acp.contracts import Capability, Contract
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp
@@ -242,7 +242,7 @@ def test_a_version_is_a_semantic_one(runtime: FakeRuntime) -> None:
 
 def complaint(refusal: Refusal) -> bytes:
     stamp = Stamp("00000000-0000-4000-8000-000000000000", FakeRuntime().now(), "t")
-    return codec.encode(codec.complaint(refusal, stamp, source=A, target=B, thread="x"))
+    return codec.encode(codec.message(MessageType.ERROR, stamp, source=A, target=B, payload=refusal.payload("x")))
 
 
 def post(status: int, content: bytes, **headers: str) -> HttpPost:
