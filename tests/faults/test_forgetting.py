@@ -10,7 +10,7 @@ import pytest
 from tests.faults.simulation import Simulation, Violation
 from tests.support.world import World
 
-from dragoman.app.tidying import drop_unused
+from dragoman.app.unused_files import remove_unused
 from dragoman.core.commands import Forget
 from dragoman.core.ids import MINUTE
 from dragoman.core.model.deliveries import DeadLetter, Delivery
@@ -88,11 +88,11 @@ async def test_a_file_goes_after_its_last_task_and_not_before(stored: World, tmp
         await world.finish("i1", tasks[-1].id)
         await world.ask_ack("boss", await world.poll("boss"))
         world.time += MINUTE
-    assert await drop_unused(world.store, files, world.time) == 1
+    assert await remove_unused(world.store, files, world.time) == 1
     assert (await files.fetch(ref.id), await files.fetch(loose.id)) == (b"x", None)
     for left in (1, 0):
         assert await world.ask(Forget()) == 1
-        assert await drop_unused(world.store, files, world.time) == 1 - left
+        assert await remove_unused(world.store, files, world.time) == 1 - left
         world.time += MINUTE
     assert os.listdir(tmp_path / "files") == []
     assert [await world.store.task(task.id) for task in tasks] == [None, None]
@@ -111,7 +111,7 @@ async def test_a_file_that_is_named_while_it_is_looked_at_stays(tmp_path: Path) 
             await files.describe(ref.id)
             return ()
 
-    assert await drop_unused(Late(), files, world.time) == 0
+    assert await remove_unused(Late(), files, world.time) == 0
     assert await files.fetch(ref.id) == b"x"
     world.time += MINUTE
-    assert await drop_unused(MemoryStore(), files, world.time) == 1
+    assert await remove_unused(MemoryStore(), files, world.time) == 1

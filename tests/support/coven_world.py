@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from dragoman.app import alarm
+from dragoman.app import wake_timer
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
 from dragoman.core.commands import AddAgent, Submit
@@ -186,7 +186,7 @@ async def gateway(
     kept = store or MemoryStore()
     intake = Intake(kept, rules=rules, now=clock, mint=mint)
     await intake.start()
-    ringing = asyncio.create_task(alarm.ring(intake))
+    ringing = asyncio.create_task(wake_timer.run(intake))
     bytes_kept = files or MemoryFiles(mint)
     door = CovenEndpoint(
         intake, kept, bytes_kept, port=0, guests=guests, limits=CovenLimits(**(limits or {})), **door_settings

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dragoman.app.crashing import crash_point
-from dragoman.app.overview import Overview
+from dragoman.app.crash_points import crash_point
+from dragoman.app.directory_view import DirectoryView
 from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.delivery import outbox
@@ -79,7 +79,7 @@ class Observer:
     def sent(self, outgoing_messages: int, protocol: str) -> None: ...
 
 
-class Intake(Overview):
+class Intake(DirectoryView):
     """`core.ports.Intake`, for one node."""
 
     def __init__(
@@ -121,11 +121,14 @@ class Intake(Overview):
 
     async def start(self) -> None:
         recovered = await self.store.open()
-        self._floor = Directory(recovered)
+        self._directory = Directory(recovered)
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
-        for command in (*outbox.after_a_stop(self._floor, self.rules, self.now()), *clock.after_a_stop(self._floor)):
+        for command in (
+            *outbox.after_a_stop(self._directory, self.rules, self.now()),
+            *clock.after_a_stop(self._directory),
+        ):
             self._enqueue(command)
         for agent in recovered.parted:
             self._enqueue(ClearOut(agent=agent))
@@ -134,7 +137,7 @@ class Intake(Overview):
 
     def part(self) -> None:
         """From now on the hub is about to stop (`Directory.parting`). What anybody says is taken until it does."""
-        self._floor.parting = True
+        self._directory.parting = True
 
     async def stop(self) -> None:
         """Decide and commit what has been accepted, then close the store. What was only counted is recorded."""
@@ -264,7 +267,7 @@ class Intake(Overview):
         moment = Moment(self.now(), self.mint)
         outcomes: list[tuple[Any, Refused | None]] = []
         async with self.store.unit() as unit:
-            work = Work(moment, self._floor, self.rules, self._serving_since, REACTIONS, unit.peek)
+            work = Work(moment, self._directory, self.rules, self._serving_since, REACTIONS, unit.peek)
             if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
                 work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
             for command, then in batch:
@@ -371,12 +374,12 @@ class Intake(Overview):
                 self._enqueue(CloseLink(principal=batch[0].delivery.receiver, session=session))
             else:
                 end.deliver(batch)
-                agent = self._floor.agents.get(batch[0].delivery.receiver)
+                agent = self._directory.agents.get(batch[0].delivery.receiver)
                 self._observer.sent(len(batch), agent.protocol if agent else "")
         crash_point("after_send")
 
     def _note_wakes(self, changes: Changes) -> None:
-        """Let the alarm clock know of an earlier time than it waits for."""
+        """Let the wake timer know of an earlier time than it waits for."""
         earliest = self.next_wake
         for rows in (changes.added, changes.changed):
             for row in rows:
@@ -406,7 +409,7 @@ class Intake(Overview):
         if self.now() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.now()
             self._enqueue(Sweep())
-            if self._floor.refusal_counts:
+            if self._directory.refusal_counts:
                 self._enqueue(CountRefusals())
         if self.rules.keep_finished and self.now() >= self._forget_at:
             self._forget_at = Instant(self.now() + self._forget_every)
@@ -419,7 +422,7 @@ class Intake(Overview):
             *(Wake(question=id) for id in due.questions),
         ]
         self.next_wake = due.next_at
-        lapses = self._floor.totals_lapse_at
+        lapses = self._directory.totals_lapse_at
         if lapses is not None and lapses <= self.now():
             commands.append(Wake(agent=HUB))
         elif lapses is not None:

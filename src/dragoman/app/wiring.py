@@ -4,8 +4,8 @@
         ▲                          │
         └───────── outgoing messages ◀───────┘   (only after the commit)
 
-Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, alarm clock,
-doors. Stop order: the alarm clock stands still, doors stop taking, what was heard is answered, the intake commits what
+Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, wake timer,
+doors. Stop order: the wake timer stops, doors stop taking, what was heard is answered, the intake commits what
 it accepted, the store closes.
 """
 
@@ -26,13 +26,13 @@ import msgspec
 import structlog
 
 from dragoman.api import app as management
-from dragoman.app import alarm, tidying
+from dragoman.app import unused_files, wake_timer
 from dragoman.app.broker import Keys, open_auth, open_broker
 from dragoman.app.callers import hosts_of, metrics_token
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
-from dragoman.app.freememory import FreeMemory
+from dragoman.app.free_memory import FreeMemory
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings, is_loopback
 from dragoman.app.telemetry import Metrics, set_up_logs
@@ -133,17 +133,19 @@ async def hub(
         await intake.start()
         stops.callback(data.withdraw)
         stops.push_async_callback(intake.stop)
-        ringing = await stops.enter_async_context(turning(alarm.ring(intake), "alarm"))
+        ringing = await stops.enter_async_context(turning(wake_timer.run(intake), "wake timer"))
         keep_unused = int(settings.files.keep_unused_hours * HOUR)
-        tidy = tidying.keep_tidy(store, files, now=clock, keep_unused=keep_unused, tell=metrics.dropped_files)
-        await stops.enter_async_context(turning(tidy, "tidying"))
+        tidy = unused_files.remove_unused_regularly(
+            store, files, now=clock, keep_unused=keep_unused, on_removed=metrics.dropped_files
+        )
+        await stops.enter_async_context(turning(tidy, "unused files"))
         draining = False
 
         def ready() -> tuple[bool, str]:
             if draining:
                 return False, "stopping: finishing what was accepted"
             if ringing.done():
-                return False, "the alarm clock has stopped; restart the hub and look into its log"
+                return False, "the wake timer has stopped; restart the hub and look into its log"
             if intake.last_failure is not None:
                 return False, f"the last commit failed: {intake.last_failure}"
             if (why := intake.why_stalled(settings.server.stalled_seconds)) is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.app import freememory
+from dragoman.app import free_memory
 
 MIB = 1024 * 1024
 
@@ -39,16 +39,16 @@ def test_a_control_group_leaves_what_it_does_not_use_and_what_it_can_drop(tree: 
     named, group, figures, droppable = TREES[tree]
     (tmp_path / "cgroup").write_text(named)
     write(tmp_path / "fs", group, figures, droppable)
-    found = freememory.own_group(tmp_path / "cgroup", tmp_path / "fs")
-    assert freememory.free_in_group(found) == (512 - 300 + 100) * MIB
+    found = free_memory.own_group(tmp_path / "cgroup", tmp_path / "fs")
+    assert free_memory.free_in_group(found) == (512 - 300 + 100) * MIB
 
 
 def test_without_a_limit_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/hub\n")
-    assert freememory.own_group(tmp_path / "cgroup", tmp_path / "fs") is None
+    assert free_memory.own_group(tmp_path / "cgroup", tmp_path / "fs") is None
     (tmp_path / "fs" / "hub").mkdir(parents=True)
     (tmp_path / "fs" / "hub" / "memory.max").write_text("max\n")
     (tmp_path / "fs" / "hub" / "memory.current").write_text("1\n")
-    found = freememory.own_group(tmp_path / "cgroup", tmp_path / "fs")
-    assert freememory.free_in_group(found) is None
-    assert freememory.FreeMemory()() is not None  # the machine's own, at least
+    found = free_memory.own_group(tmp_path / "cgroup", tmp_path / "fs")
+    assert free_memory.free_in_group(found) is None
+    assert free_memory.FreeMemory()() is not None  # the machine's own, at least

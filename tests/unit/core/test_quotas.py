@@ -33,7 +33,7 @@ async def peopled(**rules: Any) -> World:
 
 
 def held(world: World, id: AgentId = BOSS) -> Holding | None:
-    return world.intake._floor.holdings.get(id)
+    return world.intake._directory.holdings.get(id)
 
 
 async def test_requests_of_unfinished_tasks_count_until_they_are_over_also_after_a_restart() -> None:

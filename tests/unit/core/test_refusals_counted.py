@@ -83,7 +83,7 @@ async def test_very_many_addresses_have_one_allowance_together_and_bounded_room(
     world = await World().start()
     outcomes = [await world.ask(knock(f"10.0.{n // 200}.{n % 200}")) for n in range(1000)]
     assert sum(outcomes) == 100
-    assert len(world.intake._floor.refusal_counts) <= 51
+    assert len(world.intake._directory.refusal_counts) <= 51
     await a_minute(world)
     counted = [record.reason or "" for record in await refused(world) if "more were" in (record.reason or "")]
     assert sum(int(text.partition(" ")[0]) for text in counted) == 900

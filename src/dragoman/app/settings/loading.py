@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.declared import from_there, misfit
+from dragoman.app.settings.agents import explain_misfit, relative_to
 from dragoman.app.settings.contradictions import contradictions
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys
 from dragoman.wire import choices
@@ -70,14 +70,16 @@ def load(
             values[name] = msgspec.convert(_spread(value, known[name]) if text else value, known[name], strict=not text)
             origins[name] = origin
         except msgspec.ValidationError as error:
-            problems.append(f"{place}: {misfit(error) if name in TABLES else _wanted(value, error, known[name])}")
+            problems.append(
+                f"{place}: {explain_misfit(error) if name in TABLES else _wanted(value, error, known[name])}"
+            )
 
     if file is not None:
         for name, value in _read(file, known, problems):
             if name in PATHS and isinstance(value, str) and value:
                 value = str(file.parent / value)
             elif name == "agents":
-                value = from_there(value, file.parent)
+                value = relative_to(value, file.parent)
             put(name, value, Origin("file", str(file)), f"{file}: {name}")
     for name, variable, value in _variables(environ or {}, known, problems):
         put(name, value, Origin("environment", variable), f"environment variable {variable}", text=True)

@@ -282,5 +282,5 @@ async def test_a_link_counts_all_that_it_is_given_at_once(world):
     await world.restart()
     i1 = await world.connect("i1", acknowledges=True, paced=True)
     assert [outgoing.delivery.kind for outgoing in i1.inbox] == ["cancel", "work"]
-    link = world.intake._floor.links[i1.session]
+    link = world.intake._directory.links[i1.session]
     assert (link.outstanding, link.given) == (1, sum(outgoing.weight for outgoing in i1.inbox))

@@ -448,7 +448,7 @@ async def test_shared_state_survives_a_restart(world):
     await world.restart()
     after = await world.view.whole()
     assert {**after, "last_updated": None} == {**before, "last_updated": None}
-    assert world.intake._floor.policy.chains == ("A",)
+    assert world.intake._directory.policy.chains == ("A",)
 
 
 async def test_the_whole_state_has_the_documents_shape(busy):

@@ -165,7 +165,7 @@ async def test_after_a_restart_the_time_counts_from_there(pair):
     await pair.advance(6)
     assert await state_of(pair) == "OFFLINE"
     await pair.restart()
-    assert pair.intake._floor.silent == {I1, I2}
+    assert pair.intake._directory.silent == {I1, I2}
 
 
 async def test_an_agent_that_never_came_is_not_offline_but_not_there(world):

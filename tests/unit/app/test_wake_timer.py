@@ -1,4 +1,4 @@
-"""The alarm clock ends when it is told to, whatever happens at the same moment."""
+"""The wake timer ends when it is told to, whatever happens at the same moment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from tests.support.world import World
 
 import dragoman
-from dragoman.app import alarm
+from dragoman.app import wake_timer
 
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_it_ends_although_it_is_woken_at_the_same_moment(turns: int) -> None:
     world = await World().start()
-    ringing = asyncio.create_task(alarm.ring(world.intake))
+    ringing = asyncio.create_task(wake_timer.run(world.intake))
     for _ in range(20):
         await asyncio.sleep(0)
     world.intake.wake_changed.set()

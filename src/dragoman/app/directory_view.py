@@ -28,8 +28,8 @@ CONTRACTS = 20_000
 """Contracts that are remembered."""
 
 
-class Overview:
-    _floor: Directory
+class DirectoryView:
+    _directory: Directory
     """There from the start on: it is made of what the store recovers."""
 
     def __init__(self, store: Store, rules: Rules, now: Callable[[], Instant]) -> None:
@@ -42,14 +42,14 @@ class Overview:
         self._contracts: dict[str, Contract] = {}
 
     def agent_of(self, token_hash: str) -> Agent | None:
-        id = self._floor.by_token.get(token_hash)
-        return None if id is None else self._floor.agents.get(id)
+        id = self._directory.by_token.get(token_hash)
+        return None if id is None else self._directory.agents.get(id)
 
     def agent(self, id: AgentId) -> Agent | None:
-        return self._floor.agents.get(id)
+        return self._directory.agents.get(id)
 
     def agents(self) -> Sequence[Agent]:
-        return list(self._floor.agents.values())
+        return list(self._directory.agents.values())
 
     async def contract(self, id: str) -> Contract | None:
         """A contract as of the last commit. The ones that are used are remembered."""
@@ -63,13 +63,13 @@ class Overview:
         return known
 
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
-        return sorted(self._floor.active.get(id, ()))
+        return sorted(self._directory.active.get(id, ()))
 
     def holds(self, id: AgentId, task: TaskId) -> bool:
-        return task in self._floor.active.get(id, ())
+        return task in self._directory.active.get(id, ())
 
     def watched(self, task: Task) -> Watched:
-        directory, owner = self._floor, task.owner
+        directory, owner = self._directory, task.owner
         return Watched(
             rules=self.rules,
             serving_since=self._serving_since,
@@ -80,12 +80,12 @@ class Overview:
         )
 
     def holding(self, id: AgentId) -> Holding:
-        return self._floor.holdings.get(id, NOTHING)
+        return self._directory.holdings.get(id, NOTHING)
 
     def reachable(self, id: AgentId) -> bool:
-        if id in self._floor.links_of:
+        if id in self._directory.links_of:
             return True
-        polled = self._floor.polled_at.get(id)
+        polled = self._directory.polled_at.get(id)
         return polled is not None and self.now() - polled < self.rules.poll_presence
 
     @asynccontextmanager
@@ -110,29 +110,29 @@ class Overview:
             self._state_watches.discard(event)
 
     def entity(self, id: str) -> Entity | None:
-        return self._floor.entities.get(id)
+        return self._directory.entities.get(id)
 
     def entities(self) -> Sequence[Entity]:
-        return list(self._floor.entities.values())
+        return list(self._directory.entities.values())
 
     @property
     def newest_audit(self) -> Newest:
-        return Newest(self._floor.audit_seq, self._floor.audit_hash)
+        return Newest(self._directory.audit_seq, self._directory.audit_hash)
 
     @property
     def policy(self) -> Policy:
-        return self._floor.policy or default_policy(self.rules)
+        return self._directory.policy or default_policy(self.rules)
 
     def heard_at(self, id: AgentId) -> Instant | None:
-        return self._floor.heard_at.get(id)
+        return self._directory.heard_at.get(id)
 
     @property
     def state_cursor(self) -> int:
-        return self._floor.state_cursor
+        return self._directory.state_cursor
 
     @property
     def links(self) -> int:
-        return len(self._floor.links)
+        return len(self._directory.links)
 
 
 class _Watch:

@@ -1,4 +1,4 @@
-"""The alarm clock: wakes the rows whose time has come.
+"""The wake timer: has the intake look at the rows whose wake time has come.
 
 It sleeps until the earliest `wake_at` it knows of, or until the intake learns of an earlier one. Durations are
 measured on the monotonic clock, so a jump of the wall clock neither wakes anybody early nor leaves anybody asleep.
@@ -15,13 +15,13 @@ from dragoman.app.intake import Intake
 from dragoman.core.ids import SECOND
 from dragoman.core.ports import StoreFailed
 
-log = structlog.get_logger("dragoman.alarm")
+log = structlog.get_logger("dragoman.wake_timer")
 
 LONGEST_SLEEP = 30.0
 """Look at least so often: cheap, and it forgives whatever else might go wrong."""
 
 
-async def ring(intake: Intake) -> None:
+async def run(intake: Intake) -> None:
     while True:
         try:
             await intake.wake_due()

@@ -94,20 +94,20 @@ def shown(agent: AgentSettings) -> dict[str, Any]:
     return {**found, "env": sorted(agent.env)} if agent.env else found
 
 
-def misfit(error: msgspec.ValidationError) -> str:
+def explain_misfit(error: msgspec.ValidationError) -> str:
     """What is wrong with the tables, and where, but none of their values."""
     what, field = explain(error)
     return f"{what[:1].lower()}{what[1:]}{f' ({field})' if field else ''}."
 
 
-def from_there(agents: Any, directory: Path) -> Any:
+def relative_to(agents: Any, directory: Path) -> Any:
     """Relative directories, allowed files and modules are meant from the file's."""
     if not isinstance(agents, list):
         return agents
-    return [_from_there(one, directory) if isinstance(one, dict) else one for one in agents]
+    return [_relative_to(one, directory) if isinstance(one, dict) else one for one in agents]
 
 
-def _from_there(agent: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _relative_to(agent: dict[str, Any], directory: Path) -> dict[str, Any]:
     def absolute(place: Any) -> Any:
         return str((directory / place).absolute()) if isinstance(place, str) else place
 

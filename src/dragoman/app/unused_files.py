@@ -19,28 +19,28 @@ import structlog
 from dragoman.core.ids import HOUR, MINUTE, SECOND, Instant
 from dragoman.core.ports import Files, Store, StoreFailed
 
-log = structlog.get_logger("dragoman.tidying")
+log = structlog.get_logger("dragoman.unused_files")
 
 
-async def drop_unused(store: Store, files: Files, before: Instant) -> int:
+async def remove_unused(store: Store, files: Files, before: Instant) -> int:
     """Remove the files that nobody kept or asked for since then and that belong to no task. How many that were."""
-    dropped = 0
+    removed = 0
     async with aclosing(files.unwanted(before)) as pages:
         async for page in pages:
             attached = await store.attached(page)
             for id in page:
                 if id not in attached:
-                    dropped += await files.drop_unwanted(id, before)
-    return dropped
+                    removed += await files.drop_unwanted(id, before)
+    return removed
 
 
-async def keep_tidy(
+async def remove_unused_regularly(
     store: Store,
     files: Files,
     *,
     now: Callable[[], Instant],
     keep_unused: int,
-    tell: Callable[[int], None],
+    on_removed: Callable[[int], None],
 ) -> None:
     """A minute after the start, then every hour; more often where unused files are kept for less than a day."""
     every = min(HOUR, max(MINUTE, keep_unused // 24))
@@ -49,10 +49,10 @@ async def keep_tidy(
         await asyncio.sleep(wait / SECOND)
         wait = every
         try:
-            dropped = await drop_unused(store, files, Instant(now() - keep_unused))
+            removed = await remove_unused(store, files, Instant(now() - keep_unused))
         except (StoreFailed, OSError) as error:
             log.error("could not look for files that nobody uses", why=str(error))
             continue
-        if dropped:
-            tell(dropped)
-            log.info("removed files that belong to no task", files=dropped)
+        if removed:
+            on_removed(removed)
+            log.info("removed files that belong to no task", files=removed)
