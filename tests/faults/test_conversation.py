@@ -15,7 +15,7 @@ from tests.faults.spoiling import spoil
 from dragoman.core.delivery import direct_messages as letters
 from dragoman.stores.memory import MemoryStore
 
-OUTBOX = "dragoman.core.delivery.outbox"
+OUTBOX = "dragoman.core.delivery"
 SEEDS = int(os.environ.get("SEEDS", "20000"))
 BLOCKS = 10
 """Small enough to be shared out evenly among the cores of a machine."""

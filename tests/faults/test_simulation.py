@@ -15,7 +15,7 @@ from dragoman.core.commands import Submit
 from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.core.work import Work
 
-OUTBOX = "dragoman.core.delivery.outbox"
+OUTBOX = "dragoman.core.delivery"
 SEEDS = int(os.environ.get("SEEDS", "100000"))
 BLOCKS = 20
 """Small enough to be shared out evenly among the cores of a machine."""

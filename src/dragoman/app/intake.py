@@ -20,7 +20,7 @@ from dragoman.app.crash_points import crash_point
 from dragoman.app.directory_view import DirectoryView
 from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
-from dragoman.core.delivery import outbox
+from dragoman.core.delivery import redelivery
 from dragoman.core.directory import Directory
 from dragoman.core.hub import REACTIONS, decide
 from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
@@ -126,7 +126,7 @@ class Intake(DirectoryView):
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
         self.next_wake = Instant(0)  # look at once what became due while we were away
         for command in (
-            *outbox.after_a_stop(self._directory, self.rules, self.now()),
+            *redelivery.after_a_stop(self._directory, self.rules, self.now()),
             *clock.after_a_stop(self._directory),
         ):
             self._enqueue(command)

@@ -18,7 +18,7 @@ from dragoman.core.agents.registry import probe
 from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.commands import AwaitReturn
 from dragoman.core.contracts.removal import part
-from dragoman.core.delivery.outbox import tell_sender
+from dragoman.core.delivery.redelivery import tell_sender
 from dragoman.core.directory import Directory
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById

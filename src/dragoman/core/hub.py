@@ -69,7 +69,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.contracts import handshake, removal
 from dragoman.core.delivery import direct_messages as letters
-from dragoman.core.delivery import outbox
+from dragoman.core.delivery import outbox, redelivery
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
@@ -83,10 +83,10 @@ from dragoman.core.tasks import (
     control,
     forgetting,
     handover,
+    lost_answers,
     outcome,
     progress,
     questions,
-    redelivery,
     submit,
     unanswered,
 )
@@ -100,7 +100,7 @@ def wake(work: Work, command: Wake) -> None:
     if task is not None and not outcome.is_hopeless(work, task):
         clock.task_woke(work, task)
     if command.delivery is not None and (delivery := work.one(DeliveryById(command.delivery))) is not None:
-        outbox.lease_expired(work, delivery)
+        redelivery.lease_expired(work, delivery)
     if command.agent is not None and (agent := work.agent(command.agent)) is not None:
         registry.agent_woke(work, agent)
     if command.agent == HUB:
@@ -166,7 +166,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     PartLink: links.part_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
-    TellAgain: redelivery.tell_again,
+    TellAgain: lost_answers.tell_again,
     Submit: submit.submit,
     Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
@@ -192,7 +192,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: letters.sweep,
-    WaitAnew: outbox.wait_anew,
+    WaitAnew: redelivery.wait_anew,
     AwaitReturn: clock.await_return,
     Forget: forgetting.forget,
     ClearOut: letters.clear_out,

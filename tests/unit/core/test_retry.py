@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.core.state.conftest import SharedWorld
 
-from dragoman.core.delivery.outbox import again
+from dragoman.core.delivery import redelivery
 from dragoman.core.ids import ADMIN, HOUR, MILLISECOND, SECOND, AgentId, Instant
 from dragoman.core.model.backoff import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
 from dragoman.core.model.deliveries import DeadLetter, Delivery, MessageKind
@@ -124,7 +124,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
 @pytest.mark.parametrize("immediate", [True, False])
 async def test_the_policys_config_holds_at_once_for_what_waits(immediate, monkeypatch):
     """For letters and work orders, over links and by polls, page by page; a letter's own word stays its own."""
-    monkeypatch.setattr(again, "MANY", 2)
+    monkeypatch.setattr(redelivery, "MANY", 2)
     world = await stage(immediate)
     await world.add("boss", "orchestrator")
     bob = await world.connect("bob", acknowledges=True)

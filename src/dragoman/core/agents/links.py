@@ -8,7 +8,8 @@ import msgspec
 
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
-from dragoman.core.delivery.outbox import NOTHING_YET, pump, settle
+from dragoman.core.delivery.outbox import settle
+from dragoman.core.delivery.redelivery import NOTHING_YET, pump
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
 from dragoman.core.model.agents import Agent, BreakerState, Link

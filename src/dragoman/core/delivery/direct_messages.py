@@ -20,13 +20,9 @@ import msgspec
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
-from dragoman.core.delivery.outbox import (
-    bury,
-    give_up,
-    leaves_once,
-    put_on_its_way,
-)
+from dragoman.core.delivery.outbox import leaves_once, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
+from dragoman.core.delivery.redelivery import bury, give_up
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party

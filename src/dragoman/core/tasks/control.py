@@ -6,8 +6,9 @@ import msgspec
 
 from dragoman.core.budgets import budget
 from dragoman.core.commands import Cancel, Pause, Resume, Retry
-from dragoman.core.delivery.outbox import offer, order_goes_on, withdraw
+from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import note, receipt
+from dragoman.core.delivery.redelivery import order_goes_on
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import OpenQuestions
 from dragoman.core.model.authorization import governs

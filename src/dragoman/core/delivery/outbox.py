@@ -1,0 +1,417 @@
+"""How news reaches whoever must hear it.
+
+`offer` puts a notice into its lane and, if the receiver can be reached and the lane allows it, on its way at once;
+`acknowledge` takes it out and lets the next one leave. What leaves again, or never arrives, is in `redelivery`. Leases:
+
+- over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
+  the delivery leaves again over the next one.
+- a poll takes one or several consecutive ones of a lane, which its answer has in order, and holds each until `wake_at`.
+  Then it is offered again, and what left behind it in that answer behind it again. A work order that a poll took is
+  watched by its task's idle clock, which makes a new attempt of it; only where that clock is set longer than usual does
+  such a lease end before.
+- a request that waits for its own answer is a poll of that alone. While it stands the answer goes there and nowhere
+  else, and the request hears of nothing before it; when it is gone the answer takes the way of everything else.
+- an agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
+  again, over whatever link, after growing waits. What it is promised at most once is gone when it leaves.
+
+In every case each offer is an attempt, and after the last one the delivery is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dragoman.core.commands import Acknowledge, RefillLink
+from dragoman.core.ids import ADMIN, HUB, MILLISECOND, AgentId, DeliveryId, Instant, SessionId, TaskId, minted_at
+from dragoman.core.lookups import DeliveryById, Lane, QuestionById
+from dragoman.core.model.agents import Link
+from dragoman.core.model.authorization import governs
+from dragoman.core.model.backoff import wait_of
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import Delivery, DeliveryState, Letter, MessageKind, Outgoing
+from dragoman.core.model.tasks import Event, Question, Status, Task, Waiting
+from dragoman.core.work import Work
+
+# -- leases: over which link a delivery may leave, and how long it is held there ---------------------------------------
+
+ORDERS = frozenset({MessageKind.WORK, MessageKind.YOURS})
+"""What gives an agent work: how it is sent again is for the task's caller to say."""
+
+
+def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
+    """The link over which a delivery may leave now, given what stands before it in its lane: one that has all of that,
+    a poll in the same answer. An agent that converses has only the head of a lane on a link (agentmsg-D5)."""
+    found = None
+    one_at_a_time = bool(before) and converses(work, delivery.receiver)
+    for link in work.links_to(delivery.receiver):
+        if not link.has_room or (link.ordered and one_at_a_time):
+            continue
+        if all(d.session == link.session and d.state is DeliveryState.LEASED for d in before):
+            if link.ordered:
+                return link
+            found = link
+    return found
+
+
+def lease(
+    work: Work, delivery: Delivery, link: Link, task: Task | None = None, *, fresh: bool = False
+) -> Delivery | None:
+    """Give a delivery to a link: it leaves after the commit. None if it is gone with that: it leaves once at most.
+
+    `fresh`: it has no row yet, and needs none if it is gone.
+    """
+    again = delivery.state is DeliveryState.LEASED and delivery.session == link.session
+    promised = converses(work, delivery.receiver)
+    gone = promised and leaves_once(delivery)
+    attempt = delivery.attempt + 1
+    if gone:
+        wake_at: Instant | None = None
+    elif promised:
+        wake_at = due_at(work, delivery, attempt, work.now, task)
+    elif link.ordered or (delivery.kind is MessageKind.WORK and not is_patient(work, delivery)):
+        wake_at = None
+    else:
+        wake_at = Instant(work.now + work.rules.poll_lease)
+    if delivery.letter is not None and delivery.letter.expires_at is not None and wake_at is not None:
+        wake_at = min(wake_at, delivery.letter.expires_at)
+    delivery = msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.LEASED,
+        session=link.session,
+        ordered=link.ordered,
+        attempt=attempt,
+        wake_at=wake_at,
+    )
+    if gone:
+        if attempt > 1 or not fresh:
+            work.remove(delivery)
+    else:
+        work.put(delivery)
+    if task is None and not delivery.alone:
+        task = work.known_task(delivery.task)
+    outgoing = Outgoing(delivery, task, news_of(work, delivery))
+    if link.ordered:
+        is_notice = delivery.kind is not MessageKind.WORK  # seats bound work
+        send_over(work, link, outgoing, more=is_notice and link.window is not None and not gone and not again)
+    else:
+        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1, given=link.given + outgoing.weight))
+        work.send(link, outgoing)
+    return None if gone else delivery
+
+
+def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False) -> None:
+    """Hand an outgoing message to an ordered link. `more`: one more that its peer has to acknowledge."""
+    weight = 0 if link.quota is None else outgoing.weight
+    if more or weight:
+        given = link.given + weight
+        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + more, given=given))
+    work.send(link, outgoing)
+
+
+def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
+    """What a delivery tells of. A letter that asks has with it what those said who passed the question on."""
+    letter = delivery.letter
+    if letter is not None:
+        asked = None if letter.asks is None else work.one(QuestionById(letter.asks))
+        if asked is None or not asked.escalations:
+            return letter
+        others = tuple(one for one in asked.escalations if one.agent != delivery.receiver)
+        return msgspec.structs.replace(letter, escalations=others)
+    if delivery.question is not None:
+        return work.one(QuestionById(delivery.question))
+    if delivery.contract is not None:
+        return work.contract(delivery.contract)
+    return work.event(delivery.task, delivery.event)
+
+
+def is_patient(work: Work, order: Delivery) -> bool:
+    """Whether the idle clock of a task is set so long that it would not notice in time that a work order was lost."""
+    return work.known_task(order.task).idle_limit > work.rules.idle_limit
+
+
+def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: Task | None = None) -> Instant:
+    """Until when an agent that converses may acknowledge this attempt."""
+    own = None
+    if delivery.kind in ORDERS:
+        own = (task or work.known_task(delivery.task)).retry
+    elif delivery.kind is MessageKind.LETTER and delivery.letter is not None:
+        own = delivery.letter.retry
+    return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
+
+
+def held(work: Work, delivery: Delivery) -> bool:
+    """Whether somebody has a lease on it that is worth something."""
+    if delivery.state is not DeliveryState.LEASED:
+        return False
+    if delivery.wake_at is not None and delivery.wake_at <= work.now:
+        return False
+    if delivery.ordered or delivery.wake_at is None:
+        return delivery.session is not None and work.link(delivery.session) is not None
+    return True
+
+
+def unheard(work: Work, delivery: Delivery) -> Delivery:
+    """The same, less an offer of an earlier life of the hub, which nobody heard the end of: it does not count."""
+    if delivery.state is not DeliveryState.LEASED or delivery.session is None:
+        return delivery
+    opened = minted_at(delivery.session)
+    if opened is None or opened // MILLISECOND >= work.serving_since // MILLISECOND:
+        return delivery
+    return msgspec.structs.replace(delivery, attempt=max(0, delivery.attempt - 1))
+
+
+def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
+    """The same, held by nobody."""
+    return msgspec.structs.replace(
+        delivery,
+        state=DeliveryState.WAITING,
+        session=None,
+        ordered=False,
+        wake_at=None if delivery.letter is None else delivery.letter.expires_at,
+        head=head,
+    )
+
+
+def converses(work: Work, id: AgentId) -> bool:
+    agent = work.agent(id)
+    return agent is not None and agent.converses
+
+
+def leaves_once(delivery: Delivery) -> bool:
+    """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
+    return delivery.kind is MessageKind.PROGRESS if delivery.letter is None else delivery.letter.once
+
+
+def is_alone(delivery: Delivery) -> bool:
+    """Whether it has a lane of its own."""
+    return delivery.task == TaskId(delivery.id)
+
+
+# -- lanes: what stands before what ------------------------------------------------------------------------------------
+
+LANE = 64
+"""How far into a lane is looked at a time: so much of it may be on its way at once."""
+
+
+def put_on_its_way(
+    work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None, waiting: Link | None = None
+) -> None:
+    """A new delivery leaves now if it can; otherwise it waits in its lane. It is for the request that waits for it, if
+    one does."""
+    link = waiting if waiting is not None and waiting.has_room and not before else way_out(work, delivery, before)
+    if link is None:
+        work.put(delivery)
+    else:
+        lease(work, delivery, link, task, fresh=True)
+
+
+def acknowledge(work: Work, command: Acknowledge) -> int:
+    """The receiver has these. Not found and not yours are the same: nothing happens."""
+    known = 0
+    for id in command.deliveries:
+        delivery = work.one(DeliveryById(id))
+        if delivery is None or delivery.receiver != command.principal:
+            continue
+        known += 1
+        settle(work, delivery, ordered=command.session is not None and not converses(work, command.principal))
+    return known
+
+
+def settle(work: Work, delivery: Delivery, *, ordered: bool = False) -> None:
+    """A delivery arrived: take it out of its lane and let the next one leave."""
+    if is_alone(delivery):
+        work.remove(delivery)
+        vacate(work, delivery)
+        return
+    shallow = delivery.head and not any(not link.ordered for link in work.links_to(delivery.receiver))
+    depth = work.rules.link_window + LANE if ordered else 2 if shallow else LANE
+    lane = work.find(Lane(delivery.task, delivery.receiver, depth))
+    arrived = [
+        d for d in lane if d.id == delivery.id or (ordered and d.seq < delivery.seq and d.session == delivery.session)
+    ]
+    for gone in arrived:
+        work.remove(gone)
+        vacate(work, gone)
+        if gone.kind is MessageKind.WORK:
+            _work_received(work, gone)
+    advance(work, [d for d in lane if d not in arrived])
+
+
+def vacate(work: Work, delivery: Delivery) -> None:
+    if delivery.session is None or delivery.kind is MessageKind.WORK:
+        return
+    link = work.link(delivery.session)
+    if link is None or link.window is None or not link.ordered:
+        return
+    work.put_link(msgspec.structs.replace(link, outstanding=max(0, link.outstanding - 1)))
+    if link.outstanding == link.window:
+        work.ask_afterwards(RefillLink(principal=link.agent, session=link.session))
+
+
+def _work_received(work: Work, delivery: Delivery) -> None:
+    """An acknowledged work order is a sign of life; whether the work has begun, the agent will say."""
+    task = work.task(delivery.task)
+    if task is not None and task.delivery == delivery.id and not task.final:
+        work.put(work.sign_of_life(task, delivery=None))
+
+
+def advance(work: Work, lane: Sequence[Delivery]) -> None:
+    """Something of a lane is gone: what stands now at its head may leave, and what is behind it over the same link.
+
+    A lease that is worth nothing any more is none: its session died while somebody else held the head.
+    """
+    while lane and _left_for_good(work, lane) and not is_alone(lane[0]):  # there may be more
+        lane = work.find(Lane(lane[0].task, lane[0].receiver, LANE))
+
+
+def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
+    """Let leave what can. Whether all of it did, and nothing of it is waited for."""
+    before: list[Delivery] = []
+    for delivery in lane:
+        head = not before
+        if (delivery.kind is MessageKind.WORK and delivery.state is DeliveryState.LEASED) or held(work, delivery):
+            if head and not delivery.head:
+                work.put(msgspec.structs.replace(delivery, head=True))
+        else:
+            free = waiting_again(unheard(work, delivery), head=head)
+            link = way_out(work, free, before)
+            if free.kind is MessageKind.WORK:
+                leased = None if link is None else order_again(work, free, link, work.task(free.task))
+                waits = leased is None
+            else:
+                leased = None if link is None else lease(work, free, link)
+                waits = link is None
+            if waits:
+                if free != delivery:
+                    work.put(free)
+                return False
+            if leased is None:
+                continue
+            delivery = leased
+        before.append(delivery)
+    return not before
+
+
+def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> Delivery | None:
+    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
+    it and let its lease end. None if it is not to be.
+
+    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
+    An agent that did get it recognises the request id. What a person paused is given to nobody until it goes on
+    (`order_goes_on`).
+    """
+    if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
+        return None
+    if task.waiting is Waiting.HELD:
+        return None
+    polled = order.state is DeliveryState.LEASED and not order.ordered
+    if polled and order.wake_at is None and not converses(work, order.receiver):
+        return None  # whoever polled it has it until the task's clocks say otherwise
+    deadline = task.due(work.now)
+    wake_at = min(deadline, Instant(work.now + task.idle_limit))
+    task = msgspec.structs.replace(
+        task, session=link.session, last_sign_at=work.now, deadline=deadline, wake_at=wake_at
+    )
+    work.put(task)
+    return lease(work, order, link, task)
+
+
+def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
+    """The beginning of the lane in which a delivery stands."""
+    return (delivery,) if is_alone(delivery) else work.find(Lane(delivery.task, delivery.receiver, LANE))
+
+
+def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
+    """Take the work order of a task out of its lane: it is answered, or no longer meant for this agent."""
+    if task.delivery is None:
+        return
+    rest = []
+    for delivery in work.find(Lane(task.id, receiver)):
+        if delivery.id == task.delivery:
+            work.remove(delivery)
+        else:
+            rest.append(delivery)
+    advance(work, rest)
+
+
+# -- offers: news of tasks and questions -------------------------------------------------------------------------------
+
+NOBODY = frozenset({ADMIN, HUB})
+"""They have no inbox: people read the store, the hub knows."""
+
+OUTCOME_KINDS = {
+    Status.COMPLETED: MessageKind.RESULT,
+    Status.FAILED: MessageKind.FAILURE,
+    Status.CANCELLED: MessageKind.FAILURE,
+}
+
+OUTCOMES = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
+
+TO_CALLERS = frozenset({MessageKind.PROGRESS, MessageKind.RESULT, MessageKind.FAILURE})
+
+
+def offer(work: Work, task: Task, receiver: AgentId, kind: MessageKind, event: int) -> None:
+    """Tell a receiver of an event, after everything it was told about this task before."""
+    agent = None if receiver in NOBODY else work.agent(receiver)
+    if agent is None or (kind in TO_CALLERS and not governs(agent, receiver, task)):
+        return
+    waiting = None
+    if receiver == task.origin.principal and kind in TO_CALLERS:
+        waiting = awaiting(work, task.origin.awaited)
+        if task.origin.follows or (waiting is not None and kind is MessageKind.PROGRESS):
+            return
+    lane = work.find(Lane(task.id, receiver))
+    delivery = Delivery(
+        id=DeliveryId(work.mint()),
+        task=task.id,
+        receiver=receiver,
+        seq=task.seq if not lane else max(task.seq, lane[-1].seq + 1),
+        kind=kind,
+        event=event,
+        rank=task.rank,
+        created_at=work.now,
+        head=not lane,
+    )
+    put_on_its_way(work, delivery, lane, task, waiting)
+
+
+def offer_answer(work: Work, question: Question) -> None:
+    """Tell an agent what a person said, after everything it was told about the task before."""
+    agent = work.agent(question.agent)
+    if agent is None or agent.created_at > question.created_at:
+        return  # whoever asked was removed, and another has its name
+    lane_id = TaskId(question.task or question.id)
+    lane = work.find(Lane(lane_id, question.agent))
+    task = None if question.task is None else work.known_task(question.task)
+    delivery = Delivery(
+        id=DeliveryId(work.mint()),
+        task=lane_id,
+        receiver=question.agent,
+        seq=max(task.seq if task else 1, lane[-1].seq + 1 if lane else 0),
+        kind=MessageKind.ANSWER,
+        event=0,
+        rank=task.rank if task else work.now,
+        created_at=work.now,
+        head=not lane,
+        question=question.id,
+    )
+    put_on_its_way(work, delivery, lane, task, awaiting(work, question.details.get("awaited")))
+
+
+def await_answer(work: Work, agent: AgentId, session: SessionId) -> None:
+    """A request waits for its own answer, over a link that takes that one outgoing message."""
+    work.put_link(Link(session=session, agent=agent, ordered=False, credit=1, awaits=True))
+
+
+def awaiting(work: Work, session: SessionId | None) -> Link | None:
+    """The request that still waits over this link."""
+    return None if session is None else work.link(session)
+
+
+def repeat(work: Work, delivery: Delivery, task: Task) -> None:
+    """Say again over the same ordered link what it holds already: the same message, recognisable by its id."""
+    link = None if delivery.session is None else work.link(delivery.session)
+    if delivery.state is DeliveryState.LEASED and link is not None and link.ordered:
+        send_over(work, link, Outgoing(delivery, task, work.event(delivery.task, delivery.event)))
