@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
-from dragoman.cli.arguments import offers
+from dragoman.cli.arguments import LOCAL, HubLocation, Output, offers
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")

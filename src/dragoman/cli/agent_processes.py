@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Lines, Output
+from dragoman.cli.deadline import Outage
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Lines, Output
-from dragoman.cli.outage import Outage
-from dragoman.cli.task_events import log_line
+from dragoman.cli.task_view import log_line
 
 PAGE = 500
 WAIT = 20.0

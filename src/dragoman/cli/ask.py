@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, short_ids
-from dragoman.cli.deadline import Deadline
+from dragoman.cli import arguments, lists, printing
+from dragoman.cli.arguments import BREATH, LOCAL, LOOK, Cursor, For, HubLocation, Interval, Limit, Output, OutputLines
+from dragoman.cli.deadline import Deadline, Outage
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import as_json, line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import BREATH, LOCAL, LOOK, Cursor, For, HubLocation, Interval, Limit, Output, OutputLines
-from dragoman.cli.outage import Outage
+from dragoman.cli.lists import Since, newest_first
 from dragoman.cli.printing import Column, col
-from dragoman.cli.since import Since, turned
 
 app = App(name="ask", help="Questions that agents put to people: ls, answer, watch.")
 
@@ -55,7 +54,7 @@ def ls(
 ) -> None:
     """List the questions that wait for an answer, the newest first."""
     wanted = None if status == "all" else status
-    answer = turned(Hub.find(location), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
+    answer = newest_first(Hub.find(location), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
     found = printing.listing(answer, "questions", COLUMNS, output)
     if output != "table":
         return
@@ -82,7 +81,7 @@ def answer(
 ) -> None:
     """Answer a question. The first answer counts."""
     hub = Hub.find(location)
-    question: Mapping[str, Any] = short_ids.found(hub, "questions", id)
+    question: Mapping[str, Any] = lists.found(hub, "questions", id)
     if said is None:
         if over := NO_MORE.get(str(question.get("status"))):
             raise CommandError(Exit.NOT_ALLOWED, over, next=_afterwards(question))
@@ -131,7 +130,7 @@ def watch(
 
 
 def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:
-    for question in _open_ones(hub):
+    for question in hub.pages("questions", status="open"):
         if question["id"] in seen:
             continue
         if output != "table":
@@ -142,16 +141,6 @@ def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:
             print(f"{line(question['id'])}  {line(question.get('agent'))} asks: {line(question.get('question'))}")
             sys.stdout.flush()
         seen.add(question["id"])
-
-
-def _open_ones(hub: Hub) -> Iterator[Mapping[str, Any]]:
-    cursor = None
-    while True:
-        page = hub.get("questions", status="open", cursor=cursor)
-        yield from page.get("questions") or ()
-        cursor = page.get("next")
-        if not cursor:
-            return
 
 
 def _take(hub: Hub, question: Mapping[str, Any]) -> None:

@@ -14,12 +14,12 @@ from cyclopts import App, Parameter
 
 from dragoman import durable
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Limit, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Limit, Output
+from dragoman.cli.lists import Since, begin
 from dragoman.cli.printing import Column, col, moment
-from dragoman.cli.since import Since, begin
 
 if TYPE_CHECKING:
     from dragoman.security.checkpoints import Checkpoint

@@ -15,10 +15,10 @@ from cyclopts import Parameter
 
 from dragoman.app.datadir import DataDir
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 
 LONG_COPY = 3600.0
 

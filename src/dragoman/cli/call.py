@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import arguments, printing, progress_bar, short_ids, task_text
+from dragoman.cli import arguments, lists, printing, progress_bar, task_view
 from dragoman.cli.agent import must_exist
+from dragoman.cli.arguments import LOCAL, HubLocation, Output, Seconds
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
 from dragoman.cli.hubclient import Event, Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output, Seconds
-from dragoman.cli.task_events import body_of, event_line, follow
+from dragoman.cli.task_view import body_of, event_line, follow
 
 Via = Literal["api", "chiffon", "coven", "forge", "agentmsg", "a2acp"]
 
@@ -59,7 +59,7 @@ def call(
     body[must_exist(hub, agent, only_kind=kind)] = agent
     extras = {"name": name, "priority": priority, "dependencies": after, "required_capabilities": require}
     if after:
-        after = [short_ids.whole(hub, "tasks", task) for task in after]
+        after = [lists.whole(hub, "tasks", task) for task in after]
         extras["dependencies"] = after
     body |= {key: value for key, value in extras.items() if value}
 
@@ -70,7 +70,7 @@ def call(
         return _watch(hub, task, deadline, output)
     id = line(task["id"])
     if output == "table":
-        printing.verdict(True, f"accepted: {task_text.headline(task)}")
+        printing.verdict(True, f"accepted: {task_view.headline(task)}")
         print(id)
         printing.suggest(f"dragoman task show {id}", f"dragoman task logs {id} --follow")
     else:
@@ -93,8 +93,7 @@ def _submit(hub: Hub, body: Mapping[str, Any]) -> Mapping[str, Any]:
 def _by_another_door(
     hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, deadline: Deadline, output: Output, location: HubLocation
 ) -> int:
-    from dragoman.cli.call_via import ProtocolCaller, require_supported
-    from dragoman.cli.envelope import ChiffonCaller
+    from dragoman.cli.call_via import ChiffonCaller, ProtocolCaller, require_supported
 
     if not wait:
         raise CommandError(
@@ -113,7 +112,7 @@ def _by_another_door(
 
 def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output) -> int:
     id = str(task["id"])
-    printing.verdict(None, f"task {line(id)}  {task_text.route_of(task)}")
+    printing.verdict(None, f"task {line(id)}  {task_view.route_of(task)}")
     if task.get("status") in ("queued", "waiting"):
         _explain(hub, id)
     live = output == "table" and progress_bar.is_supported(sys.stderr)
@@ -179,10 +178,10 @@ def finish(task: Mapping[str, Any], output: Output) -> int:
                 print(block(result).rstrip("\n"))
         elif result is not None:
             printing.document(result)
-    printing.verdict(good, task_text.headline(task))
+    printing.verdict(good, task_view.headline(task))
     if not good:
-        printing.note(f"  {task_text.route_of(task)}")
-        if why := task_text.reason(task.get("error")):
+        printing.note(f"  {task_view.route_of(task)}")
+        if why := task_view.reason(task.get("error")):
             printing.note(f"  why: {why}")
-    printing.suggest(*task_text.next_commands(task))
+    printing.suggest(*task_view.next_commands(task))
     return Exit.OK if good else Exit.FAILED

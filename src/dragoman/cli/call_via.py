@@ -1,22 +1,25 @@
-"""`dragoman call --via coven|forge|agentmsg|a2acp`: the same work, through the door that agents of that protocol use.
+"""`dragoman call --via PROTOCOL`: the same work, through the endpoint that agents of that protocol use.
 
-For a moment the command is a caller of its own, as with `--via chiffon` (`envelope`): it is let in under a fresh name,
-asks in the protocol's own words through the SDK, and is put out again when the task is over. Over a2acp it comes from
-the domain of whoever it asks, with the capabilities that are wanted for that, and shakes hands like anybody else.
+For a moment the command is an agent: it is added under a fresh name, asks in that protocol, and is removed when the
+task is over. So it shows the whole way, not only the hub's inside. Over chiffon it sends one envelope by hand; over the
+other protocols the SDK speaks for it. Over a2acp it belongs to the domain of the agent that it asks, has the
+capabilities that are needed for that, and makes a contract like any other caller.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from dragoman.cli.arguments import HubLocation
 from dragoman.cli.deadline import LEAVING, Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HubLocation
 from dragoman.cli.printing import note
 
 if TYPE_CHECKING:
@@ -32,20 +35,22 @@ UNSUPPORTED = {
     "agentmsg": frozenset({"name", "kind"}),
     "a2acp": frozenset({"name", "kind", "dependencies", "priority", "required_capabilities"}),
 }
-"""What a door cannot carry."""
+"""What a request of this protocol cannot say."""
+
+CHIFFON = "/api/agent"
+VERSION = "1.0"
+KIND = "orchestrator"
 
 
 def require_supported(via: str, body: Mapping[str, Any]) -> None:
-    """Refuse what this door cannot carry, before anybody is let in."""
-    unsaid = sorted(UNSUPPORTED[via] & body.keys())
-    if unsaid:
-        raise CommandError(
-            Exit.USAGE, f"{via} has no words for {', '.join(unsaid)}", next="leave it out, or leave --via out"
-        )
+    """Refuse options that the protocol cannot carry, before an agent is added."""
+    lost = sorted(UNSUPPORTED[via] & body.keys())
+    if lost:
+        raise CommandError(Exit.USAGE, f"{via} cannot carry {', '.join(lost)}", next="leave it out, or leave --via out")
 
 
 class ProtocolCaller:
-    """Let in at once, put out by `leave`."""
+    """An agent of this protocol, added at once and removed by `leave`."""
 
     def __init__(
         self, hub: Hub, protocol: str, location: HubLocation, body: Mapping[str, Any], deadline: Deadline
@@ -106,7 +111,7 @@ class ProtocolCaller:
         try:
             self._admin.until(Deadline(LEAVING)).delete("agents", self.name)
         except CommandError as failure:  # what the task came to counts more than our own leaving
-            note(f"  {self.name} could not be put out ({failure.sentence}): dragoman agent rm {self.name}")
+            note(f"  {self.name} could not be removed ({failure.sentence}): dragoman agent rm {self.name}")
 
     def _hang_up(self, door: SyncClient, over: bool) -> None:
         from dragoman.sdk.errors import DragomanError
@@ -131,3 +136,52 @@ def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
     wanted = [offer for offer in agent.get("offers") or () if offer["intent"] == work]
     needed = [name for offer in wanted for name in offer.get("required_capabilities") or ()]
     return {"domain": agent.get("domain"), "capabilities": needed}
+
+
+class ChiffonCaller:
+    """An agent of this protocol, added at once and removed by `leave`."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._admin = hub
+        self.name = f"cli-{secrets.token_hex(4)}"
+        made = hub.post("agents", body={"agent_id": self.name, "protocol": "chiffon", "kind": KIND})
+        self._door = hub.under(str(made["token"]))
+
+    def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The task that the hub made of it."""
+        pinned = body.get("agent")
+        kind = self._admin.get("agents", str(pinned)).get("kind") if pinned else body["kind"]
+        task = str(uuid.uuid4())
+        envelope = {
+            "protocol_version": VERSION,
+            "message_id": str(uuid.uuid4()),
+            "from_agent": KIND,
+            "to_agent": kind or pinned,
+            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "trace_id": str(uuid.uuid4()),
+            "request_id": str(uuid.uuid4()),
+            "type": "work_request",
+            "payload": {"task_id": task, "work_type": body["type"], "parameters": body["input"], "hints": {}},
+            "x_custom_fields": {"agent_id": pinned} if pinned else {},
+        }
+        me = {"agent_id": self.name, "agent_type": KIND, "supported_versions": [VERSION], "work_types": []}
+        self._door.ask("POST", "register", body=me, base=CHIFFON)
+        self._door.ask("POST", "message", body=envelope, base=CHIFFON)
+        found: Mapping[str, Any] = self._admin.get("tasks", task)
+        return found
+
+    def leave(self, *, over: bool = True) -> None:
+        """Take what was sent to us, so that nothing is left behind for a name that nobody has any more."""
+        deadline = Deadline(LEAVING)
+        admin, door = self._admin.until(deadline), self._door.until(deadline)
+        try:
+            while True:
+                query = {"wait": 0, "max": 100}
+                held = door.ask("GET", "messages", base=CHIFFON, query=query).get("messages") or []
+                if not held:
+                    break
+                ids = [one["delivery_id"] for one in held]
+                door.ask("POST", "ack", body={"delivery_ids": ids}, base=CHIFFON)
+            admin.delete("agents", self.name)
+        except CommandError as failure:  # what the task came to counts more than our own leaving
+            note(f"  {self.name} could not be removed ({failure.sentence}): dragoman agent rm {self.name}")

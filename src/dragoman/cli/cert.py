@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from dragoman import durable
 from dragoman.cli import printing
+from dragoman.cli.arguments import Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.options import Output
 
 
 def cert(

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import printing, short_ids
+from dragoman.cli import lists, printing
+from dragoman.cli.arguments import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
+from dragoman.cli.lists import Since, cut
 from dragoman.cli.printing import Column, col
-from dragoman.cli.since import Since, cut
 
 app = App(name="contract", help="Contracts between agents: ls, show, end.")
 
@@ -62,7 +62,7 @@ def ls(
 @app.command
 def show(id: ContractName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one contract: who, what, how long, on which terms."""
-    contract = short_ids.found(Hub.find(location), "contracts", id)
+    contract = lists.found(Hub.find(location), "contracts", id)
     if output != "table":
         printing.document(contract, output)
         return
@@ -109,7 +109,7 @@ def end(
     """End a collaboration. Both agents are told."""
     hub = Hub.find(location)
     body = {} if reason is None else {"reason": reason}
-    contract = short_ids.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
+    contract = lists.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
     if output != "table":
         printing.document(contract, output)
         return

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, short_ids, task_text
+from dragoman.cli import arguments, lists, printing, task_view
+from dragoman.cli.arguments import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
+from dragoman.cli.lists import Since, cut
 from dragoman.cli.printing import Column, col
-from dragoman.cli.since import Since, cut
 
 app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
 
@@ -25,7 +25,7 @@ COLUMNS = (
     col("what", "cargo"),
     col("tries", "attempts", right=True, spare=True),
     Column("age", lambda letter: printing.age(letter.get("at")), right=True),
-    Column("why", lambda letter: task_text.reason(letter.get("error"))),
+    Column("why", lambda letter: task_view.reason(letter.get("error"))),
 )
 
 
@@ -46,7 +46,7 @@ def ls(
         answer: dict[str, Any] = hub.get("deadletters", task=of, limit=limit, cursor=cursor)
         return answer
 
-    answer = listed(None) if task is None else short_ids.meant(hub, "tasks", task, listed)
+    answer = listed(None) if task is None else lists.meant(hub, "tasks", task, listed)
     answer = cut(answer, "deadletters", "at", since)
     found = printing.listing(answer, "deadletters", COLUMNS, output)
     if output != "table":
@@ -65,14 +65,14 @@ def ls(
 @app.command
 def show(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one dead letter: what it holds and why it died."""
-    letter = short_ids.found(Hub.find(location), "deadletters", id)
+    letter = lists.found(Hub.find(location), "deadletters", id)
     if output != "table":
         printing.document(letter, output)
         return
     print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('kind'))}")
     printing.facts(
         [
-            ("why", task_text.reason(letter.get("error"))),
+            ("why", task_view.reason(letter.get("error"))),
             ("task", letter.get("task_id")),
             ("for", letter.get("receiver")),
             ("attempts", letter.get("attempts")),
@@ -94,7 +94,7 @@ def redrive(
     """Send a dead letter on its way again, with a corrected input if one is given."""
     body = {"input": arguments.read(input)} if input else {}
     hub = Hub.find(location)
-    task = short_ids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
+    task = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
     if output != "table":
         printing.document(task, output)
         return
@@ -102,15 +102,15 @@ def redrive(
         printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
         printing.suggest("dragoman dlq ls")
         return
-    printing.verdict(True, f"on its way again: {task_text.headline(task)}")
-    printing.suggest(*task_text.next_commands(task))
+    printing.verdict(True, f"on its way again: {task_view.headline(task)}")
+    printing.suggest(*task_view.next_commands(task))
 
 
 @app.command
 def discard(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Forget a dead letter. Its task stays as it is."""
     hub = Hub.find(location)
-    letter = short_ids.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
+    letter = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
     if output != "table":
         printing.document(letter, output)
         return

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman.app.datadir import DEFAULT, DataDir, DataDirError, alive
 from dragoman.cli import printing
+from dragoman.cli.about import installed
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
-from dragoman.cli.version import installed
 
 if TYPE_CHECKING:
     from dragoman.app.settings import Settings

@@ -7,9 +7,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="file", help="Files that agents and people brought: ls, rm.")

@@ -18,11 +18,11 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from dragoman.app.datadir import DataDir, DataDirError, alive
 from dragoman.app.program import program
-from dragoman.cli import escaping, refusals
+from dragoman.cli import errors, escaping
+from dragoman.cli.arguments import HubLocation
 from dragoman.cli.deadline import NEVER, Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.http1 import Answer, BadHttp, Connection
-from dragoman.cli.options import HubLocation
 
 if TYPE_CHECKING:
     import ssl
@@ -326,7 +326,7 @@ def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> s
     for part in path:
         if not part or "/" in part:  # it would be another address
             raise CommandError(
-                Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=refusals.LISTS.get(path[0])
+                Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=errors.LISTS.get(path[0])
             )
     target = "/".join((base, *(quote(part, safe="") for part in path)))
     given = {key: value for key, value in (query or {}).items() if value is not None}
@@ -341,4 +341,4 @@ def _lenient(text: str) -> Any:
 
 
 def _refusal(status: int, content: bytes) -> CommandError:
-    return refusals.told(status, _lenient(content.decode("utf-8", "replace")) if content else None)
+    return errors.from_problem(status, _lenient(content.decode("utf-8", "replace")) if content else None)

@@ -10,10 +10,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, Item, col
 
 app = App(name="key", help="The keys that sign tokens, and the one that seals: ls, rotate, give-up.")

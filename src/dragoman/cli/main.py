@@ -38,9 +38,9 @@ COMMANDS = (
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
-    ("config", "dragoman.cli.config:app", LOOK, "The settings, and where each came from: show."),
-    ("completion", "dragoman.cli.completion:completion", LOOK, "Have a shell complete commands and options."),
-    ("version", "dragoman.cli.version:version", LOOK, "Print the version."),
+    ("config", "dragoman.cli.about:app", LOOK, "The settings, and where each came from: show."),
+    ("completion", "dragoman.cli.about:completion", LOOK, "Have a shell complete commands and options."),
+    ("version", "dragoman.cli.about:version", LOOK, "Print the version."),
 )
 
 GROUPS = {name: path.endswith(":app") for name, path, _, _ in COMMANDS}
@@ -177,7 +177,7 @@ def _summary(error: CycloptsError) -> str:
 
 
 def _version() -> str:
-    from dragoman.cli.version import installed
+    from dragoman.cli.about import installed
 
     return installed()
 

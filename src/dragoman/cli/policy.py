@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import Column, col
 
 app = App(name="policy", help="Which domains may ask which: allow, forbid, rm, ls.")

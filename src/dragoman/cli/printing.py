@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TextIO
 
 from dragoman.app import program
 from dragoman.cli import escaping
+from dragoman.cli.arguments import Form
 from dragoman.cli.errors import BETWEEN
-from dragoman.cli.options import Form
 
 Item = Mapping[str, Any]
 

@@ -9,9 +9,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import Output
 from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.options import Output
 from dragoman.sandbox.levels import SandboxLevels, all_levels
 from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, Workload
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dragoman.app.program import program
+from dragoman.cli import escaping
+from dragoman.cli.arguments import Config
 from dragoman.cli.errors import CommandError, Exit
-from dragoman.cli.fulldisk import disk_full, is_full
-from dragoman.cli.options import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,7 +157,7 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool
                 said["grpc_tls"] = True
             print(json.dumps(said), flush=True)
         else:
-            from dragoman.cli.banner import banner
+            from dragoman.cli.serving import banner
 
             token = None if service and not sys.stderr.isatty() else here.admin_token
             words = banner(http=here.http, data=settings.data, token=token, demo=demo)
@@ -215,3 +216,95 @@ def _busy(host: str, port: int, typed: Mapping[str, Any] | None, flag: str, sett
         else f"set {setting} in the settings file to another one"
     )
     return CommandError(Exit.USAGE, f"port {port} on {host} is taken by another program", next=other)
+
+
+TRY = "task ls"
+
+
+def banner(
+    *, http: str, data: str | Path, token: str | None = None, next: str | None = None, demo: bool = False
+) -> str:
+    """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
+
+    With demo agents there is nobody to try it with yet: who they are and what to try is printed when they have come
+    (`app.demo.words`), and only there.
+
+    With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
+    """
+    following = f"{program()} {next or TRY}"
+    if Path(data) != Path(".dragoman") and "--data" not in following:
+        following += f" --data {shlex.quote(str(data))}"
+    lines = [
+        "",
+        f"  dragoman serves at  {http}",
+        *([f"  its page            {http}/#token={token}"] if token else []),
+        f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
+        "  demo agents         are about to come; leave them out with --no-demo"
+        if demo
+        else f"  try next            {escaping.line(following)}",
+        "  stop with           Ctrl-C: work under way is kept and goes on at the next start",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SQLITE_FULL, SQLITE_FAILED = "disk is full", "disk I/O error"
+"""What the writer process says has no number: SQLite's words for it, and for what it meets on a disk where nothing of
+its shared memory fits either."""
+TOO_LITTLE = 1 << 20
+LARGEST = 3
+"""How many of the largest things in the directory are named."""
+
+
+def is_full(error: BaseException, data: Path) -> bool:
+    """Whether the error, or what it came from, is about space."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    if SQLITE_FULL in str(error):
+        return True
+    try:
+        return SQLITE_FAILED in str(error) and shutil.disk_usage(_there(data)).free < TOO_LITTLE
+    except OSError:
+        return False
+
+
+def disk_full(data: Path) -> CommandError:
+    place = _there(data)
+    held = sorted(((_bytes(one), one.name) for one in _in(data)), reverse=True)[:LARGEST]
+    named = ", ".join(f"{name} {bytes / 1e6:,.1f} MB" for bytes, name in held if bytes >= 1e6)
+    largest = f"; the largest in {data}: {named}" if named else ""
+    return CommandError(
+        Exit.NOT_ALLOWED,
+        f"the disk of {data} is full, so the hub cannot start",
+        next=f"free some space there (df -h {place}){largest}. Or move {data} to another disk, and name it with --data",
+    )
+
+
+def _there(data: Path) -> Path:
+    place = data.absolute()
+    while not place.exists():
+        place = place.parent
+    return place
+
+
+def _in(data: Path) -> list[Path]:
+    try:
+        return list(data.iterdir())
+    except OSError:
+        return []
+
+
+def _bytes(path: Path) -> int:
+    """What it takes on the disk, with everything below it."""
+    total = 0
+    for folder, _, files in os.walk(path) if path.is_dir() else [(str(path.parent), [], [path.name])]:
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(folder, file)).st_blocks * 512
+            except OSError:
+                continue
+    return total

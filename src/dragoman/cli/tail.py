@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import printing, task_text
-from dragoman.cli.deadline import Deadline
+from dragoman.cli import printing, task_view
+from dragoman.cli.arguments import BREATH, LOCAL, LOOK, For, HubLocation, Interval, Lines, OutputLines
+from dragoman.cli.deadline import Deadline, Outage
 from dragoman.cli.errors import CommandError
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import BREATH, LOCAL, LOOK, For, HubLocation, Interval, Lines, OutputLines
-from dragoman.cli.outage import Outage
 
 PAGE = 100
 
@@ -74,9 +73,9 @@ class Tasks:
         return sorted(changed, key=lambda task: str(task.get("updated_at")))
 
     def say(self, task: Mapping[str, Any]) -> str:
-        why = task_text.reason(task.get("error")) if task.get("status") == "failed" else None
-        route_of = task_text.route_of(task)
-        return f"{line(task.get('updated_at'))}  {task_text.headline(task, sys.stdout)}  {route_of}" + (
+        why = task_view.reason(task.get("error")) if task.get("status") == "failed" else None
+        route_of = task_view.route_of(task)
+        return f"{line(task.get('updated_at'))}  {task_view.headline(task, sys.stdout)}  {route_of}" + (
             f"  why: {why}" if why else ""
         )
 

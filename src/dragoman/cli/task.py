@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from dragoman.cli import arguments, printing, short_ids, task_text
+from dragoman.cli import arguments, lists, printing, task_view
+from dragoman.cli.arguments import LOCAL, Cursor, HubLocation, Limit, Output, Seconds
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import block, line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, Cursor, HubLocation, Limit, Output, Seconds
+from dragoman.cli.lists import Since, cut
 from dragoman.cli.printing import Column, col
-from dragoman.cli.since import Since, cut
-from dragoman.cli.task_events import body_of, event_line, follow, log_line
+from dragoman.cli.task_view import body_of, event_line, follow, log_line
 
 app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
 
@@ -74,21 +74,21 @@ def ls(
 @app.command
 def show(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one task: the verdict, the road it took, why, and what came out."""
-    task = short_ids.found(Hub.find(location), "tasks", id)
+    task = lists.found(Hub.find(location), "tasks", id)
     if output != "table":
         printing.document(task, output)
         return
-    mark = printing.mark(task_text.GOOD.get(str(task.get("status"))), sys.stdout)
-    print(f"{mark} {task_text.headline(task, sys.stdout)}")
-    print(f"  {task_text.route_of(task)}")
-    if why := task_text.reason(task.get("error")):
+    mark = printing.mark(task_view.GOOD.get(str(task.get("status"))), sys.stdout)
+    print(f"{mark} {task_view.headline(task, sys.stdout)}")
+    print(f"  {task_view.route_of(task)}")
+    if why := task_view.reason(task.get("error")):
         print(f"  why: {why}")
     printing.facts(
         [
             ("description", task.get("description")),
             ("priority", task["priority"] if task.get("priority") not in (None, "normal") else None),
             ("created", f"{task.get('created_at')}  ({printing.age(task.get('created_at'))} ago)"),
-            ("deadline", task.get("deadline") if task.get("status") not in task_text.FINAL else None),
+            ("deadline", task.get("deadline") if task.get("status") not in task_view.FINAL else None),
             ("sandbox", task.get("sandbox")),
             ("contract", task.get("contract")),
             ("called", _called(task)),
@@ -104,7 +104,7 @@ def show(id: TaskName, /, *, output: Output = "table", location: HubLocation = L
     if task.get("output") and not _is_said(task):
         print("  output:")
         print("\n".join(f"    {text}" for text in block(task["output"]).rstrip("\n").split("\n")))
-    printing.suggest(*task_text.next_commands(task))
+    printing.suggest(*task_view.next_commands(task))
 
 
 @app.command
@@ -120,7 +120,7 @@ def logs(
     """Print what happened to a task, with its output as it came and what was logged beside it."""
     deadline = Deadline(timeout)
     hub = Hub.find(location, deadline)
-    task = short_ids.found(hub, "tasks", id)
+    task = lists.found(hub, "tasks", id)
     newest = int(task.get("events") or 0)
     everything = []
     for event in follow(hub, str(task["id"]), deadline=deadline):
@@ -137,7 +137,7 @@ def logs(
         printing.document({"events": everything})
     if output == "table":
         task = hub.get("tasks", str(task["id"]))
-        printing.verdict(task_text.GOOD.get(str(task.get("status"))), task_text.headline(task))
+        printing.verdict(task_view.GOOD.get(str(task.get("status"))), task_view.headline(task))
         printing.suggest(f"dragoman task show {line(task['id'])}")
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
 
@@ -171,12 +171,12 @@ def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
 def why(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Say why a task is where it is."""
     hub = Hub.find(location)
-    answer = short_ids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
+    answer = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
     if output != "table":
         printing.document(answer, output)
         return
     state = line(answer.get("status")) + (f" ({line(answer['waiting'])})" if answer.get("waiting") else "")
-    good = task_text.GOOD.get(str(answer.get("status")))
+    good = task_view.GOOD.get(str(answer.get("status")))
     state = printing.colored(state, sys.stdout)
     print(f"{printing.mark(good, sys.stdout)} task {line(answer.get('task_id') or id)}  {state}")
     reasons = answer.get("reasons") or []
@@ -229,9 +229,7 @@ def resume(id: TaskName, /, *, output: Output = "table", location: HubLocation =
 
 def _post(location: HubLocation, id: str, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     hub = Hub.find(location)
-    changed: Mapping[str, Any] = short_ids.meant(
-        hub, "tasks", id, lambda whole: hub.post("tasks", whole, verb, body=body)
-    )
+    changed: Mapping[str, Any] = lists.meant(hub, "tasks", id, lambda whole: hub.post("tasks", whole, verb, body=body))
     return changed
 
 
@@ -239,5 +237,5 @@ def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:
     if output != "table":
         printing.document(task, output)
         return
-    printing.verdict(True, f"{done}: {task_text.headline(task)}")
-    printing.suggest(*task_text.next_commands(task))
+    printing.verdict(True, f"{done}: {task_view.headline(task)}")
+    printing.suggest(*task_view.next_commands(task))

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from dragoman.cli import printing, short_ids, task_text
+from dragoman.cli import lists, printing, task_view
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.printing import duration, moment
 
 Task = Mapping[str, Any]
@@ -38,7 +38,7 @@ def trace(
 ) -> None:
     """Show all tasks that came of one request, as a tree with times."""
     hub = Hub.find(location)
-    told = short_ids.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
+    told = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
     if output != "table":
         printing.document(told, output)
         return
@@ -63,7 +63,7 @@ def trace(
 
 
 def _verdict(tasks: Sequence[Task]) -> bool | None:
-    marks = [task_text.GOOD.get(str(task.get("status"))) for task in tasks]
+    marks = [task_view.GOOD.get(str(task.get("status"))) for task in tasks]
     return False if False in marks else None if None in marks else True
 
 
@@ -86,7 +86,7 @@ def _branch(task: Task, depth: int, begun: datetime | None) -> None:
     start, end = moment(task.get("created_at")), moment(task.get("finished_at"))
     took = f"  {duration((end - start).total_seconds())}" if start and end else ""
     walls = f"  in a sandbox: {line(task['sandbox'])}" if task.get("sandbox") else ""
-    route_of = task_text.route_of({**task, "protocol_out": _spoken(task)})
+    route_of = task_view.route_of({**task, "protocol_out": _spoken(task)})
     status = line(task.get("status")) + (f" ({line(task['waiting'])})" if task.get("waiting") else "")
     status = printing.colored(status, sys.stdout)
     print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {route_of}{walls}")

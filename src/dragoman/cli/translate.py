@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dragoman.cli import escaping, printing
+from dragoman.cli.arguments import Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.options import Output
 
 if TYPE_CHECKING:
     from dragoman.app.translator.translator import Translation

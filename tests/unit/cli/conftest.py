@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from dragoman.cli import deadline, hubclient, outage
+from dragoman.cli import deadline, hubclient
 from dragoman.cli.main import main
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -186,6 +186,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (hubclient, outage, deadline):
+    for module in (hubclient, deadline):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -202,7 +202,9 @@ def test_via_chiffon_enters_by_the_agents_door_and_leaves_nothing_behind(working
     assert working.asked[-1].method == "DELETE"
 
 
-@pytest.mark.parametrize(("extra", "said"), [(("--detach",), "takes the result"), (("--name", "n"), "words for name")])
+@pytest.mark.parametrize(
+    ("extra", "said"), [(("--detach",), "takes the result"), (("--name", "n"), "cannot carry name")]
+)
 def test_via_chiffon_refuses_what_chiffon_cannot_say(working: Any, run: Any, extra: Any, said: str) -> None:
     ran = run("call", "deployer", "x", "--via", "chiffon", *extra)
     assert (ran.code, said in ran.err) == (2, True)

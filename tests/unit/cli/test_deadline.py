@@ -18,7 +18,7 @@ from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.http1 import Connection
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.task_events import follow
+from dragoman.cli.task_view import follow
 
 ID = "0199f3a0-0000-7000-8000-000000000001"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
-from dragoman.cli.version import installed
+from dragoman.cli.about import installed
 from dragoman.stores.sqlite import lock
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.answers import ID
 
 from dragoman.cli.errors import CommandError
-from dragoman.cli.since import begin
+from dragoman.cli.lists import begin
 
 NOW = datetime(2026, 1, 19, 12, tzinfo=UTC)
 

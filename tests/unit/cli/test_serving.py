@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.settings import Settings
-from dragoman.cli.banner import banner
+from dragoman.cli.serving import banner
 
 
 @pytest.fixture

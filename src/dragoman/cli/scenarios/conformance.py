@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.scenarios.fake_agents import FakeAgents
 from dragoman.cli.scenarios.steps import NotTried, Outcome, Report, run
 from dragoman.cli.scenarios.temporary_hub import hub_for

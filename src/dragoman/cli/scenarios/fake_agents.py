@@ -24,7 +24,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import note
 from dragoman.cli.scenarios.steps import Unmet
-from dragoman.cli.task_text import FINAL
+from dragoman.cli.task_view import FINAL
 
 PATIENCE = 10.0
 """Seconds that a message may take to come."""

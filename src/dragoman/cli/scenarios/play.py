@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from cyclopts import Parameter
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import LOCAL, HubLocation, Output
 from dragoman.cli.scenarios.fake_agents import FakeAgent, FakeAgents, now
 from dragoman.cli.scenarios.steps import Outcome, Report, Unmet, run
 from dragoman.cli.scenarios.steps import Step as ScenarioStep

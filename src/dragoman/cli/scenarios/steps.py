@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dragoman.cli import printing
+from dragoman.cli.arguments import Form
 from dragoman.cli.errors import CommandError
-from dragoman.cli.options import Form
 
 S = TypeVar("S")
 

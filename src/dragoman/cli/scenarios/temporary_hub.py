@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dragoman.cli.arguments import HubLocation
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.options import HubLocation
 
 START_SECONDS = 20.0
 
