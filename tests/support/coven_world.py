@@ -19,6 +19,7 @@ from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.rules import Rules
+from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import codec, types
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.coven import CovenEndpoint, CovenLimits
@@ -78,7 +79,7 @@ class Gateway:
             request_id=fields.pop("request_id", self.intake.mint()),
             digest="d",
             type=work,
-            body=msgspec.json.encode({"input": given}),
+            content=Request(input=given),
             pinned=AgentId(to),
             **fields,
         )

@@ -28,6 +28,7 @@ from dragoman.core.model.deliveries import Letter, Outgoing
 from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import Request, read_progress, read_request, read_result
 from dragoman.stores.memory import MemoryStore
 
 START = Instant(1_800_000_000 * SECOND)
@@ -182,7 +183,8 @@ class World:
         )
 
     def request(self, kind: str | None = "infra", **fields: Any) -> Submit:
-        content = {"input": fields.pop("input", {"n": 1})}
+        body = fields.pop("body", None)
+        content = Request(input=fields.pop("input", {"n": 1})) if body is None else read_request(body)
         given: dict[str, Any] = {
             "principal": AgentId("boss"),
             "protocol": "chiffon",
@@ -191,7 +193,7 @@ class World:
             "digest": "d1",
             "type": "run_playbook",
             "kind": kind,
-            "body": msgspec.json.encode(content),
+            "content": content,
         }
         return Submit(**(given | fields))
 
@@ -201,7 +203,10 @@ class World:
     def uuid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    async def finish(self, agent: str, task: TaskId, *, fault: Fault | None = None, **fields: Any) -> Task:
+    async def finish(
+        self, agent: str, task: TaskId, *, fault: Fault | None = None, body: bytes = b"{}", **fields: Any
+    ) -> Task:
+        fields.setdefault("content", read_result(body))
         return await self.ask(
             Finish(principal=AgentId(agent), task_id=task, digest=fields.pop("digest", "r1"), fault=fault, **fields)
         )
@@ -210,12 +215,17 @@ class World:
         return await self.refused(Finish(principal=AgentId(agent), task_id=task, digest="r1"))
 
     async def refused_with(self, agent: str, task: TaskId, body: bytes) -> Fault:
-        return await self.refused(Finish(principal=AgentId(agent), task_id=task, digest="r1", body=body))
+        return await self.refused(
+            Finish(principal=AgentId(agent), task_id=task, digest="r1", content=read_result(body))
+        )
 
     def registration(self, agent: str) -> RegisterAgent:
         return RegisterAgent(principal=AgentId(agent))
 
-    async def progress(self, agent: str, task: TaskId, percent: int = 50, **fields: Any) -> Task:
+    async def progress(
+        self, agent: str, task: TaskId, percent: int = 50, *, body: bytes = b"{}", **fields: Any
+    ) -> Task:
+        fields.setdefault("content", read_progress(body))
         return await self.ask(ReportProgress(principal=AgentId(agent), task_id=task, percent=percent, **fields))
 
     async def fault(self, agent: str, task: TaskId, kind: Kind, **fields: Any) -> Task:

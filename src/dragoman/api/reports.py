@@ -86,16 +86,16 @@ async def of_task(context: Context, request: Request) -> Response:
     async for event in events(context, task):
         if event.kind not in ERRORS:
             continue
-        said = _body(event.body)
+        said = event.content
         found.append(
             TaskError(
                 seq=event.seq,
                 at=rfc3339(event.at),
                 kind=event.kind.value,
                 agent=event.agent,
-                severity=said.get("severity"),
-                report=said.get("report"),
-                error=said.get("fault"),
+                severity=getattr(said, "severity", None),
+                report=getattr(said, "report", None),
+                error=msgspec.to_builtins(fault) if (fault := getattr(said, "fault", None)) is not None else None,
             )
         )
     return respond(200, TaskErrors(errors=tuple(found[-MOST_ERRORS:])))

@@ -44,6 +44,7 @@ from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import Question, Status, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
 
 PROTOCOL = "api"
@@ -68,15 +69,13 @@ async def submit(context: Context, request: Request) -> Response:
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
     tree = await read_json(context, request)
     wanted = shape(without_nulls(tree), TaskIn)
-    body: dict[str, Any] = {"input": wanted.input}
-    if wanted.hints is not None:
-        body["hints"] = wanted.hints
     files = await attached(context, wanted.attachments) if wanted.attachments else ()
-    if files:
-        body["attachments"] = files
-    extra = {name: value for name, value in tree.items() if name not in _KNOWN}
-    if extra:
-        body["extra"] = extra
+    content = messages.Request(
+        input=wanted.input,
+        hints=None if wanted.hints is None else msgspec.to_builtins(wanted.hints),
+        attachments=files or None,
+        extra={name: value for name, value in tree.items() if name not in _KNOWN} or None,
+    )
     constraints = _budget(wanted.budget, tree.get("budget"))
     if wanted.required_role is not None:
         constraints["required_role"] = wanted.required_role
@@ -95,7 +94,7 @@ async def submit(context: Context, request: Request) -> Response:
         request_id=key or context.intake.mint(),
         digest=hashlib.sha256(_sorted(tree)).hexdigest(),
         type=wanted.type,
-        body=msgspec.json.encode(body),
+        content=content,
         name=wanted.name,
         description=wanted.description,
         kind=wanted.kind,

@@ -32,6 +32,7 @@ from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed,
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import AttemptFailed
 
 
 def task_woke(work: Work, task: Task) -> None:
@@ -170,8 +171,8 @@ def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
         give_up(work, msgspec.structs.replace(task, attempts=min(tries, len(delays))), fault)
         return
     retry_at = Instant(work.now + min(delays[tries], left))
-    body = msgspec.json.encode({"fault": fault, "attempt": tries, "retry_at": rfc3339(retry_at)})
-    task = work.record(task, EventKind.ATTEMPT_FAILED, body=msgspec.Raw(body))
+    said = AttemptFailed(fault=fault, attempt=tries, retry_at=rfc3339(retry_at))
+    task = work.record(task, EventKind.ATTEMPT_FAILED, said)
     work.put(msgspec.structs.replace(task, fault=fault, wake_at=min(task.deadline, retry_at)))
 
 

@@ -55,6 +55,7 @@ from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import NOTHING, Content, written
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
@@ -555,10 +556,26 @@ class Work:
         self.outgoing_messages.append((link.session, outgoing))
         self._undo.append((self.outgoing_messages.pop, -1, ...))
 
-    def record(self, task: Task, kind: EventKind, **fields: Any) -> Task:
-        """Append an event to a task's story; returns the task with its new number (not yet put)."""
+    def record(
+        self,
+        task: Task,
+        kind: EventKind,
+        content: Content | msgspec.Raw = NOTHING,
+        *,
+        agent: AgentId | None = None,
+        protocol: str | None = None,
+        raw: bytes | None = None,
+    ) -> Task:
+        """Append an event to a task's history; returns the task with its new number (not yet put). `content` may be
+        written already."""
         seq = task.seq + 1
-        self.put(Event(task=task.id, seq=seq, at=self.now, kind=kind, personal=task.personal, **fields))
+        body = content if type(content) is msgspec.Raw else written(content)
+        self.put(
+            Event(
+                task=task.id, seq=seq, at=self.now, kind=kind, agent=agent, body=body, protocol=protocol, raw=raw,
+                personal=task.personal,
+            )
+        )  # fmt: skip
         return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
 
     def sign_of_life(self, task: Task, **fields: Any) -> Task:

@@ -1,6 +1,7 @@
 """The hub's own language: what callers and agents say to each other, typed and free of any protocol.
 
 faults    why something failed or was refused
+tasks     what is said about a task, and what happens to it
 files     what is known of a file that belongs to a task
 brevity   text that is too long for where it stands
 

@@ -47,8 +47,6 @@ def id_in(payload: Any) -> str | None:
 async def with_file(command: ReportProgress, files: Files | None, id: str) -> ReportProgress:
     """The report, with the file that it names as part of the task; raises `Refused`."""
     [ref] = await named(files, command.principal, [id], field=FIELD)
-    body: dict[str, Any] = {**msgspec.json.decode(command.body), "file": ref}
-    extra = {name: value for name, value in body.pop("extra", {}).items() if name != "file"}
-    if extra:
-        body["extra"] = extra
-    return msgspec.structs.replace(command, files=(ref,), body=_encode(body))
+    extra = {name: value for name, value in (command.content.extra or {}).items() if name != "file"}
+    content = msgspec.structs.replace(command.content, file=ref, extra=extra or None)
+    return msgspec.structs.replace(command, files=(ref,), content=content)

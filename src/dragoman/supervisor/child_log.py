@@ -22,10 +22,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from dragoman.core.commands import LogEntry, WriteLog
+from dragoman.core.commands import WriteLog
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Refused
+from dragoman.messages.tasks import LogEntry
 
 log = structlog.get_logger("dragoman.children")
 

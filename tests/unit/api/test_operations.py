@@ -26,6 +26,7 @@ from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.tasks import EventKind, Question, Status, Waiting
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import coven_pb2
 
 needs_node = pytest.mark.skipif(
@@ -44,7 +45,7 @@ async def test_a_hub_is_alive_even_when_it_is_not_ready(world: Any) -> None:
 async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> None:
     metrics: Metrics = world.metrics
     task, agent = make.task(), make.agent("canary-agent")
-    submit = Submit(principal=ADMIN, request_id="r", digest="d", type="canary-type", body=b"{}")
+    submit = Submit(principal=ADMIN, request_id="r", digest="d", type="canary-type", content=Request())
     metrics.decided(submit, "ok")
     metrics.decided(submit, "ok")
     metrics.decided(AddAgent(principal=ADMIN, agent=agent), "conflict")

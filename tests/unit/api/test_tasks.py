@@ -15,6 +15,7 @@ from dragoman.core.model.agents import Breaker, BreakerState
 from dragoman.core.model.tasks import EventKind, Origin, Priority, Question, Status, Waiting
 from dragoman.core.routing.routes import Route
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Request
 
 API = "/api/v1/tasks"
 replace = msgspec.structs.replace
@@ -39,14 +40,15 @@ async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any)
     assert answer.json()["id"] == task.id
     assert answer.json()["input"] == {"playbook": "x.yml"}
     [command] = world.intake.asked
-    assert msgspec.json.decode(command.body) == {
+    assert msgspec.to_builtins(command.content) == {
         "input": {"playbook": "x.yml"},
         "hints": {"max_duration_seconds": 600.0},
         "extra": {"colour": "blue"},
     }
-    assert replace(command, body=b"", digest="") == Submit(
-        principal=ADMIN, protocol="api", request_id="k-1", digest="", type="run_playbook", body=b"", name="deploy",
-        kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH, deadline=Instant(make.now), firm=True,
+    assert replace(command, content=Request(), digest="") == Submit(
+        principal=ADMIN, protocol="api", request_id="k-1", digest="", type="run_playbook", content=Request(),
+        name="deploy", kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH,
+        deadline=Instant(make.now), firm=True,
         idle_seconds=600.0, total_seconds=600.0, trace_id="a" * 32, thread="t",
         constraints={"required_role": "ops", "budget_usd": 1.5},
     )  # fmt: skip

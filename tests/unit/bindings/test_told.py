@@ -11,6 +11,7 @@ from dragoman.bindings.told import limits_told
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Status, Task
+from dragoman.messages.tasks import Request
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_an_agent_of_another_protocol_is_told_what_the_work_may_need(
         origin=Origin(principal=AgentId("boss"), protocol="chiffon", request_id="r", digest="d"), deadline=Instant(0),
         idle_limit=1, rank=0, trace_id="0" * 32, constraints={"quality_threshold": 0.5},
     )  # fmt: skip
-    assert limits_told(task, {"hints": hints}) == told | {"quality_threshold": 0.5}
+    assert limits_told(task, Request(hints=hints)) == told | {"quality_threshold": 0.5}
 
 
 def test_forge_has_a_name_for_every_limit() -> None:

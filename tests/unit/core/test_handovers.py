@@ -24,6 +24,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.resources import RESOURCES
 from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Handoff
 from dragoman.stores.memory import MemoryStore
 
 
@@ -38,7 +39,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     bob = await world.connect("bob", acknowledges=True)
     ann, task = await working(world, input={"file": "a.py"})
     await world.progress("ann", task.id, 40)
-    request = hands(world, "ann", task.id, to=AgentId("bob"), known={"metadata": {"tried": "x"}})
+    request = hands(world, "ann", task.id, to=AgentId("bob"), known=Handoff(metadata={"tried": "x"}))
     await world.ask(request)
     assert (await world.task(task.id)).owner == "ann"
     [asked] = bob.take()
@@ -203,7 +204,7 @@ async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):
     bob = await world.connect("bob", acknowledges=True)
     ann = await world.connect("ann", acknowledges=True)
     id = TaskId(world.uuid())
-    request = hands(world, "ann", id, to=AgentId("bob"), type="write", called="t-1", known={"metadata": {"k": 1}})
+    request = hands(world, "ann", id, to=AgentId("bob"), type="write", called="t-1", known=Handoff(metadata={"k": 1}))
     await world.ask(request)
     assert (await world.task(id)).owner == "ann"
     await bob.ack(*bob.take())
@@ -272,7 +273,7 @@ async def test_an_agent_that_hands_a_task_over_does_not_change_what_it_may_need(
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(msgspec.structs.replace(world.registration("bob"), memory_mb=100, gpu_vram_mb=100))
     _, task = await working(world, constraints=needs)
-    request = hands(world, "ann", task.id, to=AgentId("bob"), known={"constraints": {resource.constraint: said}})
+    request = hands(world, "ann", task.id, to=AgentId("bob"), known=Handoff(constraints={resource.constraint: said}))
     await world.ask(request)
     await bob.ack(*bob.take())
     await world.ask(takes(world, "bob", request))
@@ -284,7 +285,7 @@ async def test_an_agent_that_hands_a_task_over_does_not_change_what_it_may_need(
 
 async def test_a_task_that_an_agent_hands_over_as_its_own_says_in_numbers_what_it_may_need(world):
     await world.connect("ann", acknowledges=True)
-    known = {"constraints": {"max_gpu_vram_mb": "much"}}
+    known = Handoff(constraints={"max_gpu_vram_mb": "much"})
     request = hands(world, "ann", TaskId("own idea"), to=AgentId("bob"), type="review", known=known)
     fault = await world.refused(request)
     assert (fault.kind, fault.field) == (Kind.INVALID, "constraints.max_gpu_vram_mb")
@@ -366,7 +367,9 @@ async def test_who_polls_finds_a_task_that_was_handed_over_between_two_polls(wor
     await world.add("pol", protocol=protocol, kind="poller", work_types=("run_playbook",))
     assert await world.poll("pol") == []
     ann, task = await working(world)
-    await world.ask(hands(world, "ann", task.id, to=AgentId("pol") if named else None, known={"metadata": {"n": 2}}))
+    await world.ask(
+        hands(world, "ann", task.id, to=AgentId("pol") if named else None, known=Handoff(metadata={"n": 2}))
+    )
     moved = await world.task(task.id)
     assert (moved.owner, moved.status, moved.handed) == ("pol", Status.ASSIGNED, (("ann", "pol"),))
     [told] = ann.take()

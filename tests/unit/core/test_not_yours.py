@@ -23,7 +23,6 @@ from dragoman.core.commands import (
     Command,
     Discard,
     Finish,
-    LogEntry,
     Pause,
     Redrive,
     ReportFault,
@@ -37,6 +36,7 @@ from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import Lookup, TaskById
 from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import LogEntry
 from dragoman.stores.memory import MemoryStore
 
 EVE = AgentId("eve")

@@ -15,6 +15,7 @@ from dragoman.core.model.state import Operation, Registry
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Kind, Refused
+from dragoman.messages.tasks import Request
 
 BOSS = AgentId("boss")
 STATE = {
@@ -38,7 +39,7 @@ def held(world: World, id: AgentId = BOSS) -> Holding | None:
 
 async def test_requests_of_unfinished_tasks_count_until_they_are_over_also_after_a_restart() -> None:
     world = await peopled(bytes_per_agent=1000)
-    large = msgspec.structs.replace(world.request(), body=b'"' + b"x" * 798 + b'"', raw=None)
+    large = msgspec.structs.replace(world.request(), content=Request(input="x" * (798 - len(b'{"input":}'))), raw=None)
     first = await world.ask(large)
     assert held(world) == Holding(bytes=800)
     await world.restart()
@@ -57,7 +58,7 @@ async def test_requests_of_unfinished_tasks_count_until_they_are_over_also_after
 
 async def test_the_first_request_is_taken_whatever_its_size_and_people_have_no_quota() -> None:
     world = await peopled(bytes_per_agent=10)
-    large = msgspec.structs.replace(world.request(), body=b'"' + b"x" * 800 + b'"', raw=None)
+    large = msgspec.structs.replace(world.request(), content=Request(input="x" * (800 - len(b'{"input":}'))), raw=None)
     await world.ask(large)
     for n in range(3):
         await world.ask(msgspec.structs.replace(large, principal=ADMIN, request_id=f"r{n}", task_id=None))

@@ -45,6 +45,7 @@ from dragoman.core.model.tasks import Origin, Priority, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.stores.memory import MemoryStore
 
@@ -215,7 +216,7 @@ class _Translator:
             await self._open(worker)
         work = Submit(
             principal=caller.id, protocol=caller.protocol, request_id=self._mint(), digest="", type="work",
-            body=b'{"input":{}}', task_id=task, pinned=worker.id, follows=follows,
+            content=messages.Request(input={}), task_id=task, pinned=worker.id, follows=follows,
         )  # fmt: skip
         given: Task = await self._intake.execute(work)
         return given
@@ -238,9 +239,8 @@ def understood(command: Command) -> dict[str, Any]:
     tells = _TELLS.get(type(command))
     if tells is not None:
         told |= tells(command)
-    body: Any = getattr(command, "body", None)
-    if body and not isinstance(command, ReportFault):
-        told |= msgspec.json.decode(body)
+    if isinstance(command, Submit | ReportProgress | Finish):
+        told |= msgspec.to_builtins(command.content)
     return {name: value for name, value in told.items() if value not in (None, "", [], {}, ())}
 
 
@@ -281,10 +281,8 @@ def features(command: Command) -> list[Feature]:
     """What of the loss matrix concerns this message."""
     found: list[Feature] = []
     said: dict[str, Any] = {}
-    body: Any = getattr(command, "body", None)
-    if body:
-        decoded = msgspec.json.decode(body)
-        said = decoded if isinstance(decoded, dict) else {}
+    if isinstance(command, Submit | ReportProgress | Finish | ReportFault):
+        said = msgspec.to_builtins(command.content)
     if isinstance(command, Submit):
         found = [F.WORK_TYPE, F.INPUT]
         for feature, there in (
@@ -295,7 +293,7 @@ def features(command: Command) -> list[Feature]:
             (F.THREAD, command.thread),
             (F.BUDGET, command.constraints.keys() - LIMITS),
             (F.LIMITS, command.constraints.keys() & LIMITS),
-            (F.CONTEXT, surroundings(said)),
+            (F.CONTEXT, surroundings(command.content)),
         ):
             found += [feature] if there else []
     elif isinstance(command, ReportProgress):

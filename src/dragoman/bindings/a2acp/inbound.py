@@ -51,6 +51,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.deliveries import Letter
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
@@ -182,11 +183,7 @@ def _submit(said: Said) -> Submit:
     assert contract is not None
     assert message.intent is not None
     seconds = patience(contract)
-    body: dict[str, Any] = {"input": said.content}
-    if said.sealed:
-        body["envelope"] = _bound(message)
-    if said.extra:
-        body["extra"] = said.extra
+    envelope = _bound(message) if said.sealed else None
     return Submit(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -194,7 +191,7 @@ def _submit(said: Said) -> Submit:
         request_id=message.message_id,
         digest=said.digest,
         type=message.intent,
-        body=_encode(body),
+        content=messages.Request(input=said.content, envelope=envelope, extra=said.extra or None),
         raw=said.raw,
         protocol_version=message.protocol_version,
         pinned=contract.target.agent,
@@ -212,20 +209,20 @@ def _submit(said: Said) -> Submit:
 def _finish(said: Said) -> Finish:
     assert said.task is not None
     message = said.message
-    body: dict[str, Any] = {"result": said.content}
     says = type(message.value_in) in (str, type(None))  # which field holds what it returned
-    if says:
-        body["value_in"] = message.value_in
-    if said.sealed:
-        body["envelope"] = _bound(message)
-    elif not says and type(said.content) is dict and type(said.content.get("output")) is str:
-        body["output"] = said.content["output"]  # other protocols have a place for the text of a result
-        if len(said.content) == 1 and _is_free(said):
-            del body["result"]  # and nothing is said but that
-    if type(message.usage) is dict:
-        body["usage"] = message.usage
-    if said.extra:
-        body["extra"] = said.extra
+    result, output = said.content, None
+    if not said.sealed and not says and type(result) is dict and type(result.get("output")) is str:
+        output = result["output"]  # other protocols have a place for the text of a result
+        if len(result) == 1 and _is_free(said):
+            result = msgspec.UNSET  # and nothing is said but that
+    content = messages.Result(
+        result=result,
+        output=output,
+        value_in=message.value_in if says else msgspec.UNSET,
+        usage=message.usage if type(message.usage) is dict else None,
+        envelope=_bound(message) if said.sealed else None,
+        extra=said.extra or None,
+    )
     # What a result is, is what it says: sent again after a lost answer it has another id and another time.
     digest = hashlib.sha256(_canonical(said.content)).hexdigest()
     return Finish(
@@ -236,7 +233,7 @@ def _finish(said: Said) -> Finish:
         digest=digest,
         sealed_by=said.sealed_by,
         message_id=message.message_id,
-        body=_encode(body),
+        content=content,
         raw=said.raw,
     )
 
@@ -274,14 +271,21 @@ def _progress(said: Said) -> ReportProgress:
             what = "expected a number from 0 to 100" if field == "percent" else "expected a text"
             raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
     told = {name: value for name, value in told.items() if name not in RESERVED and value is not None}
-    body = {name: value for name, value in told.items() if type(value) in PROGRESS_FORMS.get(name, ())}
+    known = {name: value for name, value in told.items() if type(value) in PROGRESS_FORMS.get(name, ())}
     if percent is not None:
-        body["percent"] = int(percent)
-    beyond = {name: value for name, value in told.items() if name not in body or body[name] != value}
-    if beyond:
-        body["extra"] = beyond
-    if said.sealed:
-        body["envelope"] = _bound(said.message)
+        known["percent"] = int(percent)
+    step = known.get("step")
+    content = messages.Progress(
+        percent=known.get("percent"),
+        message=known.get("message"),
+        output=known.get("output"),
+        thinking=known.get("thinking"),
+        step=step if type(step) is str else messages.fitting(messages.Step, step),
+        tool_use=messages.fitting(messages.ToolUse, known.get("tool_use")),
+        tool_result=messages.fitting(messages.ToolResult, known.get("tool_result")),
+        extra={name: value for name, value in told.items() if name not in known or known[name] != value} or None,
+        envelope=_bound(said.message) if said.sealed else None,
+    )
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -289,7 +293,7 @@ def _progress(said: Said) -> ReportProgress:
         sealed_by=said.sealed_by,
         task_id=said.task,
         message_id=said.message.message_id,
-        body=_encode(body),
+        content=content,
         raw=said.around,
         percent=None if percent is None else int(percent),
         output=output or "",
@@ -339,7 +343,7 @@ def _reported(said: Said) -> ReportProgress:
         seen=said.message.message_id,
         task_id=said.task,
         message_id=said.message.message_id,
-        body=_encode({"message": name, "event": said.content}),
+        content=messages.Progress(message=name, event=said.content),
         raw=said.around,
     )
 

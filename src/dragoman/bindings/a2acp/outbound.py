@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.bindings.a2acp.contracts import drafted, terms_of
 from dragoman.bindings.a2acp.failures import refusal_of
@@ -35,10 +36,13 @@ from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import Letter, MessageKind, Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import Progress, Request, Result, read_failure, read_request, read_result
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.types import Agent
 
+_NOT_TOLD = frozenset({"chunk", "stream", "extra", "envelope"})
 _SHORT = 4096
 """Bytes of an ending that may have no result in it."""
 
@@ -72,8 +76,8 @@ def ends_in_pieces(event: Event) -> bool:
     data = bytes(event.body)
     if len(data) > _SHORT and b'"chunk"' not in data:
         return False
-    body = _parse(data)
-    return body.get("result") is None and (body.get("chunk") is not None or not body.get("output"))
+    said = read_result(data)
+    return said.value is None and (said.chunk is not None or not said.output)
 
 
 def wire_of(
@@ -103,22 +107,24 @@ def wire_of(
 
 
 def _work(said: Saying) -> bytes:
-    task, body = said.task, _parse(said.event.body)
+    task, request = said.task, read_request(said.event.body)
     source = said.voice.party(task.origin.principal)
-    if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        extra = _unknown(body) | {"task": {"id": task.id}}
-        message = said.forward(REQUEST, body["input"], body["envelope"], source=source, extra=extra)
+    if said.contract is not None and said.contract.end_to_end and request.envelope is not None:
+        extra = _unknown(request.extra) | {"task": {"id": task.id}}
+        message = said.forward(REQUEST, request.input, request.envelope, source=source, extra=extra)
         return _within(said, message)
     if task.personal and (said.contract is None or not said.contract.encrypted):  # it was handed over, say
         what = f"the work is personal, and there is no key to reach {said.receiver} by; let somebody else do it"
         raise Refused(Fault(kind=Kind.FORBIDDEN, message=what, facts={"pii": True}))
-    content = body.get("input")
+    content = request.given
     if type(content) is not dict:
         content = {} if content is None else {"input": content}
-    aside: dict[str, Any] = {name: body[name] for name in ("answer", "handover") if name in body}
-    if body.get("attachments"):
-        aside["attachments"] = [file_told(file, task) for file in body["attachments"]]
-    extra = _unknown(body) | _besides(task, {} if said.personal else body)
+    aside: dict[str, Any] = {"answer": request.answer} if request.is_answered else {}
+    if request.handover is not None:
+        aside["handover"] = request.handover
+    if request.attachments:
+        aside["attachments"] = [file_told(file, task) for file in request.attachments]
+    extra = _unknown(request.extra) | _besides(task, None if said.personal else request)
     name = said.voice.called(task)
     # One that its caller did not give it can be answered by the message's id as well.
     spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
@@ -134,16 +140,17 @@ def _within(said: Saying, message: bytes) -> bytes:
     return message
 
 
-def _unknown(body: Mapping[str, Any]) -> dict[str, Any]:
+def _unknown(extra: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fields beside the payload that nobody here knows, of whoever spoke this protocol (all-D6)."""
-    extra = body.get("extra")
-    return {name: value for name, value in extra.items() if name not in ENVELOPE} if type(extra) is dict else {}
+    return {name: value for name, value in (extra or {}).items() if name not in ENVELOPE}
 
 
-def _besides(task: Task, body: Mapping[str, Any]) -> dict[str, Any]:
+def _besides(task: Task, request: Request | None) -> dict[str, Any]:
     """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
     field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
-    around = {"context": context_told(task, body), "limits": limits_told(task, body)} if body else {}
+    around: dict[str, Any] = {}
+    if request is not None:
+        around = {"context": context_told(task, request), "limits": limits_told(task, request)}
     named = ("id", "name", "description", "thread") if not task.personal else ("id",)
     known = {name: getattr(task, name) for name in named if getattr(task, name)}
     if task.attempts > 1:
@@ -156,7 +163,7 @@ def _control(intent: str) -> Callable[[Saying], bytes]:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
-        reason = fault_told(_parse(said.event.body), said.task, said.event).message if intent == intents.CANCEL else ""
+        reason = fault_told(said.task, said.event).message if intent == intents.CANCEL else ""
         if reason and not said.personal:  # it travels in clear
             payload["reason"] = reason
         return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
@@ -177,34 +184,38 @@ def _result(said: Saying, whole: str | None) -> bytes:
     task, event = said.task, said.event
     if event.kind is not EventKind.COMPLETED:
         return _failure(said)
-    body = _parse(event.body)
+    done = read_result(event.body)
     source = said.voice.party(event.agent or task.owner or AgentId(""))
-    result = body.get("result")
-    if said.contract is not None and said.contract.end_to_end and "envelope" in body:
-        extra = _unknown(body) | {name: body[name] for name in ("value_in", "usage") if name in body}
-        message = said.forward(RESPONSE, result, body["envelope"], source=source, extra=extra)
+    if said.contract is not None and said.contract.end_to_end and done.envelope is not None:
+        extra = _unknown(done.extra)
+        if done.value_in is not UNSET:
+            extra["value_in"] = done.value_in
+        if done.usage is not None:
+            extra["usage"] = done.usage
+        message = said.forward(RESPONSE, done.value, done.envelope, source=source, extra=extra)
         large = oversize(message, ADDED)
         return _too_long(said, large) if large else message
-    content, value_in = _content(body, result, whole)
-    extra = _unknown(body) if event.protocol == PROTOCOL else {}
+    content, value_in = _content(done, whole)
+    extra = _unknown(done.extra) if event.protocol == PROTOCOL else {}
     if value_in is not None:
         extra["value_in"] = value_in
-    if type(body.get("usage")) is dict:
-        extra["usage"] = body["usage"]
+    if done.usage is not None:
+        extra["usage"] = done.usage
     message = said.converse(RESPONSE, task.type, content, thread_of(task), source=source, extra=extra)
     large = oversize(message, ADDED)
     return _too_long(said, large) if large else message
 
 
-def _content(body: Mapping[str, Any], result: Any, whole: str | None) -> tuple[dict[str, Any], str | None]:
+def _content(done: Result, whole: str | None) -> tuple[dict[str, Any], str | None]:
     """A result as the object that a payload is, and in which field of it what the agent returned stands."""
-    if type(body.get("value_in")) is str:  # as its agent put it
-        return ({body["value_in"]: result} if body["value_in"] else {}), body["value_in"]
+    result, value_in = done.value, done.value_in
+    if isinstance(value_in, str):  # as its agent put it
+        return ({value_in: result} if value_in else {}), value_in
     if type(result) is dict:
         return result, None
     if result is not None and type(result) is not str:
         return {"result": result}, "result"
-    output = result or whole or body.get("output")
+    output = result or whole or done.output
     if result is None and not output:
         return ({} if output is None else {"output": ""}), ""
     return {"output": str(output or "")}, "output"
@@ -220,12 +231,11 @@ def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
 
 def _failure(said: Saying) -> bytes:
     task, event = said.task, said.event
-    body = _parse(event.body)
-    fault = fault_told(body, said.task, event)
+    fault = fault_told(said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
     if event.protocol != PROTOCOL or event.agent is None:
-        usage = body.get("usage")
-        tells = type(usage) is dict and not said.personal  # an error travels in clear
+        usage = read_failure(event.body).usage
+        tells = usage is not None and not said.personal  # an error travels in clear
         message = said.complain(refusal, thread_of(task), task.type, None, {"usage": usage} if tells else None)
         return said.complain(refusal, thread_of(task), task.type, None) if tells and oversize(message) else message
     return said.repeat(refusal, said.voice.party(event.agent))
@@ -233,14 +243,15 @@ def _failure(said: Saying) -> bytes:
 
 def _progress(said: Saying) -> bytes:
     task, event = said.task, said.event
-    body = _parse(event.body)
-    beyond, envelope = body.pop("extra", {}), body.pop("envelope", None)
-    told = {name: value for name, value in body.items() if name not in ("chunk", "stream") and value is not None}
-    if "file" in told:
-        told["file"] = file_told(told["file"], task)
+    content = event.content
+    report = content if isinstance(content, Progress) else Progress()
+    beyond, envelope = report.extra or {}, report.envelope
+    told = {name: value for name, value in msgspec.to_builtins(report).items() if name not in _NOT_TOLD}
+    if report.file is not None:
+        told["file"] = file_told(report.file, task)
     told |= beyond
-    if event.kind is EventKind.ASKED:
-        told = {"message": f"Waiting for an answer: {body.get('question')}"}
+    if isinstance(content, messages.Question):
+        told = {"message": f"Waiting for an answer: {content.question}"}
     elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
         told = {"message": event.kind.value.replace("_", " ")}
     source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET
+
 from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PERSON, PROTOCOL, name_to_keep, somebody, task_id
@@ -28,6 +30,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import SECOND, AgentId, instant
 from dragoman.core.model.tasks import Priority
+from dragoman.messages.tasks import Handoff
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.types import (
     HandoffReason,
@@ -116,11 +119,15 @@ def give_help(said: Said, response: HelpResponse) -> tuple[Command, ...]:
 def hand_over(said: Said, request: TaskHandoffRequest) -> tuple[Command, ...]:
     given = said.payload
     report: dict[str, Any] = given.get("error") or {}
-    known: dict[str, Any] = {name: given["context"][name] for name in ("metadata", "history", "dependencies")}
-    known["constraints"] = given["constraints"]
-    if request.error is not None:
-        known["error"] = report
-        known["recovery_attempts"] = report["recovery_attempts"]
+    context = given["context"]
+    known = Handoff(
+        metadata=context["metadata"],
+        history=context["history"],
+        dependencies=context["dependencies"],
+        constraints=given["constraints"],
+        error=None if request.error is None else report,
+        recovery_attempts=UNSET if request.error is None else report["recovery_attempts"],
+    )
     return (
         HandOver(
             principal=said.agent.id,

@@ -32,18 +32,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.bindings.agentmsg.answers import escalation_view, handoff_response, help_response
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
-from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told
+from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told, question_told
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import ESCALATED, Escalation, Letter, MessageKind, Outgoing
 from dragoman.core.model.shared_tasks import SHOWN
 from dragoman.core.model.tasks import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Handoff, read_failure, read_request, read_result
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
@@ -81,8 +83,8 @@ def ends_in_pieces(event: Event) -> bool:
     data = bytes(event.body)
     if len(data) > _SHORT and b'"chunk"' not in data:
         return False
-    body = _parse(data)
-    return body.get("chunk") is not None or (body.get("result") is None and not body.get("output"))
+    said = read_result(data)
+    return said.chunk is not None or (said.value is None and not said.output)
 
 
 # -- letters -----------------------------------------------------------------------------------------------------
@@ -150,33 +152,32 @@ def _name(id: str) -> msgspec.Raw:
 def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     task: Task = outgoing.task
     event: Event = outgoing.event
-    body = _parse(event.body)
+    request = read_request(event.body)
     own = _own(event, MessageType.TASK_ASSIGNMENT)
     given: dict[str, Any] = {} if own is None else _parse(own["payload"]).get("task") or {}
-    handover: dict[str, Any] = body.get("handover") or {}
-    said: dict[str, Any] = given.get("context") or body.get("context") or {}
+    handoff, context = request.handover, request.context
+    said: dict[str, Any] = given.get("context") or ({} if context is None else msgspec.structs.asdict(context))
+    limits = {} if handoff is None else handoff.constraints or {}
     told: dict[str, Any] = {
         **given,
         "task_id": called(task),
         "task_type": task.type,
         "description": given.get("description") or task.description or "",
-        "context": context_of(task, said, story_of(handover)),
-        "constraints": constraints_of(
-            task, limits_told(task, body), given.get("constraints") or {}, handover.get("constraints") or {}
-        ),
-        "input": body.get("input", {}),
+        "context": context_of(task, said, story_of(handoff)),
+        "constraints": constraints_of(task, limits_told(task, request), given.get("constraints") or {}, limits),
+        "input": request.given,
         "attempt": max(1, task.attempts),
     }
-    for name in ("answer", "question", "expired"):
-        if name in body:
-            told[name] = body[name]
-    if body.get("attachments"):
-        told["attachments"] = [file_told(file, task) for file in body["attachments"]]
-    if handover:
-        told["handover"] = {name: value for name, value in handover.items() if name not in _ELSEWHERE}
-        told["handover"]["reason"] = str(handover.get("reason", "")).upper()
-        if parts := handover.get("parts"):
-            told["handover"]["parts"] = [_part(part) for part in parts]
+    answered = {"answer": request.answer, "question": request.question, "expired": request.expired}
+    told |= {name: value for name, value in answered.items() if value is not (UNSET if name == "answer" else None)}
+    if request.attachments:
+        told["attachments"] = [file_told(file, task) for file in request.attachments]
+    if handoff is not None:
+        known = msgspec.to_builtins(handoff)
+        told["handover"] = {name: value for name, value in known.items() if name not in _ELSEWHERE}
+        told["handover"]["reason"] = (handoff.reason or "").upper()
+        if handoff.parts:
+            told["handover"]["parts"] = [_part(part) for part in handoff.parts]
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
     first = task.round == 0 and task.attempts <= 1
     return _say(
@@ -197,7 +198,7 @@ _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constra
 
 
 def _cancel(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    words = fault_told(_parse(outgoing.event.body), outgoing.task, outgoing.event).message
+    words = fault_told(outgoing.task, outgoing.event).message
     return _control(outgoing, agent, "cancelled", words)
 
 
@@ -233,31 +234,29 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if own is not None:
         # at most once, whatever its agent wanted for its own way to the hub
         payload = _retold(own, task)
-        if "file" in payload and (file := progress_told(event).get("file")) is not None:
+        if "file" in payload and (file := progress_told(event).file) is not None:
             payload["file"] = file_told(file, task)  # the agent named it by its id
         return _report(MessageType.TASK_UPDATE, payload, outgoing, agent, own, priority="normal")
-    body = progress_told(event)
-    percent, words = body.get("percent"), body.get("message")
-    if event.kind is EventKind.ASKED:
-        words = f"Waiting for an answer: {body.get('question')}"
+    report = progress_told(event)
+    words = report.message
+    if (asked := question_told(event)) is not None:
+        words = f"Waiting for an answer: {asked.question}"
     elif event.kind is EventKind.HANDED_OVER:
-        words = f"Handed over to {body.get('handover', {}).get('to')}"
+        words = f"Handed over to {(read_request(event.body).handover or Handoff()).to}"
     said: dict[str, Any] = {"task_id": called(task), "status": _status(event, task)}
-    if type(percent) is int:
-        said["progress"] = max(0, min(100, percent))
+    if report.percent is not None:
+        said["progress"] = max(0, min(100, report.percent))
     if words:
-        said["message"] = str(words)
-    if body.get("output"):
-        said["output"] = output_told(body)
-        if body.get("chunk") is not None:
-            said["chunk"], said["stream"] = body["chunk"], body.get("stream")
-    for name in ASIDES:
-        if body.get(name) is not None:
-            said[name] = body[name]
-    if type(said.get("step")) is str:
-        said["step"] = {"number": 0, "name": said["step"]}
-    if body.get("file"):
-        said["file"] = file_told(body["file"], task)
+        said["message"] = words
+    if report.output:
+        said["output"] = output_told(report)
+        if report.chunk is not None:
+            said["chunk"], said["stream"] = report.chunk, report.stream
+    step = {"number": 0, "name": report.step} if isinstance(report.step, str) else report.step
+    asides = {"step": step, "thinking": report.thinking, "tool_use": report.tool_use, "tool_result": report.tool_result}
+    said |= {name: value for name, value in asides.items() if value is not None}
+    if report.file is not None:
+        said["file"] = file_told(report.file, task)
     if event.agent:
         said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_UPDATE, said, outgoing, agent)
@@ -281,16 +280,16 @@ def _result(outgoing: Outgoing, agent: Agent, whole: str | None) -> tuple[bytes,
         if whole and payload["result"] == _NULL:
             payload["result"] = whole
         return _report(MessageType.TASK_COMPLETE, payload, outgoing, agent, own)
-    body = _parse(event.body)
-    output = whole or output_told(body)
-    result = body.get("result")
+    done = read_result(event.body)
+    output = whole or output_told(done)
+    result = done.value
     said: dict[str, Any] = {"task_id": called(task), "result": output or None if result is None else result}
     if output and result is not None and result != output:
         said["output"] = output
-    if not whole and body.get("chunk") is not None:
-        said["chunk"] = body["chunk"]
-    if type(body.get("usage")) is dict:
-        said["usage"] = body["usage"]
+    if not whole and done.chunk is not None:
+        said["chunk"] = done.chunk
+    if done.usage is not None:
+        said["usage"] = done.usage
     if event.agent:
         said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_COMPLETE, said, outgoing, agent)
@@ -302,8 +301,8 @@ def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     own = _own(event, MessageType.TASK_FAILED)
     if own is not None:
         return _report(MessageType.TASK_FAILED, _retold(own, task), outgoing, agent, own)
-    body = _parse(event.body)
-    fault = fault_told(body, task, event)
+    failed = read_failure(event.body)
+    fault = fault_told(task, event)
     error = report(
         fault,
         error_id=derived_v4(f"{task.id}/{event.seq}"),
@@ -311,10 +310,10 @@ def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
         agent_id=doer(event.agent or HUB),
     )
     said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
-    if output := output_told(body):
+    if output := output_told(failed):
         said["output"] = output
-    if type(body.get("usage")) is dict:
-        said["usage"] = body["usage"]
+    if failed.usage is not None:
+        said["usage"] = failed.usage
     return _report(MessageType.TASK_FAILED, said, outgoing, agent)
 
 

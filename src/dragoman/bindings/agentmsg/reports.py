@@ -12,19 +12,18 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, encode
+from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
 from dragoman.core.ids import SECOND, TaskId, instant
 from dragoman.core.model.backoff import Backoff
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 
-ASIDES: dict[str, type] = {"step": dict, "thinking": str, "tool_use": dict, "tool_result": dict}
-"""Fields of an update that other protocols have words for, by their JSON type."""
 CANCELLED = "cancelled on request"
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -33,11 +32,9 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
     task, context, constraints = assignment.task, assignment.task.context, assignment.task.constraints
     given: dict[str, Any] = said.payload["task"]
-    body: dict[str, Any] = {"input": given.get("input", {})}
     limits: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     if context is not None:
-        body["context"] = {name: given["context"][name] for name in ("metadata", "history", "dependencies")}
         metadata = context.metadata
     if constraints is not None:
         limits = {name: value for name in NUMBERS if (value := getattr(constraints, name)) is not None}
@@ -56,7 +53,10 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             type=task.task_type,
             task_id=task_id(task.task_id),
             called=name_to_keep(task.task_id),
-            body=encode(body),
+            content=messages.Request(
+                input=given.get("input", {}),
+                context=None if context is None else messages.fitting(messages.Context, given["context"]),
+            ),
             raw=said.data,
             name=_text(metadata.get("name")),
             description=task.description or None,
@@ -92,35 +92,35 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
     """How the sender says that its task stands."""
     if update.status == "completed":
         text = update.output if update.output is not None else update.message or ""
-        return _finish(said, id, {"output": text} if text else {}, text)
+        return _finish(said, id, messages.Result(output=text or None), text)
     if update.status == "failed":
         return _fault(said, id, Fault(kind=Kind.WORK_FAILED, message=update.message or "the work failed"))
     if update.status == "cancelled":
         return _fault(said, id, Fault(kind=Kind.CANCELLED, message=update.message or "its agent gave it up"))
     payload = said.payload
     percent = None if update.progress is None else round(update.progress)
-    body: dict[str, Any] = {"status": "paused" if update.status == "paused" else "running"}
-    if percent is not None:
-        body["percent"] = percent
-    if update.message:
-        body["message"] = update.message
-    if update.output is not None:
-        body["output"] = update.output
-    for name, form in ASIDES.items():
-        if name in payload and type(payload[name]) is form:
-            body[name] = payload[name]
-    if type(payload.get("usage")) is dict:
-        body["usage"] = payload["usage"]
-    step = body.get("step")
+    thinking, usage = payload.get("thinking"), payload.get("usage")
+    step = messages.fitting(messages.Step, payload.get("step"))
+    content = messages.Progress(
+        status="paused" if update.status == "paused" else "running",
+        percent=percent,
+        message=update.message or None,
+        output=update.output,
+        step=step,
+        thinking=thinking if type(thinking) is str else None,
+        tool_use=messages.fitting(messages.ToolUse, payload.get("tool_use")),
+        tool_result=messages.fitting(messages.ToolResult, payload.get("tool_result")),
+        usage=usage if type(usage) is dict else None,
+    )
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,
         task_id=id,
         message_id=said.message.id,
-        body=encode(body),
+        content=content,
         raw=said.data,
         percent=percent,
-        step=None if step is None else _text(step.get("name")),
+        step=None if step is None else _text(step.name),
         output=update.output or "",
         paused=update.status == "paused",
     )
@@ -140,38 +140,35 @@ def cancel(said: Said, update: TaskUpdate, id: TaskId) -> Cancel:
 
 def complete(said: Said, done: TaskComplete) -> tuple[Command, ...]:
     payload = said.payload
-    body: dict[str, Any] = {"result": done.result}
     output = payload.get("output")
     text = output if type(output) is str else done.result if type(done.result) is str else ""
-    if text:  # those who read only words read these
-        body["output"] = text
-    if done.usage is not None:
-        body["usage"] = payload["usage"]
-    return (_finish(said, task_id(done.task_id), body, text),)
+    usage = None if done.usage is None else payload["usage"]
+    content = messages.Result(result=done.result, output=text or None, usage=usage)
+    return (_finish(said, task_id(done.task_id), content, text),)
 
 
 def failed(said: Said, failure: TaskFailed) -> tuple[Command, ...]:
     payload = said.payload
-    fault, beside = fault_in(failure.error, payload["error"]), {"report": payload["error"]}
-    if failure.usage is not None:
-        beside["usage"] = payload["usage"]
-    return (_fault(said, task_id(failure.task_id), fault, **beside),)
+    fault, usage = fault_in(failure.error, payload["error"]), None if failure.usage is None else payload["usage"]
+    return (_fault(said, task_id(failure.task_id), fault, report=payload["error"], usage=usage),)
 
 
-def _finish(said: Said, id: TaskId, body: dict[str, Any], text: str) -> Finish:
+def _finish(said: Said, id: TaskId, content: messages.Result, text: str) -> Finish:
     return Finish(
         principal=said.agent.id,
         protocol=PROTOCOL,
         task_id=id,
         digest=hashlib.sha256(_canonical((said.message.type.value, said.payload))).hexdigest(),
         message_id=said.message.id,
-        body=encode(body),
+        content=content,
         raw=said.data,
         output=text,
     )
 
 
-def _fault(said: Said, id: TaskId, fault: Fault, **beside: Any) -> ReportFault:
+def _fault(
+    said: Said, id: TaskId, fault: Fault, report: messages.Json | None = None, usage: messages.Json | None = None
+) -> ReportFault:
     return ReportFault(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -179,7 +176,7 @@ def _fault(said: Said, id: TaskId, fault: Fault, **beside: Any) -> ReportFault:
         task_id=id,
         message_id=said.message.id,
         digest=said.digest,
-        body=encode({"fault": fault, **beside}),
+        content=messages.Failure(fault=fault, report=report, usage=usage),
         raw=said.data,
     )
 

@@ -27,6 +27,7 @@ from dragoman.core.budgets import budget
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.shared_tasks import shown_status
 from dragoman.core.model.tasks import Event, Status, Task, Waiting
+from dragoman.messages.tasks import Handoff, Request
 from dragoman.protocols.agentmsg.records import TaskEvent
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
@@ -73,18 +74,19 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def story_of(handover: Mapping[str, Any]) -> dict[str, Any]:
+def story_of(handoff: Handoff | None) -> dict[str, Any]:
     """What the last owner said of a task that was handed over, and what the hub saw, as a context."""
-    if not handover:
+    if handoff is None:
         return {}
-    told = {name: handover[name] for name in ("metadata", "dependencies") if handover.get(name)}
-    return {**told, "history": [*(handover.get("history") or ()), *(handover.get("story") or ())]}
+    said = {"metadata": handoff.metadata, "dependencies": handoff.dependencies}
+    told = {name: value for name, value in said.items() if value}
+    return {**told, "history": [*(handoff.history or ()), *(handoff.story or ())]}
 
 
-def recounted(source: Mapping[str, Any], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def recounted(source: Request, story: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The history of a TaskContext: what its caller and its owners said, and what the hub saw until now."""
-    told = [_object(source.get("context")), story_of(_object(source.get("handover")))]
-    said = [event for context in told for event in context.get("history") or ()]
+    told = () if source.context is None else source.context.history
+    said = [*told, *(story_of(source.handover).get("history") or ())]
     return _without_repetition(history_of([*said, *story]))
 
 

@@ -14,6 +14,7 @@ from dragoman.bindings.chiffon.exchange import PROTOCOL, derived, receipts
 from dragoman.bindings.chiffon.outbound import reissued
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.messages.tasks import read_result
 from dragoman.protocols.chiffon import chunks, codec
 
 _ENDINGS = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
@@ -26,7 +27,7 @@ def in_pieces(outgoing: Outgoing) -> bool:
     delivery, event = outgoing.delivery, outgoing.event
     if delivery.kind not in _ENDINGS or delivery.created_at == event.at or event.protocol != PROTOCOL:
         return False
-    place = _parse(bytes(event.body)).get("chunk")
+    place = read_result(event.body).chunk
     return place is not None and place[0] > 0
 
 

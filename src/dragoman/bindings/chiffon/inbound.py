@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
@@ -22,6 +23,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.chiffon import chunks, codec
@@ -40,8 +42,6 @@ MARK = 16
 """Hexadecimal digits by which the last statuses of a task are told apart."""
 MOST_FILES = 100
 LONGEST_QUESTION = 2000
-ASIDES: dict[str, type] = {"message": str, "thinking": str, "tool_use": dict, "tool_result": dict}
-"""Custom fields of a status that other protocols have words for, by their JSON type."""
 
 TERMS = ("dependencies", "files", "parent_task_id", "priority")
 """Custom fields that are part of what a request asks for."""
@@ -128,11 +128,9 @@ def files_named(message: Envelope[Payload]) -> Sequence[str]:
 def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
     """The same command, with its files."""
     if isinstance(command, Submit):
-        body = {**msgspec.json.decode(command.body), "attachments": files}
-        return msgspec.structs.replace(command, files=files, body=_encode(body))
+        return replace(command, files=files, content=replace(command.content, attachments=files))
     assert isinstance(command, ReportProgress)
-    body = {**msgspec.json.decode(command.body), "file": files[0]}
-    return msgspec.structs.replace(command, files=files, body=_encode(body))
+    return replace(command, files=files, content=replace(command.content, file=files[0]))
 
 
 def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: dict[str, Any], raw: bytes) -> Submit:
@@ -142,11 +140,11 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
     if pinned is not None and type(pinned) is not str:
         raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
     seconds = work.hints.max_duration_seconds if work.hints is not None else None
-    body: dict[str, Any] = {"input": said["parameters"]}
-    if work.hints is not None:
-        body["hints"] = said["hints"]
-    if beyond := _beyond(tree, custom):
-        body["beyond"] = beyond
+    content = messages.Request(
+        input=said["parameters"],
+        hints=None if work.hints is None else said["hints"],
+        beyond=_beyond(tree, custom) or None,
+    )
     digest = _digest(("work_request", message.to_agent, pinned, said, *_terms(custom)))
     return Submit(
         principal=agent.id,
@@ -157,7 +155,7 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         digest=digest,
         type=work.work_type,
         task_id=TaskId(work.task_id),
-        body=_encode(body),
+        content=content,
         raw=raw,
         kind=message.to_agent,
         pinned=AgentId(pinned) if pinned else None,
@@ -208,25 +206,30 @@ def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:
 def _status(
     agent: Agent, message: Envelope[Payload], status: WorkStatus, tree: dict[str, Any], raw: bytes
 ) -> ReportProgress:
-    body: dict[str, Any] = {"status": status.status, "percent": status.progress_percent}
     step, output, stream, span = status.step, "", "", None
     if step is not None:
         output = step.output
-        body["step"] = {"number": step.number, "name": step.name}
-        if step.total is not None:
-            body["step"]["total"] = step.total
-        if output:
-            body["output"] = output
         if step.output_chunk is not None:
             stream, span = f"step-{step.number}", _span(step.output_chunk)
-            body["chunk"], body["stream"] = (span.start, span.end, span.total), stream
-    body.update(_asides(message.x_custom_fields))
-    paused = status.status == "paused"
-    ask = _ask(message.x_custom_fields) if paused else None
-    if ask is not None:
-        body.setdefault("message", ask.question)  # whoever waits for the task is to know what for
-    elif paused:
+    custom = message.x_custom_fields
+    words, paused = _text(custom.get("message")), status.status == "paused"
+    ask = _ask(custom) if paused else None
+    if ask is not None and words is None:
+        words = ask.question  # whoever waits for the task is to know what for
+    elif ask is None and paused:
         ask = Ask(question=_waits_for(agent, step), implied=True)
+    content = messages.Progress(
+        status=status.status,
+        percent=status.progress_percent,
+        step=None if step is None else messages.Step(number=step.number, name=step.name, total=step.total),
+        output=output or None,
+        chunk=None if span is None else (span.start, span.end, span.total),
+        stream=stream or None,
+        message=words,
+        thinking=_text(custom.get("thinking")),
+        tool_use=messages.fitting(messages.ToolUse, custom.get("tool_use")),
+        tool_result=messages.fitting(messages.ToolResult, custom.get("tool_result")),
+    )
     digest = _mark(tree)
     return ReportProgress(
         principal=agent.id,
@@ -236,7 +239,7 @@ def _status(
         message_id=message.message_id,
         request_id=message.request_id,
         digest=digest,
-        body=_encode(body),
+        content=content,
         raw=raw,
         percent=status.progress_percent,
         step=step.name if step is not None else None,
@@ -248,9 +251,9 @@ def _status(
     )
 
 
-def _asides(custom: dict[str, Any]) -> dict[str, Any]:
-    """What a status says beside the document's fields, as far as the hub has a word for it."""
-    return {name: custom[name] for name, form in ASIDES.items() if type(custom.get(name)) is form}
+def _text(value: object) -> str | None:
+    """A custom field that other protocols have a word for, where it is text."""
+    return value if type(value) is str else None
 
 
 def _ask(custom: dict[str, Any]) -> Ask | None:
@@ -283,15 +286,17 @@ def _result(
     span = _span(result.output_chunk) if result.output_chunk is not None else None
     if span is not None and span.end != span.total:
         return _piece(agent, message, result, span, said, raw)
-    body: dict[str, Any] = {"output": result.output, "exit_code": result.exit_code}
-    if "result" in message.x_custom_fields:
-        body["result"] = message.x_custom_fields["result"]
-    if result.resources_used is not None:
-        body["usage"] = said["resources_used"]
+    usage = None if result.resources_used is None else said["resources_used"]
     if type(message.x_custom_fields.get("usage")) is dict:  # tokens, money: what no field has
-        body["usage"] = {**body.get("usage", {}), **message.x_custom_fields["usage"]}
-    if span is not None:
-        body["chunk"], body["stream"] = (span.start, span.end, span.total), RESULT_STREAM
+        usage = {**(usage or {}), **message.x_custom_fields["usage"]}
+    content = messages.Result(
+        output=result.output,
+        exit_code=result.exit_code,
+        result=message.x_custom_fields.get("result", msgspec.UNSET),
+        usage=usage,
+        chunk=None if span is None else (span.start, span.end, span.total),
+        stream=None if span is None else RESULT_STREAM,
+    )
     fault = None
     if result.exit_code:
         fault = Fault(
@@ -308,7 +313,7 @@ def _result(
         digest=digest,
         message_id=message.message_id,
         request_id=message.request_id,
-        body=_encode(body),
+        content=content,
         raw=raw,
         output=result.output,
         span=span,
@@ -326,13 +331,13 @@ def _piece(
     agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, said: dict[str, Any], raw: bytes
 ) -> ReportProgress:
     """A piece of a split result that is not its last (D4): the work is done, its output is still on the way."""
-    body = {
-        "status": "running",
-        "percent": 100,
-        "output": result.output,
-        "chunk": (span.start, span.end, span.total),
-        "stream": RESULT_STREAM,
-    }
+    content = messages.Progress(
+        status="running",
+        percent=100,
+        output=result.output,
+        chunk=(span.start, span.end, span.total),
+        stream=RESULT_STREAM,
+    )
     digest = _mark({"payload": said})
     return ReportProgress(
         principal=agent.id,
@@ -342,7 +347,7 @@ def _piece(
         message_id=message.message_id,
         request_id=message.request_id,
         digest=digest,
-        body=_encode(body),
+        content=content,
         raw=raw,
         percent=100,
         output=result.output,
@@ -363,7 +368,7 @@ def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: b
         request_id=message.request_id,
         message_id=message.message_id,
         digest=digest,
-        body=_encode({"fault": fault}),
+        content=messages.Failure(fault=fault),
         raw=raw,
     )
 

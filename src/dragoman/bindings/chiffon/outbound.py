@@ -37,12 +37,22 @@ from dragoman.bindings.chiffon.exchange import (
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
 from dragoman.bindings.errormap import TASK_CANCELLED
-from dragoman.bindings.told import context_told, fault_beside, fault_told, fitting, limits_told, progress_told
+from dragoman.bindings.told import (
+    context_told,
+    fault_beside,
+    fault_told,
+    fitting,
+    limits_told,
+    progress_told,
+    question_told,
+)
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Question, Status, Task
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import read_request, read_result
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
@@ -59,11 +69,10 @@ from dragoman.protocols.chiffon.types import (
 
 ASIDES: dict[str, Callable[[Any], str]] = {
     "message": str,
-    "question": str,
     "thinking": lambda _: "thinking",
-    "tool_use": lambda used: f"tool {used.get('name', '')}".strip(),
-    "tool_result": lambda result: "tool failed" if result.get("is_error") else "tool result",
-    "file": lambda file: f"file {file.get('name', '')}".strip(),
+    "tool_use": lambda used: f"tool {used.name or ''}".strip(),
+    "tool_result": lambda result: "tool failed" if result.is_error else "tool result",
+    "file": lambda file: f"file {file.name}".strip(),
 }
 """What chiffon has no field for goes into custom fields of the same name, and, in a word, into the step."""
 
@@ -86,25 +95,25 @@ def _work(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...
         if task.round:
             replaced["request_id"] = wire_request_id(task)
         custom = {**_marks(outgoing, receiver.id), **_attempt(task)}
-        if task.files and (attached := _body(event).get("attachments")):
+        if task.files and (attached := read_request(event.body).attachments):
             custom |= {"attachments": attached, "files": None}
         return (codec.reissue(event.raw, replaced, custom),)
-    body = _body(event)
-    parameters = body.get("input")
+    asked = read_request(event.body)
+    parameters = asked.given
     if type(parameters) is not dict:
         parameters = {} if parameters is None else {"input": parameters}
-    if "answer" in body:  # B3: the same task again, with what the person said
-        parameters = {**parameters, "answer": body["answer"]}
-    if "handover" in body:  # somebody else began it: all that is known of it
-        parameters = {**parameters, "handover": body["handover"]}
-    hints = _hints(body.get("hints") or {})
+    if asked.is_answered:  # B3: the same task again, with what the person said
+        parameters = {**parameters, "answer": asked.answer}
+    if asked.handover is not None:  # another agent began it: all that is known of it
+        parameters = {**parameters, "handover": msgspec.to_builtins(asked.handover)}
+    hints = _hints(asked.hints or {})
     if task.limited:  # what is left of it, wherever it was said and in whatever words
         hints = msgspec.structs.replace(hints, max_duration_seconds=max(1, (task.deadline - now) // SECOND))
     request = WorkRequest(task_id=task.id, work_type=task.type, parameters=parameters, hints=hints)
-    beyond: dict[str, dict[str, Any]] = body.get("beyond", {})
-    extra = {**beyond.get("custom", {}), **_attempt(task), **_described(task, body)}
+    beyond = asked.beyond or {}
+    extra = {**beyond.get("custom", {}), **_attempt(task), **_described(task, asked)}
     frame = _say(request, outgoing, receiver, now, from_agent=HUB_NAME, request_id=wire_request_id(task), extra=extra)
-    hinted = {name: value for name, value in (body.get("hints") or {}).items() if name not in Hints.__struct_fields__}
+    hinted = {name: value for name, value in (asked.hints or {}).items() if name not in Hints.__struct_fields__}
     if beyond or hinted:
         payload = {**beyond.get("payload", {}), **_parse(frame)["payload"]}
         payload["hints"] |= hinted
@@ -122,15 +131,15 @@ def _hints(told: dict[str, Any]) -> Hints:
     return Hints(**fit)
 
 
-def _described(task: Task, body: dict[str, Any]) -> dict[str, Any]:
+def _described(task: Task, request: messages.Request) -> dict[str, Any]:
     """What other protocols say of work beside its parameters."""
     said = {
         "name": task.name,
         "description": task.description,
         "thread": task.thread,
-        "attachments": body.get("attachments"),
-        "context": context_told(task, body),
-        "quality_threshold": limits_told(task, body).get("quality_threshold"),
+        "attachments": request.attachments,
+        "context": context_told(task, request),
+        "quality_threshold": limits_told(task, request).get("quality_threshold"),
     }
     return {key: value for key, value in said.items() if value}
 
@@ -144,24 +153,25 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes,
     event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(outgoing, receiver),)
-    body = progress_told(event)
+    report, asked = progress_told(event), question_told(event)
     status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
-    if body.get("status") in ("step_completed", "paused"):
-        status = body["status"]
-    output = str(body.get("output") or "")
-    place = body.get("chunk")
+    if report.status == "step_completed":
+        status = "step_completed"
+    elif report.status == "paused":
+        status = "paused"
+    output, place = report.output or "", report.chunk
     blocks: list[tuple[str, str | None]] = [(output, None)]
     if place is not None:
         blocks = [(output, str(chunks.Label(*place)))]
     elif chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
-    asides = {name: body[name] for name in ASIDES if body.get(name) is not None}
-    if event.kind is EventKind.ASKED:
-        asides["question"] = {"question": body.get("question"), "options": body.get("options") or []}
+    asides: dict[str, Any] = {name: value for name in ASIDES if (value := getattr(report, name)) is not None}
+    if asked is not None:
+        asides["question"] = {"question": asked.question, "options": asked.options or []}
     ids = receipts(outgoing.delivery.id, len(blocks))
     return tuple(
         _say(
-            _status_payload(outgoing.task, body, status, text, label),
+            _status_payload(outgoing.task, report, asked, status, text, label),
             outgoing,
             receiver,
             now,
@@ -174,26 +184,25 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes,
 
 def _status_payload(
     task: Task,
-    body: dict[str, Any],
+    report: messages.Progress,
+    asked: messages.Question | None,
     status: Literal["running", "step_completed", "paused"],
     output: str,
     label: str | None,
 ) -> WorkStatus:
-    percent = body.get("percent")
-    if type(percent) is not int:
-        percent = _so_far(task)
-    said: Any = body.get("step") or _aside_step(body)
-    if type(said) is str:
-        said = {"name": said}
+    percent = _so_far(task) if report.percent is None else report.percent
+    said, aside = report.named_step, _aside_step(report, asked)
+    if said is None and aside is not None:
+        said = messages.Step(name=aside)
     step = None
-    if said or output:
-        said = said or {}
+    if said is not None or output:
+        said = said or messages.Step()
         step = Step(
-            number=_count(said.get("number")) or 0,
-            name=str(said.get("name") or task.step or task.type),
+            number=_count(said.number) or 0,
+            name=said.name or task.step or task.type,
             output=output,
             output_chunk=label,
-            total=_count(said.get("total")),
+            total=_count(said.total),
         )
     return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
 
@@ -204,15 +213,18 @@ def _so_far(task: Task) -> int:
     return 0 if task.status is Status.COMPLETED else task.progress or 0
 
 
-def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+def _count(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
 
 
-def _aside_step(body: dict[str, Any]) -> str | None:
+def _aside_step(report: messages.Progress, asked: messages.Question | None) -> str | None:
     """What is said beside the document's fields, as the name of a step: whoever knows no custom fields sees it, too."""
+    if report.message is not None:
+        return report.message[:200]
+    if asked is not None:
+        return asked.question[:200]
     for name, words in ASIDES.items():
-        value = body.get(name)
-        if value is not None:
+        if (value := getattr(report, name)) is not None:
             return words(value)[:200]
     return None
 
@@ -221,18 +233,16 @@ def _result(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, .
     event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(outgoing, receiver),)
-    body = _body(event)
-    failed = event.kind is EventKind.FAILED
-    code = body.get("exit_code")
-    code = (code if type(code) is int and code else 1) if failed else 0
-    return _result_messages(outgoing, receiver, now, body, _text(body), code)
+    done = read_result(event.body)
+    code = (done.exit_code or 1) if event.kind is EventKind.FAILED else 0
+    return _result_messages(outgoing, receiver, now, done, _text(done), code)
 
 
 def _result_messages(
     outgoing: Outgoing,
     receiver: Agent,
     now: Instant,
-    body: dict[str, Any],
+    done: messages.Result,
     output: str,
     code: int,
     fault: Fault | None = None,
@@ -241,16 +251,16 @@ def _result_messages(
     if chunks.must_split(output):
         blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
     last, ids = len(blocks) - 1, receipts(outgoing.delivery.id, len(blocks))
-    said = body.get("usage")
+    said = done.usage
     usage = fitting(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
         seconds = max(0, outgoing.event.at - outgoing.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
-    extra = {"result": body["result"]} if body.get("result") is not None else {}
+    extra = {} if done.value is None else {"result": done.value}
     if fault is not None:
         extra["fault"] = fault_beside(fault)
     told = msgspec.to_builtins(usage)
-    if type(said) is dict and any(told.get(name) != value for name, value in said.items()):
+    if said is not None and any(told.get(name) != value for name, value in said.items()):
         extra["usage"] = said  # tokens, money: what no field has
     return tuple(
         _say(
@@ -277,13 +287,13 @@ def _failure(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, 
     event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(outgoing, receiver),)
-    body = _body(event)
-    fault = fault_told(body, task, event)
+    failed = messages.read_failure(event.body)
+    fault = fault_told(task, event)
     if fault.kind is Kind.WORK_FAILED:
         # The work was done and failed: chiffon says that by a result, not by an error.
-        code = body.get("exit_code") or fault.facts.get("exit_code")
+        code = failed.exit_code or fault.facts.get("exit_code")
         code = code if type(code) is int and code else 1
-        return _result_messages(outgoing, receiver, now, body, _text(body) or fault.message, code, fault)
+        return _result_messages(outgoing, receiver, now, failed, _text(failed) or fault.message, code, fault)
     said = payload_of(fault, event.at, task=task)
     sender = None if is_told(fault) else HUB_NAME
     extra = {"task_id": task.id, "fault": fault_beside(fault)}
@@ -292,7 +302,7 @@ def _failure(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, 
 
 def _cancel(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     task: Task = outgoing.task
-    told = fault_told(_body(outgoing.event), task, outgoing.event)
+    told = fault_told(task, outgoing.event)
     fault = Fault(kind=Kind.CANCELLED, message=told.message)
     said = msgspec.structs.replace(payload_of(fault, now, task=task), error_message=OURS[TASK_CANCELLED])
     extra = {"task_id": task.id}
@@ -351,7 +361,7 @@ def reissued(outgoing: Outgoing, receiver: Agent) -> bytes:
         **_version(receiver),
     }
     custom = _marks(outgoing, _worker(outgoing))
-    if b'"file"' in outgoing.event.raw and (file := _body(outgoing.event).get("file")) is not None:
+    if b'"file"' in outgoing.event.raw and (file := messages.read_progress(outgoing.event.body).file) is not None:
         custom["file"] = file  # the agent named it by its id
     return codec.reissue(outgoing.event.raw, replaced, custom)
 
@@ -409,16 +419,8 @@ def _version(receiver: Agent) -> dict[str, str]:
     return {} if spoken is None else {"protocol_version": spoken}
 
 
-def _body(event: Event) -> dict[str, Any]:
-    return _parse(bytes(event.body))
-
-
-def _text(body: dict[str, Any]) -> str:
+def _text(done: messages.Result) -> str:
     """The output as text; a result without one is written out."""
-    output = body.get("output")
-    if output:
-        return str(output)
-    result = body.get("result")
-    if result is None:
-        return ""
-    return result if type(result) is str else _write(result).decode()
+    if done.output or done.value is None:
+        return done.output or ""
+    return done.value if type(done.value) is str else _write(done.value).decode()

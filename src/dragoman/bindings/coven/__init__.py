@@ -15,7 +15,6 @@ from dragoman.bindings.coven.failures import fault_of, status_of
 from dragoman.bindings.coven.inbound import end_of, progress_of, submit_of, text_of
 from dragoman.bindings.coven.measure import in_measure
 from dragoman.bindings.coven.outbound import (
-    ENDINGS,
     attached,
     attachments_in,
     ends_in_pieces,
@@ -28,7 +27,6 @@ from dragoman.bindings.coven.registration import registration_of, speaks_for_its
 
 __all__ = [
     "CHAT",
-    "ENDINGS",
     "PROTOCOL",
     "attached",
     "attachments_in",

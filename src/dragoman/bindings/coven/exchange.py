@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.model.tasks import Task
+from dragoman.messages.tasks import Request
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -23,14 +24,14 @@ _trace = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}").fullmatch
 _write = msgspec.json.Encoder().encode
 
 
-def answer_of(body: dict[str, Any]) -> str:
-    """What whoever asked reads: nothing but the answer (B3)."""
-    return "(nobody answered)" if body.get("expired") else as_text(body["answer"])
+def answer_of(request: Request) -> str:
+    """What the agent that asked reads: nothing but the answer (B3)."""
+    return "(nobody answered)" if request.expired else as_text(request.answer)
 
 
-def content_of(task: Task, body: dict[str, Any]) -> str:
+def content_of(task: Task, request: Request) -> str:
     """What an agent reads of work. Programs take the input from `input_json` instead."""
-    given = body.get("input")
+    given = request.given
     if isinstance(given, dict):
         for name in WORDS:
             words = given.get(name)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.bindings.coven.exchange import CHAT, PROTOCOL, from_json, strict_json, trace_in
 from dragoman.bindings.coven.failures import fault_in
@@ -29,6 +30,7 @@ from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Sub
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import once
@@ -49,7 +51,6 @@ from dragoman.wire.errors import RemoteProtocolError
 
 _PRIORITIES = {"": Priority.NORMAL} | {priority.value: priority for priority in Priority}
 _uuid = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch
-_encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -59,53 +60,45 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 def progress_of(agent: AgentId, task: TaskId, message: MessageResponse, file: FileRef | None = None) -> ReportProgress:
     """An event that does not end the request. `file` is where the bytes of a file event were kept."""
     event, progress = message.event, message.progress
-    body: dict[str, Any] = {"status": "running"}
-    output = ""
+    content = messages.Progress(status="running", file=file)
     match event:
         case Text():
-            output = event.text
-            body["output"] = output
+            content = replace(content, output=event.text)
         case Thinking() if progress is None:
-            body["thinking"] = event.text
+            content = replace(content, thinking=event.text)
         case ToolUse():
-            body["tool_use"] = {"id": event.id, "name": event.name, "input": from_json(event.input_json or "null")}
+            given = from_json(event.input_json or "null")
+            content = replace(content, tool_use=messages.ToolUse(id=event.id, name=event.name, input=given))
         case ToolResult():
-            body["tool_result"] = {"id": event.id, "output": event.output, "is_error": event.is_error}
-    if file is not None:
-        body["file"] = file
+            came = messages.ToolResult(id=event.id, output=event.output, is_error=event.is_error)
+            content = replace(content, tool_result=came)
     if progress is not None:
-        body |= _progress_body(progress, event)
+        content = _with_figures(content, progress, event)
     return ReportProgress(
         principal=agent,
         protocol=PROTOCOL,
         task_id=task,
-        body=_encode(body),
+        content=content,
         raw=message.unknown or None,
-        percent=None if progress is None else progress.percent,
+        percent=content.percent,
         step=(progress.step or None) if progress is not None else None,
-        output=output,
+        output=content.output or "",
         files=() if file is None else (file,),
     )
 
 
-def _progress_body(progress: Progress, event: object) -> dict[str, Any]:
-    body: dict[str, Any] = {}
-    if progress.percent is not None:
-        body["percent"] = progress.percent
+def _with_figures(content: messages.Progress, progress: Progress, event: object) -> messages.Progress:
+    step = None
     if progress.step or progress.number:
-        body["step"] = {"number": progress.number, "name": progress.step}
-        if progress.total:
-            body["step"]["total"] = progress.total
+        step = messages.Step(number=progress.number, name=progress.step, total=progress.total or None)
     words = progress.message or (event.text if isinstance(event, Thinking) else "")
-    if words:
-        body["message"] = words
-    return body
+    return replace(content, percent=progress.percent, step=step, message=words or None)
 
 
 def text_of(agent: AgentId, task: TaskId, text: str) -> ReportProgress:
     """Several pieces of text that came one after the other, as one."""
-    body = _encode({"status": "running", "output": text})
-    return ReportProgress(principal=agent, protocol=PROTOCOL, task_id=task, body=body, output=text)
+    content = messages.Progress(status="running", output=text)
+    return ReportProgress(principal=agent, protocol=PROTOCOL, task_id=task, content=content, output=text)
 
 
 def end_of(agent: AgentId, task: TaskId, ended: Completed) -> Finish | ReportFault | ReportProgress:
@@ -118,24 +111,20 @@ def end_of(agent: AgentId, task: TaskId, ended: Completed) -> Finish | ReportFau
             protocol=PROTOCOL,
             fault=fault,
             task_id=task,
-            body=_encode({"fault": fault}),
+            content=messages.Failure(fault=fault),
             raw=message.unknown or None,
         )
     assert isinstance(event, Done)
     if event.question is not None and event.question.question:
         return _asking(agent, task, ended, event, event.question)
-    body: dict[str, Any] = {}
-    if ended.text is not None:
-        body["output"] = ended.text
     result = once.result_json(event, ended.text or "")
-    if result:
-        body["result"] = from_json(result)
+    content = messages.Result(output=ended.text, result=from_json(result) if result else msgspec.UNSET)
     return Finish(
         principal=agent,
         protocol=PROTOCOL,
         task_id=task,
-        digest=_digest(("done", body, event.full_response)),
-        body=_encode(body),
+        digest=_digest(("done", msgspec.to_builtins(content), event.full_response)),
+        content=content,
         raw=message.unknown or None,
         output="" if ended.streamed else (ended.text or ""),
     )
@@ -143,10 +132,7 @@ def end_of(agent: AgentId, task: TaskId, ended: Completed) -> Finish | ReportFau
 
 def _asking(agent: AgentId, task: TaskId, ended: Completed, done: Done, asked: Question) -> ReportProgress:
     """The turn ends with a question (B3). An answer that was not streamed is told along with it."""
-    body: dict[str, Any] = {"status": "paused", "message": asked.question}
-    output = ""
-    if done.full_response and not ended.streamed:
-        body["output"] = output = done.full_response
+    output = done.full_response if not ended.streamed else ""
     options = from_json(asked.options_json) if asked.options_json else []
     ask = Ask(
         question=asked.question,
@@ -159,7 +145,7 @@ def _asking(agent: AgentId, task: TaskId, ended: Completed, done: Done, asked: Q
         principal=agent,
         protocol=PROTOCOL,
         task_id=task,
-        body=_encode(body),
+        content=messages.Progress(status="paused", message=asked.question, output=output or None),
         raw=ended.message.unknown or None,
         output=output,
         paused=True,
@@ -189,9 +175,6 @@ def submit_of(
         raise refuse(Kind.INVALID, "expected low, normal, high or critical", field="priority")
     given = _input(message)
     work_type = message.work_type or CHAT
-    body: dict[str, Any] = {"input": given}
-    if files:
-        body["attachments"] = list(files)
     to = message.to_agent
     pinned = AgentId(to) if to and find(AgentId(to)) is not None else None
     names = [(file.name, file.sha256) for file in files]
@@ -201,7 +184,7 @@ def submit_of(
         request_id=request_id,
         digest=_digest(("send", to, work_type, message.thread_id, given, names)),
         type=work_type,
-        body=_encode(body),
+        content=messages.Request(input=given, attachments=tuple(files) or None),
         task_id=TaskId(message.task_id.lower()) if message.task_id else None,
         raw=message.unknown or None,
         kind=None if pinned or not to else to,

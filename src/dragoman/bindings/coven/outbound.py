@@ -17,10 +17,9 @@ but the last of which carry no cursor (0): who resumes may hear something twice,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from msgspec import UNSET
 
 from dragoman.bindings import errormap
 from dragoman.bindings.coven.exchange import PROTOCOL, answer_of, as_json, as_text, content_of, traceparent
@@ -29,7 +28,9 @@ from dragoman.bindings.told import context_told, fault_told
 from dragoman.core.ids import AgentId
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Task
+from dragoman.messages import tasks as messages
 from dragoman.messages.files import FileRef, shown_name
+from dragoman.messages.tasks import Request, read_progress, read_request, read_result
 from dragoman.protocols.coven import once
 from dragoman.protocols.coven.types import (
     Done,
@@ -45,17 +46,12 @@ from dragoman.protocols.coven.types import (
     ToolUse,
 )
 
-ENDINGS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
-_parse = msgspec.json.Decoder(dict[str, Any]).decode
-
-
 # --- to an agent ---
 
 
 def attachments_in(event: Event) -> tuple[FileRef, ...]:
     """The files that came with a request."""
-    said = _parse(bytes(event.body)).get("attachments")
-    return msgspec.convert(said, tuple[FileRef, ...]) if said else ()
+    return tuple(read_request(event.body).attachments or ())
 
 
 def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, reads_input: bool = False) -> SendMessage:
@@ -63,9 +59,9 @@ def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, re
     `content`, and finds it in fields as well where they say more and are short (D9)."""
     task: Task = outgoing.task
     event: Event = outgoing.event
-    body = _parse(bytes(event.body))
+    request = read_request(event.body)
     own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
-    fields = _fields(task, body) if reads_input else _text(task, body, outgoing.delivery.receiver)
+    fields = _fields(task, request) if reads_input else _text(task, request, outgoing.delivery.receiver)
     return SendMessage(
         request_id=task.request_id,
         thread_id=task.thread or task.id,
@@ -82,48 +78,51 @@ def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, re
 
 def reason_of(outgoing: Outgoing) -> str:
     """Why nobody waits any more for what an outgoing message tells the end of."""
-    return fault_told(_parse(bytes(outgoing.event.body)), outgoing.task, outgoing.event).message
+    return fault_told(outgoing.task, outgoing.event).message
 
 
-def _fields(task: Task, body: dict[str, Any]) -> dict[str, str]:
+def _fields(task: Task, request: Request) -> dict[str, str]:
     """Work for a program: everything once, in a field of its own."""
-    given = dict(body.get("input") or {})
+    given = dict(request.given or {})
     words = given.get("content")
     content = given.pop("content") if isinstance(words, str) and words else ""
-    around = {"name": None if task.name == task.type else task.name, "description": task.description}
-    around |= {"thread": task.thread, **context_told(task, body)}
-    around |= {name: body.get(name) for name in ("handover", "question")}
+    around: dict[str, object] = {"name": None if task.name == task.type else task.name, "description": task.description}
+    around |= {"thread": task.thread, **context_told(task, request)}
+    around |= {"handover": request.handover, "question": request.question}
     known = {name: value for name, value in around.items() if value}
     return {
         "content": content,
         "input_json": as_json(given) if given or not content else "",
-        "answer_json": as_json(body["answer"]) if "answer" in body else "",
+        "answer_json": as_json(request.answer) if request.is_answered else "",
         "context_json": as_json(known) if known else "",
     }
 
 
-def _text(task: Task, body: dict[str, Any], reader: AgentId) -> dict[str, str]:
+def _text(task: Task, request: Request, reader: AgentId) -> dict[str, str]:
     """Work for a reader of the document's fields."""
-    content = _content(task, body, reader)
-    given = body.get("input", {})
+    content = _content(task, request, reader)
+    given = request.given
     beside = {} if given == {"content": content} else {"input_json": as_json(given)}
-    if "answer" in body:
-        beside["answer_json"] = as_json(body["answer"])
+    if request.is_answered:
+        beside["answer_json"] = as_json(request.answer)
     return {"content": content, **{name: text for name, text in beside.items() if once.fits_beside(text)}}
 
 
-def _content(task: Task, body: dict[str, Any], reader: AgentId) -> str:
+def _content(task: Task, request: Request, reader: AgentId) -> str:
     """What an agent reads. Who asked reads the answer alone. Behind work stands what is known around it, as JSON;
     where somebody else began it, all that is known of that; and what was asked and answered meanwhile."""
-    if "answer" in body and body.get("asked_by", reader) == reader:
-        return answer_of(body)
-    around, handover = context_told(task, body), body.get("handover")
-    behind = ({"context": around} if around else {}, {"handover": handover} if handover else {}, _answered(body))
-    return "\n\n".join((content_of(task, body), *(as_json(it) for it in behind if it)))
+    if request.is_answered and request.asked_by in (None, reader):
+        return answer_of(request)
+    around, handover = context_told(task, request), request.handover
+    behind = ({"context": around} if around else {}, {"handover": handover} if handover else {}, _answered(request))
+    return "\n\n".join((content_of(task, request), *(as_json(it) for it in behind if it)))
 
 
-def _answered(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: body[name] for name in ("question", "answer") if name in body} if "answer" in body else {}
+def _answered(request: Request) -> dict[str, Any]:
+    if not request.is_answered:
+        return {}
+    asked = {} if request.question is None else {"question": request.question}
+    return {**asked, "answer": request.answer}
 
 
 def attached(file: FileRef, data: bytes) -> FileData:
@@ -138,15 +137,14 @@ def file_in(event: Event) -> FileRef | None:
     """The file that an event tells of: its bytes are needed to tell it on."""
     if event.kind is not EventKind.PROGRESS or b'"file"' not in bytes(event.body):
         return None
-    said = _parse(bytes(event.body)).get("file")
-    return msgspec.convert(said, FileRef) if said else None
+    return read_progress(event.body).file
 
 
 def ends_in_pieces(event: Event) -> bool:
     """Whether an ending has only the last piece of its output: the whole is needed to tell it."""
     if event.kind is not EventKind.COMPLETED or b'"chunk"' not in bytes(event.body):
         return False
-    return _parse(bytes(event.body)).get("chunk") is not None
+    return read_result(event.body).chunk is not None
 
 
 def responses_of(
@@ -157,36 +155,36 @@ def responses_of(
 
     `task` was read after `event`: an ending that is not the task's outcome is one that somebody has undone.
     """
-    body = _parse(bytes(event.body))
+    content = event.content
     own = event.raw if event.protocol == PROTOCOL and event.raw is not None else b""
 
     def said(what: ResponseEvent | None, cursor: int = event.seq, **more: Any) -> MessageResponse:
         return MessageResponse(request_id=request_id, event=what, cursor=cursor, task_id=task.id, **more)
 
-    if event.kind is EventKind.PROGRESS or event.kind is EventKind.PAUSED:
-        parts = _parts(body, data)
+    if isinstance(content, messages.Progress) and event.kind is not EventKind.HELD_PIECE:
+        parts = _parts(content, data)
         last = len(parts) - 1
         return tuple(
             said(part, event.seq if index == last else 0, progress=progress, unknown=own if index == last else b"")
             for index, (part, progress) in enumerate(parts)
         )
-    if event.kind is EventKind.ASKED:
-        return (said(Thinking(f"Waiting for {body.get('asked_of') or 'a person'}: {body.get('question', '')}")),)
-    if event.kind is EventKind.ATTEMPT_FAILED:
-        fault = fault_told(body, task, event)
+    if isinstance(content, messages.Question):
+        return (said(Thinking(f"Waiting for {content.asked_of or 'a person'}: {content.question}")),)
+    if isinstance(content, messages.AttemptFailed):
+        fault = fault_told(task, event)
         return (said(Thinking(f"{errormap.sentence(fault)} Trying again."), fault=fault_out(fault)),)
-    if event.kind not in ENDINGS:
+    if not isinstance(content, messages.Result):
         return ()
     if not (task.final and event.seq == task.outcome):
         return (said(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
     if event.kind is EventKind.COMPLETED:
-        return (said(_done(body, whole), unknown=own),)
-    fault = fault_told(body, task, event)
+        return (said(_done(content, whole), unknown=own),)
+    fault = fault_told(task, event)
     return (said(Error(errormap.told(fault)), fault=fault_out(fault), unknown=own),)
 
 
-def _done(body: dict[str, Any], whole: str | None) -> Done:
-    output, result = whole or body.get("output"), body.get("result")
+def _done(content: messages.Result, whole: str | None) -> Done:
+    output, result = whole or content.output, content.value
     if not output and isinstance(result, str):
         output = result
     text = str(output or "")
@@ -194,25 +192,22 @@ def _done(body: dict[str, Any], whole: str | None) -> Done:
     return once.done(text, "" if result is None or is_text else as_json(result))
 
 
-def _parts(body: Mapping[str, Any], data: bytes | None) -> list[tuple[ResponseEvent | None, Progress | None]]:
+def _parts(content: messages.Progress, data: bytes | None) -> list[tuple[ResponseEvent | None, Progress | None]]:
     """What one report says, as events; its figures ride beside the last one."""
     parts: list[ResponseEvent | None] = []
-    if "thinking" in body:
-        parts.append(Thinking(str(body["thinking"])))
-    used = body.get("tool_use")
-    if used:
-        given = used.get("input")
-        parts.append(
-            ToolUse(str(used.get("id", "")), str(used.get("name", "")), "" if given is None else as_json(given))
-        )
-    gave = body.get("tool_result")
-    if gave:
-        parts.append(ToolResult(str(gave.get("id", "")), as_text(gave.get("output", "")), bool(gave.get("is_error"))))
-    if body.get("file"):
-        parts.append(attached(msgspec.convert(body["file"], FileRef), data or b""))
-    if "output" in body:
-        parts.append(Text(str(body["output"])))
-    progress = _progress(body)
+    if content.thinking is not None:
+        parts.append(Thinking(content.thinking))
+    if (used := content.tool_use) is not None:
+        given = "" if used.input in (None, UNSET) else as_json(used.input)
+        parts.append(ToolUse(used.id or "", used.name or "", given))
+    if (gave := content.tool_result) is not None:
+        output = "" if gave.output is UNSET else as_text(gave.output)
+        parts.append(ToolResult(gave.id or "", output, bool(gave.is_error)))
+    if content.file is not None:
+        parts.append(attached(content.file, data or b""))
+    if content.output is not None:
+        parts.append(Text(content.output))
+    progress = _progress(content)
     if progress is None:
         return [(part, None) for part in parts]
     if not parts or progress.message:
@@ -222,22 +217,22 @@ def _parts(body: Mapping[str, Any], data: bytes | None) -> list[tuple[ResponseEv
     return [(part, progress if index == len(parts) - 1 else None) for index, part in enumerate(parts)]
 
 
-def _progress(body: Mapping[str, Any]) -> Progress | None:
-    percent, step, words = body.get("percent"), body.get("step"), body.get("message")
-    if percent is None and not step and not words:
+def _progress(content: messages.Progress) -> Progress | None:
+    percent, step = content.percent, content.named_step
+    if percent is None and step is None and not content.message:
         return None
-    step = {"name": step} if isinstance(step, str) else (step or {})
+    step = step or messages.Step()
     return Progress(
-        percent=max(0, min(100, percent)) if isinstance(percent, int) else None,
-        step=str(step.get("name") or ""),
-        message=str(words or ""),
-        number=_count(step.get("number")),
-        total=_count(step.get("total")),
+        percent=None if percent is None else max(0, min(100, percent)),
+        step=step.name or "",
+        message=content.message or "",
+        number=_count(step.number),
+        total=_count(step.total),
     )
 
 
-def _count(value: object) -> int:
-    return max(0, min(value, 2**32 - 1)) if type(value) is int else 0  # a bool is no number on this wire
+def _count(value: int | None) -> int:
+    return max(0, min(value or 0, 2**32 - 1))
 
 
 def _words(progress: Progress) -> str:

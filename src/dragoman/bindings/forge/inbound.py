@@ -43,6 +43,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge.types import (
@@ -56,7 +57,6 @@ from dragoman.protocols.forge.types import (
     Progress,
     QuestionEvent,
     Register,
-    Step,
     SubmitTask,
     UpdateTask,
 )
@@ -106,10 +106,8 @@ def cancellation(agent: Agent, message: Message, tree: dict[str, Any]) -> Cancel
 def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tuple[FileRef, ...] = ()) -> Submit:
     """A new task. Its attachments were kept before; where they lay in the message, `files` stands for them."""
     said: SubmitTask = message.payload
-    body: dict[str, Any] = {"input": said.payload}
     raw = tree
     if said.attachments:
-        body["attachments"] = files
         told = {name: value for name, value in tree["payload"].items() if name != "attachments"}
         raw = {**tree, "payload": told}
     seconds = None if said.timeout is None else said.timeout / 1000
@@ -120,7 +118,7 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
         request_id=message.id,
         digest=digest(("submit-task", tree["payload"])),
         type=said.type,
-        body=_encode(body),
+        content=messages.Request(input=said.payload, attachments=files if said.attachments else None),
         raw=_encode(raw),
         name=said.name,
         description=said.description,
@@ -151,17 +149,13 @@ def update(
         return progress(agent, message, went, tree, file)
     if said.file is not None:
         raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-    body: dict[str, Any] = {}
-    if said.result is not msgspec.UNSET:
-        body["result"] = said.result
-    if said.output is not None:
-        body["output"] = said.output
+    content = messages.Result(result=said.result, output=said.output)
     fault = None
     if said.status == "failed":
         fault = fault_in(said.error or said.message, retryable=said.retryable)
-        if fault.retryable or not body:
+        if fault.retryable or content == messages.Result():
             return _fault(agent, message, task_id, fault, tree)
-    return _finish(agent, message, said, said.status, body, tree, fault)
+    return _finish(agent, message, said, said.status, content, tree, fault)
 
 
 def claim(agent: Agent, task_id: TaskId) -> Claim:
@@ -176,23 +170,23 @@ def progress(
     if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
         if said.file is not None:
             raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-        body: dict[str, Any] = {"result": said.result}
-        if said.output is not None:
-            body["output"] = said.output
-        return _finish(agent, message, said, "completed", body, tree)
+        content = messages.Result(result=said.result, output=said.output)
+        return _finish(agent, message, said, "completed", content, tree)
     percent = None if said.progress is None else min(round(said.progress * 100), 100 if said.progress >= 1 else 99)
     step, use, came = said.step, said.tool_use, said.tool_result
-    told = {
-        "percent": percent,
-        "output": said.output,
-        "message": said.message,
-        "thinking": said.thinking,
-        "step": step and _step(step),
-        "tool_use": use and {"id": use.id, "name": use.name, "input": use.input},
-        "tool_result": came and {"id": came.id, "output": came.output, "is_error": came.is_error},
-        "file": file,
-    }
-    body = {"status": "running", **{name: value for name, value in told.items() if value is not None}}
+    told = messages.Progress(
+        status="running",
+        percent=percent,
+        output=said.output,
+        message=said.message,
+        thinking=said.thinking,
+        step=None if step is None else messages.Step(number=step.number, name=step.name, total=step.total),
+        tool_use=None if use is None else messages.ToolUse(id=use.id, name=use.name, input=use.input),
+        tool_result=None
+        if came is None
+        else messages.ToolResult(id=came.id, output=came.output, is_error=came.is_error),
+        file=file,
+    )
     raw = tree
     if file is not None:
         raw = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
@@ -204,7 +198,7 @@ def progress(
         # program that counts its events, or began anew.
         message_id=None if message.type in EVENTS else message.id,
         digest="" if message.type in EVENTS else digest(("update-task", tree["payload"]))[:16],
-        body=_encode(body),
+        content=told,
         raw=_encode(raw),
         percent=percent,
         step=None if said.step is None else said.step.name,
@@ -213,17 +207,12 @@ def progress(
     )
 
 
-def _step(step: Step) -> dict[str, Any]:
-    named = {"number": step.number, "name": step.name}
-    return named if step.total is None else {**named, "total": step.total}
-
-
 def _finish(
     agent: Agent,
     message: Message,
     said: UpdateTask | Progress,
     status: str,
-    body: dict[str, Any],
+    content: messages.Result,
     tree: dict[str, Any],
     fault: Fault | None = None,
 ) -> Finish:
@@ -231,9 +220,9 @@ def _finish(
         principal=agent.id,
         protocol=PROTOCOL,
         task_id=TaskId(said.task_id),
-        digest=digest((status, body, None if fault is None else fault.message)),
+        digest=digest((status, msgspec.to_builtins(content), None if fault is None else fault.message)),
         message_id=message.id,
-        body=_encode(body),
+        content=content,
         raw=_encode(tree),
         output=said.output or "",
         fault=fault,
@@ -252,7 +241,7 @@ def _fault(agent: Agent, message: Message, task_id: TaskId, fault: Any, tree: di
         fault=fault,
         task_id=task_id,
         message_id=message.id,
-        body=_encode({"fault": fault}),
+        content=messages.Failure(fault=fault),
         raw=_encode(tree),
     )
 

@@ -28,13 +28,14 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import fault_told, fitting, progress_told
+from dragoman.bindings.told import fault_told, fitting, progress_told, question_told
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Question, QuestionStatus, Task
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind
-from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import read_result
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.types import (
@@ -60,7 +61,6 @@ RESULT_STREAM = "result"
 """The stream of a final output that its agent sent in pieces."""
 
 _ENDINGS = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
-_parse = msgspec.json.Decoder(dict[str, Any]).decode
 _write = msgspec.json.Encoder().encode
 
 
@@ -84,7 +84,7 @@ def in_pieces(outgoing: Outgoing) -> bool:
     delivery, event = outgoing.delivery, outgoing.event
     if delivery.kind not in _ENDINGS or delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
         return False
-    place = _parse(bytes(event.body)).get("chunk")
+    place = read_result(event.body).chunk
     return place is not None and place[0] > 0
 
 
@@ -102,41 +102,38 @@ def _work(outgoing: Outgoing, now: Instant, most: int | None = SMALL_TASK) -> tu
 
 def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
     task: Task = outgoing.task
-    body = progress_told(outgoing.event)
-    percent, step, file = body.get("percent"), body.get("step"), body.get("file")
-    if type(step) is str:
-        step = {"name": step}
-    output = str(body.get("output") or "")
+    report, asked = progress_told(outgoing.event), question_told(outgoing.event)
+    waits = None if asked is None else f"Waiting for an answer: {asked.question}"
     said = TaskUpdated(
         task_id=task.id,
         status="running" if outgoing.event.kind is EventKind.PROGRESS else status_of(task),
         final=False,
-        progress=percent / 100 if type(percent) is int else None,
-        message=_text(body.get("message")) or _asked(outgoing.event, body),
-        thinking=_text(body.get("thinking")),
-        tool_use=fitting(body.get("tool_use"), ToolUse),
-        tool_result=_tool_result(body.get("tool_result")),
-        step=fitting(step, Step),
-        file=None if file is None else file_view(msgspec.convert(file, FileRef)),
+        progress=None if report.percent is None else report.percent / 100,
+        message=report.message or waits,
+        thinking=report.thinking,
+        tool_use=fitting(_builtins(report.tool_use), ToolUse),
+        tool_result=_tool_result(report.tool_result),
+        step=fitting(_builtins(report.named_step), Step),
+        file=None if report.file is None else file_view(report.file),
     )
-    place = body.get("chunk") if body.get("stream") == RESULT_STREAM else None
-    return _with_output(said, output, outgoing, now, place)
+    place = report.chunk if report.stream == RESULT_STREAM else None
+    return _with_output(said, report.output or "", outgoing, now, place)
 
 
 def _result(outgoing: Outgoing, now: Instant, whole: str | None = None) -> tuple[Anything, ...]:
     task: Task = outgoing.task
     event: Event = outgoing.event
-    body = _parse(bytes(event.body))
+    done = read_result(event.body)
     failed = event.kind is not EventKind.COMPLETED
     said = TaskUpdated(
         task_id=task.id,
         status="cancelled" if event.kind is EventKind.CANCELLED else "failed" if failed else "completed",
         final=True,
         progress=None if failed else 1.0,
-        result=body.get("result", msgspec.UNSET),
-        error=msgspec.to_builtins(error_of(fault_told(body, task, event))) if failed else None,
+        result=done.result,
+        error=msgspec.to_builtins(error_of(fault_told(task, event))) if failed else None,
     )
-    output, place = str(body.get("output") or ""), body.get("chunk")
+    output, place = done.output or "", done.chunk
     if whole is not None:
         output, place = whole, None
     if place is None and len(output) > LONGEST_PIECE:
@@ -169,7 +166,7 @@ def _with_output(
 
 
 def _cancel(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
-    fault = fault_told(_parse(bytes(outgoing.event.body)), outgoing.task, outgoing.event)
+    fault = fault_told(outgoing.task, outgoing.event)
     return (_say(TaskCancelled(task_id=outgoing.task.id, reason=fault.message), outgoing, now),)
 
 
@@ -235,19 +232,14 @@ def _say(said: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta
     return codec.message(said, stamp(id, now), meta={"traceparent": trace, **meta})
 
 
-def _asked(event: Event, body: dict[str, Any]) -> str | None:
-    """A question that the agent put to a person is news for whoever waits."""
-    return f"Waiting for an answer: {body.get('question')}" if event.kind is EventKind.ASKED else None
+def _builtins(value: msgspec.Struct | None) -> Any:
+    return None if value is None else msgspec.to_builtins(value)
 
 
-def _text(value: object) -> str | None:
-    return value if type(value) is str else None
-
-
-def _tool_result(value: Any) -> ToolResult | None:
-    if type(value) is not dict or type(value.get("id")) is not str:
+def _tool_result(gave: messages.ToolResult | None) -> ToolResult | None:
+    if gave is None or gave.id is None:
         return None
-    return ToolResult(id=value["id"], output=str(value.get("output") or ""), is_error=value.get("is_error") is True)
+    return ToolResult(id=gave.id, output=str(gave.output or ""), is_error=gave.is_error is True)
 
 
 __all__ = ["PROTOCOL", "messages_of", "stamp"]

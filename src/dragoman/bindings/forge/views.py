@@ -18,6 +18,7 @@ from dragoman.core.queries.tasks import PERSONAL
 from dragoman.core.queries.transcript import Account
 from dragoman.core.routing.routes import route_of, serves
 from dragoman.messages.files import FileRef, shown_name
+from dragoman.messages.tasks import read_request
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
 
 LIMITS = {
@@ -104,20 +105,22 @@ def order_view(task: Task, source: Event, account: Account | None = None) -> dic
     """A task for the agent that is to do it: with what is known around it; where another agent began it, of that; and
     how it is to be done. `source` is the event that says what to do."""
     view = task_view(task, account=account, source=source)
-    body = _read(source.body)
-    limits = {LIMITS[name]: value for name, value in limits_told(task, body).items()}
-    beside = {"context": context_told(task, body), "handover": body.get("handover"), "limits": limits}
+    request = read_request(source.body)
+    limits = {LIMITS[name]: value for name, value in limits_told(task, request).items()}
+    handover = None if request.handover is None else msgspec.to_builtins(request.handover)
+    beside = {"context": context_told(task, request), "handover": handover, "limits": limits}
     return view | {name: value for name, value in beside.items() if value}
 
 
 def _add_order(view: dict[str, Any], source: Event) -> None:
     """What the agent is to do, from the event that says so. A forge sender's fields that nobody knows go along."""
-    body = _read(source.body)
-    given = body.get("input")
+    request = read_request(source.body)
+    given = request.given
     view["payload"] = given if type(given) is dict else {} if given is None else {"input": given}
-    for name in ("answer", "question"):
-        if name in body:
-            view[name] = body[name]
+    if request.is_answered:
+        view["answer"] = request.answer
+    if request.question is not None:
+        view["question"] = request.question
     if source.raw is not None and source.protocol == PROTOCOL:
         said = _read(source.raw).get("payload", {})
         for name, value in said.items():

@@ -31,6 +31,7 @@ from dragoman.core.tasks.outcome import fail_attempt, still_held
 from dragoman.core.tasks.unanswered import pass_on
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import Request
 
 REVOKED = 256
 """Tokens of an agent that are revoked one by one."""
@@ -219,5 +220,5 @@ def probe(work: Work, agent_id: AgentId) -> None:
         kind=agent.kind,
         pinned=agent_id,
     )
-    task = work.record(task, EventKind.SUBMITTED, body=msgspec.Raw(b'{"input":{}}'))
+    task = work.record(task, EventKind.SUBMITTED, Request(input={}))
     assign(work, task, agent, link)

@@ -36,6 +36,7 @@ from dragoman.core.tasks.unanswered import pass_on
 from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import ErrorReported, Failure
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 
@@ -113,8 +114,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
         failed(work, command.principal)
     if task is None or task.final:
         return task
-    body = msgspec.json.encode({"report": command.report, "severity": command.severity})
-    task = work.record(task, EventKind.ERROR_REPORTED, agent=command.principal, body=msgspec.Raw(body))
+    said = ErrorReported(report=command.report, severity=command.severity)
+    task = work.record(task, EventKind.ERROR_REPORTED, said, agent=command.principal)
     task = work.sign_of_life(task)
     work.put(task)
     if command.severity is not Severity.CRITICAL:
@@ -123,8 +124,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     if fault.kind in work.rules.retried:
         task = fail_attempt(work, task, fault, counts=False)
     else:
-        body = msgspec.json.encode({"fault": fault, "report": command.report})
-        task = end(work, task, Status.FAILED, fault=fault, agent=command.principal, body=body)
+        content = Failure(fault=fault, report=command.report)
+        task = end(work, task, Status.FAILED, fault=fault, agent=command.principal, content=content)
     fill(work, command.principal)
     return task
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.core.agreements import domain_policy
 from dragoman.core.commands import Submit
@@ -28,6 +29,7 @@ from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import SEALS
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import Result, read_request
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import Compiled, Library
@@ -142,13 +144,13 @@ def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:
         return False
     if offer.input_schema is True:
         return True
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    return LIBRARY.compiled(offer.input_schema).accepts(source.get("input"))
+    source = read_request(work.event(task.id, task.source).body)
+    return LIBRARY.compiled(offer.input_schema).accepts(None if source.input is UNSET else source.input)
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:
     if offer is not None and offer.input_schema is not True and not command.sealed:
-        check_content(msgspec.json.decode(command.body).get("input"), offer, contract)
+        check_content(command.content.given, offer, contract)
 
 
 def check_again(work: Work, task: Task, edited: bytes | None) -> None:
@@ -176,7 +178,7 @@ def check_content(content: Any, offer: Offer, contract: Contract | None) -> None
         raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
 
 
-def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
+def kept(work: Work, task: Task, said: Result) -> Result | Fault:
     """A result as everybody is told of it, or why it breaks what its agent promised.
 
     In some protocols a result is nothing but words. They may be JSON that fits, which is the result then; or fit as
@@ -184,39 +186,35 @@ def kept(work: Work, task: Task, body: bytes) -> bytes | Fault:
     """
     contract = None if task.contract is None else work.contract(task.contract)
     if contract is not None and contract.end_to_end:
-        return body
+        return said
     owner = None if task.owner is None else work.agent(task.owner)
     offer = contract.offer if contract is not None else None if owner is None else owner.offer(task.type)
     if offer is None or offer.output_schema is True:
-        return body
-    said = msgspec.json.decode(body)
-    content = said.get("result", said.get("output"))
+        return said
+    content = said.content
     terms = LIBRARY.compiled(offer.output_schema, key=key(contract, "output"))
     if type(content) is str:
         meant = read(content)
         if meant is not None and terms.accepts(meant):
-            return msgspec.json.encode({**said, "result": meant})
+            return msgspec.structs.replace(said, result=meant)
         if terms.accepts({"output": content}):
-            return body
+            return said
         if type(meant) is dict and not terms.accepts(content):
             content = meant
     if terms.accepts(content):
-        return body
+        return said
     found = misfits(terms, content, hidden=is_private(offer, contract))
     message = f"the result does not fit the output schema that was promised: {_first(found)}"
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
 
 
-def unwrapped(body: bytes) -> bytes:
+def unwrapped(said: Result) -> Result:
     """A result whose agent had to put a value into an object, as it was before: `value_in` says in which field, or,
     empty, that there is none."""
-    if b'"value_in"' not in body:
-        return body
-    said = msgspec.json.decode(body)
-    name, content = said.get("value_in"), said.get("result")
-    if type(name) is not str or type(content) is not dict or "envelope" in said:  # sealed, it is theirs to read
-        return body
-    return msgspec.json.encode({**said, "result": content.get(name)})
+    name, content = said.value_in, said.result
+    if type(name) is not str or type(content) is not dict or said.envelope is not None:  # sealed, it is theirs to read
+        return said
+    return msgspec.structs.replace(said, result=content.get(name))
 
 
 def read(words: str) -> Any:

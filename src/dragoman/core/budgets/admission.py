@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from dragoman.core.commands import LogEntry
 from dragoman.core.ids import QuestionId
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Question, Status, Task, Waiting
 from dragoman.core.work import Work
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.tasks import LogEntry, LogLines
 
 APPROVE, REFUSE = "approve", "refuse"
 APPROVAL = "approval"
@@ -64,8 +63,7 @@ def mark(work: Work, task: Task) -> Task:
         message=f"risk {risk:g}: " + ("a person must approve it first" if high else "it goes on, but is marked"),
         context={"risk": risk, "low": work.policy.risk_low, "high": work.policy.risk_high},
     )
-    body = msgspec.json.encode({"lines": [line]})
-    return work.record(task, EventKind.LOG, body=msgspec.Raw(body))
+    return work.record(task, EventKind.LOG, LogLines(lines=(line,)))
 
 
 def hold(work: Work, task: Task) -> Task:
@@ -85,8 +83,8 @@ def hold(work: Work, task: Task) -> Task:
         personal=task.personal,
     )
     work.put(question)
-    said = {"question_id": question.id, "question": words, "options": question.options}
-    task = work.record(task, EventKind.ASKED, body=msgspec.Raw(msgspec.json.encode(said)))
+    said = messages.Question(question_id=question.id, question=words, options=question.options)
+    task = work.record(task, EventKind.ASKED, said)
     task = move(
         task,
         Status.WAITING,

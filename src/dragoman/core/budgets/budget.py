@@ -307,17 +307,14 @@ def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused |
     return None
 
 
-def spend(work: Work, agent: AgentId | None, body: bytes) -> bool:
+def spend(work: Work, agent: AgentId | None, usage: Mapping[str, Any]) -> bool:
     """Count what a result says was used. True if it was anything."""
-    if agent is None or b'"usage"' not in body:
-        return False
-    said = msgspec.json.decode(body)
-    usage = said.get("usage") if isinstance(said, dict) else None
-    if not isinstance(usage, dict):
+    if agent is None:
         return False
     spent = False
     for kind in USED_UP:
-        amount = _amount(usage.get(KINDS[kind][1]))
+        name = KINDS[kind][1]
+        amount = None if name is None else _amount(usage.get(name))
         if amount:
             grown = book(work, agent, kind, settled=amount)
             book(work, HUB, kind, settled=grown)

@@ -14,8 +14,6 @@ again; a person who retries it lets it begin with nothing used. What was used is
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from dragoman.core.budgets import budget
@@ -23,15 +21,6 @@ from dragoman.core.ids import HUB
 from dragoman.core.model.tasks import Spent, Task
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
-
-
-def usage_in(body: bytes) -> dict[str, Any]:
-    """What a report says was used, in its own words."""
-    if b'"usage"' not in body:
-        return {}
-    said = msgspec.json.decode(body)
-    usage = said.get("usage") if isinstance(said, dict) else None
-    return usage if isinstance(usage, dict) else {}
 
 
 def noted(task: Task, amounts: budget.Amounts) -> Task:

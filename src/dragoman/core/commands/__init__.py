@@ -49,7 +49,6 @@ from dragoman.core.commands.tasks import (
     Cancel,
     Claim,
     Finish,
-    LogEntry,
     Pause,
     ReportFault,
     ReportProgress,

@@ -15,6 +15,7 @@ from dragoman.core.lookups import (
 from dragoman.core.model.deliveries import Letter
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
+from dragoman.messages.tasks import Handoff
 
 
 class Tell(Command, frozen=True, gc=False, kw_only=True):
@@ -120,7 +121,7 @@ class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
     type: str = "task"
     called: str | None = None
     trace_id: str | None = None
-    known: dict[str, Any] = {}
+    known: Handoff = Handoff()
     fault: Fault | None = None
     priority: Priority = Priority.NORMAL
 

@@ -18,12 +18,13 @@ from dragoman.core.model.backoff import Backoff
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Failure, LogEntry, Progress, Request, Result
 
 
 class Submit(Command, frozen=True, gc=False, kw_only=True):
     """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
 
-    `body` is the first event, in the hub's form: `{"input": …, "hints": …}`. `digest` identifies the content.
+    `content` is the first event. `digest` identifies what was asked.
     `idle_seconds`/`total_seconds` raise the limits (chiffon-D6).
     """
 
@@ -31,7 +32,7 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     request_id: str
     digest: str
     type: str
-    body: bytes
+    content: Request
     task_id: TaskId | None = None
     raw: bytes | None = None
     protocol_version: str | None = None
@@ -136,7 +137,7 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     request_id: str | None = None
     """Which request it answers, where the agent's protocol says so."""
     digest: str = ""
-    body: bytes = b"{}"
+    content: Progress = Progress()
     raw: bytes | None = None
     percent: int | None = None
     step: str | None = None
@@ -146,15 +147,6 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     paused: bool = False
     ask: Ask | None = None
     files: tuple[FileRef, ...] = ()
-
-
-class LogEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A line that an agent wrote beside its work."""
-
-    at: Instant
-    level: str
-    message: str
-    context: dict[str, Any] = {}
 
 
 class WriteLog(AboutTask, frozen=True, gc=False, kw_only=True):
@@ -172,15 +164,14 @@ class Claim(AboutTask, frozen=True, gc=False, kw_only=True):
 class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner is done: `fault` None means success. Outcome: the task.
 
-    `body` is the result in the hub's form: `{"result": …, "output": …}`. The same result again is accepted and
-    ignored; another one is refused.
+    The same result again is accepted and ignored; another one is refused.
     """
 
     action: ClassVar = "task.finish"
     digest: str
     message_id: str | None = None
     request_id: str | None = None
-    body: bytes = b"{}"
+    content: Result = Result()
     raw: bytes | None = None
     output: str = ""
     span: Span | None = None
@@ -200,7 +191,7 @@ class ReportFault(Command, frozen=True, gc=False, kw_only=True):
     request_id: str | None = None
     message_id: str | None = None
     digest: str = ""
-    body: bytes = b"{}"
+    content: Failure = Failure()
     raw: bytes | None = None
 
     def wants(self) -> tuple[Lookup[Any], ...]:

@@ -41,6 +41,7 @@ from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.rules import Rules
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import DeadLettered
 
 # -- what will not arrive ----------------------------------------------------------------------------------------------
 
@@ -126,8 +127,8 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
     )
     if not delivery.alone:
         task = work.known_task(delivery.task)
-        body = msgspec.json.encode({"fault": reason, "letter": delivery.id, "cargo": delivery.kind})
-        task = work.record(task, EventKind.DEAD_LETTERED, agent=delivery.receiver, body=msgspec.Raw(body))
+        said = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
+        task = work.record(task, EventKind.DEAD_LETTERED, said, agent=delivery.receiver)
         if delivery.kind is MessageKind.YOURS and task.owner == delivery.receiver and unbegun(task, delivery):
             task = msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace))
         work.put(task)

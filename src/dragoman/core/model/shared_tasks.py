@@ -13,6 +13,7 @@ from dragoman.core.ids import rfc3339
 from dragoman.core.model.state import Entity, Registry
 from dragoman.core.model.tasks import Priority, Status, Task
 from dragoman.core.protocol_capabilities import CONVERSES
+from dragoman.messages.tasks import Request
 
 SHOWN = {
     Status.QUEUED: "pending",
@@ -74,14 +75,11 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
     return patch
 
 
-def given_metadata(source: Any) -> dict[str, Any]:
+def given_metadata(source: Request) -> dict[str, Any]:
     """The metadata of a task as its order says: its caller's, and that of whoever handed it over."""
-    found: dict[str, Any] = {}
-    for name in ("context", "handover"):
-        said = source.get(name) if isinstance(source, dict) else None
-        metadata = said.get("metadata") if isinstance(said, dict) else None
-        found |= metadata if isinstance(metadata, dict) else {}
-    return found
+    asked = {} if source.context is None else source.context.metadata
+    handed = {} if source.handover is None else source.handover.metadata or {}
+    return asked | handed
 
 
 def in_full(entity: Entity) -> Entity:

@@ -19,6 +19,7 @@ from dragoman.core.model.backoff import Backoff
 from dragoman.core.model.deliveries import Escalation, Letter
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import READERS, Content
 
 ROUNDS = UUID("6f1d2c80-5d0a-5c0b-9d53-64726167aaaa")
 """Namespace of the request ids that the hub makes itself."""
@@ -304,8 +305,8 @@ class EventKind(enum.StrEnum):
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Something that happened to a task.
 
-    `body` is in the hub's form (JSON text); `raw` is what the wire said, word for word, in `protocol`, where a
-    message caused it. Stores keep both encrypted where they are `personal`.
+    `body` is the JSON of its content (`messages.tasks`); `raw` is what the wire said, word for word, in `protocol`,
+    where a message caused it. Stores keep both encrypted where they are `personal`.
     """
 
     task: TaskId
@@ -317,6 +318,11 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     protocol: str | None = None
     raw: bytes | None = None
     personal: bool = False
+
+    @property
+    def content(self) -> Content:
+        """What it says. Read anew each time: of most events nobody looks at more than the kind."""
+        return READERS[self.kind](self.body)
 
 
 class QuestionStatus(enum.StrEnum):

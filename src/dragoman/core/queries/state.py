@@ -33,6 +33,7 @@ from dragoman.core.protocol_capabilities import CONVERSES
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.history import STORY, in_short
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import Request, read_request, read_result
 
 SHOWN = 500
 """Tasks in the whole picture: unfinished ones first, then the newest."""
@@ -46,7 +47,7 @@ PATIENCE = 30.0
 
 Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]
 """Why a task failed, and who said so; None is the hub itself."""
-Recount = Callable[[dict[str, Any], list[dict[str, Any]]], list[dict[str, Any]]]
+Recount = Callable[[Request, list[dict[str, Any]]], list[dict[str, Any]]]
 """The history of a task, by its order and what happened to it since (`core.tasks.history`)."""
 
 
@@ -127,15 +128,15 @@ class StateView:
         bytes."""
         if not self._has_part(task, reader):
             return task_entity(task)
-        source = _said(await self._body(task, task.source, most))
+        source = read_request(await self._body(task, task.source, most))
         entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
         if story and not task.personal:
             events = await self._store.events(task.id, after=max(0, task.seq - STORY), limit=STORY)
             entity.value["context"]["history"] = self._recount(source, in_short(events))
         if task.status is Status.COMPLETED and task.outcome is not None:
-            ended = _said(await self._body(task, task.outcome, most))
-            if ended:
-                entity.value["result"] = ended.get("result", ended.get("output"))
+            ended = await self._body(task, task.outcome, most)
+            if ended != b"{}":
+                entity.value["result"] = read_result(ended).content
         if task.fault is not None and task.status is not Status.COMPLETED:
             entity.value["error"] = self._explain(task, task.fault, await self._reporter(task))
         return entity
@@ -282,7 +283,7 @@ class StateView:
         return msgspec.structs.replace(change, name=called, changes=patch)
 
 
-def untold(source: dict[str, Any], story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def untold(source: Request, story: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Where nobody has words for what happened to a task."""
     return []
 
@@ -290,8 +291,3 @@ def untold(source: dict[str, Any], story: list[dict[str, Any]]) -> list[dict[str
 def plainly(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
     """Why a task failed, where nobody has other words for it."""
     return {"message": fault.message, "kind": fault.kind.value, "task_id": shared_name(task)}
-
-
-def _said(body: bytes) -> dict[str, Any]:
-    said = msgspec.json.decode(body)
-    return said if isinstance(said, dict) else {}

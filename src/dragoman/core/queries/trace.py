@@ -24,6 +24,7 @@ import msgspec
 from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
 from dragoman.core.model.tasks import Event, EventKind, Status, Task, Waiting
 from dragoman.core.queries.tasks import PERSONAL, is_hidden, log_line, moment
+from dragoman.messages.tasks import read_question
 
 HUB, PERSON = "hub", "person"
 NOT_AGENTS = frozenset({HUB, PERSON, ADMIN})
@@ -92,13 +93,6 @@ class TraceOut(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-class _Asked(msgspec.Struct):
-    asked_of: str | None = None
-
-
-_asked = msgspec.json.Decoder(_Asked).decode
-
-
 def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cause: TaskId | None = None) -> TraceTask:
     """`events` are those from the first on; what is not among them is counted."""
     return TraceTask(
@@ -133,7 +127,7 @@ def _step(task: Task, event: Event, protocol_of: ProtocolOf) -> Step:
     elif event.kind in OF_THE_AGENT:
         source = agent
     elif event.kind is EventKind.ASKED:
-        source, target = agent, _asked(event.body).asked_of or PERSON
+        source, target = agent, read_question(event.body).asked_of or PERSON
     elif event.kind in ENDS:
         source, target = agent, caller
     elif event.kind in OF_A_PERSON:

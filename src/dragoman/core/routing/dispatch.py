@@ -7,8 +7,6 @@ unit of work that made them possible, so the work order leaves with that very co
 
 from __future__ import annotations
 
-import msgspec
-
 from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.budgets import admission
 from dragoman.core.budgets.admission import hold, must_be_approved
@@ -35,6 +33,7 @@ from dragoman.core.routing.routes import (
 from dragoman.core.routing.subtask_owner import inherit
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.tasks import Assigned
 
 
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
@@ -104,11 +103,10 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
     if attempt == 1 and task.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.total_limit))
     level = agent.sandbox
-    walls = b"" if level is None else b',"sandbox":%b' % msgspec.json.encode(level)
-    body = b'{"agent":%b,"attempt":%d%b}' % (msgspec.json.encode(agent.id), attempt, walls)
+    said = Assigned(agent=agent.id, attempt=attempt, sandbox=level)
     delivery_id = DeliveryId(work.mint())
     task = move(
-        work.record(task, EventKind.ASSIGNED, agent=agent.id, body=msgspec.Raw(body)),
+        work.record(task, EventKind.ASSIGNED, said, agent=agent.id),
         Status.ASSIGNED,
         work.now,
         queue=None,

@@ -12,6 +12,7 @@ from dragoman.core.routing.dispatch import place
 from dragoman.core.tasks import questions
 from dragoman.core.tasks.outcome import end
 from dragoman.core.work import Work
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 
 
@@ -26,8 +27,7 @@ def answer(work: Work, command: Answer) -> Question:
     question = questions.answer(work, command)
     if task.final:
         return question
-    said = msgspec.json.encode({"question_id": question.id, "answer": command.answer})
-    task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(said))
+    task = work.record(task, EventKind.ANSWERED, messages.Answer(question_id=question.id, answer=command.answer))
     if command.answer == APPROVE:
         place(work, msgspec.structs.replace(task, approved=True, deadline=task.due(work.now)))
     else:

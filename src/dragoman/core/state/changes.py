@@ -44,6 +44,7 @@ from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
 from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.tasks import read_request
 
 LARGEST = 64 * 1024
 """Bytes of one shared value: what is shared is a state of affairs, not a place for files."""
@@ -428,4 +429,4 @@ def metadata_of(work: Work, task: Task) -> dict[str, Any]:
     """What is written into a task's context: since it came, or as it came."""
     if task.metadata is not None:
         return task.metadata
-    return given_metadata(msgspec.json.decode(work.event(task.id, task.source).body))
+    return given_metadata(read_request(work.event(task.id, task.source).body))

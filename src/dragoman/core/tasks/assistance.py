@@ -45,6 +45,7 @@ from dragoman.core.tasks.questions import close, go_on, held_or, order_of, quest
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.tasks import Request, read_result
 
 ANYTHING = "help"
 
@@ -178,7 +179,7 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         request_id=order_of(question),
         digest=question.id,
         type=can[0] if can and helper.can_do(can[0]) else topic if helper.can_do(topic) else ANYTHING,
-        body=msgspec.json.encode({"input": {"content": question.question, "help": asked}}),
+        content=Request(input={"content": question.question, "help": asked}),
         name=f"help {question.agent}",
         description=question.question,
         pinned=helper.id,
@@ -290,8 +291,7 @@ def helped(work: Work, task: Task) -> None:
     if task.status is not Status.COMPLETED:
         unhelped(work, question, task.fault.message if task.fault is not None else f"the task is {task.status.value}")
         return
-    said: dict[str, Any] = msgspec.json.decode(work.event(task.id, task.outcome or task.seq).body)
-    answer = said.get("result", said.get("output"))
+    answer = read_result(work.event(task.id, task.outcome or task.seq).body).content
     match verdict_of(answer):
         case HelpVerdict.ESCALATED:
             escalated(work, question, letter_about(question, answer), answer)

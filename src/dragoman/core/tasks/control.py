@@ -21,6 +21,7 @@ from dragoman.core.tasks.questions import call_back, resume_with, stood_still_fo
 from dragoman.core.tasks.retry import begin_anew, drop_work_letters
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import AttemptFailed, Progress
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
@@ -63,7 +64,7 @@ def pause(work: Work, command: Pause) -> Task:
     if not at_work:
         task = msgspec.structs.replace(task, owner=None)
     task = move(
-        work.record(task, EventKind.PAUSED, body=msgspec.Raw(b'{"status":"paused"}')),
+        work.record(task, EventKind.PAUSED, Progress(status="paused")),
         Status.WAITING,
         work.now,
         waiting=Waiting.HELD,
@@ -157,8 +158,8 @@ def taken_from_agent(work: Work, task: Task) -> Task:
         task = budget.release(work, task)
         make_room(work)
     fault = Fault(kind=Kind.CANCELLED, message="a person began the task anew")
-    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts})
-    task = work.record(task, EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body))
+    said = AttemptFailed(fault=fault, attempt=task.attempts)
+    task = work.record(task, EventKind.ATTEMPT_FAILED, said, agent=owner)
     call_back(work, task, owner, waited_for)
     return msgspec.structs.replace(
         task, question=None, waiting=None, delivery=None, lost_at=None, answered=False, asks=0, prefers=None

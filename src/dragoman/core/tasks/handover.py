@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.capacity import needs_in
@@ -56,10 +57,11 @@ from dragoman.core.tasks.assistance import answered_before, asked_before, passed
 from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
 from dragoman.core.tasks.history import STORY, in_short
 from dragoman.core.tasks.outcome import call_off, end, failed
-from dragoman.core.tasks.questions import lasting, question_id
+from dragoman.core.tasks.questions import question_id
 from dragoman.core.tasks.submit import newborn
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.tasks import Handoff, Request, Result, read_handoff, read_request
 
 PERSON = AgentId("person")
 """Who has a task that a person took over, in the words for agents."""
@@ -78,21 +80,15 @@ def hand_over(work: Work, command: HandOver) -> Question:
     check(work, task, command)
     if command.fault is not None and command.fault.kind in work.rules.breaking:
         failed(work, command.principal)
-    asked = {
-        "from": command.principal,
-        "to": command.to,
-        "reason": command.reason.value,
-        "deadline": rfc3339(command.deadline),
-        **({"fault": command.fault} if command.fault is not None else {}),
-        **command.known,
-    }
-    task = work.record(
-        task,
-        EventKind.HANDOVER_ASKED,
-        agent=command.principal,
-        body=msgspec.Raw(msgspec.json.encode(asked)),
-        protocol=command.protocol,
+    asked = msgspec.structs.replace(
+        command.known,
+        source=command.principal,
+        to=command.to,
+        reason=command.reason.value,
+        deadline=rfc3339(command.deadline),
+        fault=command.fault,
     )
+    task = work.record(task, EventKind.HANDOVER_ASKED, asked, agent=command.principal, protocol=command.protocol)
     withdraw(work, task, command.principal)  # who hands it over has received it
     task = work.sign_of_life(task, asked=True, delivery=None)
     work.put(task)
@@ -142,7 +138,7 @@ def check(work: Work, task: Task, command: HandOver) -> None:
             message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
             raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
         check_border(work, task, other)
-    asked, before = command.known.get("constraints") or {}, budget.needs(task.constraints)
+    asked, before = command.known.constraints or {}, budget.needs(task.constraints)
     budget.check_task(work, budget.needs(tightened(task.constraints, asked)), before)
     if task.asked and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
@@ -159,18 +155,17 @@ def take_down(work: Work, command: HandOver) -> Task:
         request_id=f"handover:{command.letter.message_id}",
         digest=command.letter.digest,
         type=command.type,
-        body=b"{}",
+        content=Request(),
         task_id=command.task_id,
         required_capabilities=command.required_capabilities,
         priority=command.priority,
         trace_id=command.trace_id,
         called=command.called,
-        constraints=command.known.get("constraints") or {},
+        constraints=command.known.constraints or {},
     )
     budget.check_task(work, budget.needs(told.constraints))
     needs_in(told.constraints)  # refused where they are no numbers
-    body = msgspec.json.encode({"input": command.known.get("metadata") or {}})
-    task = work.record(newborn(work, told, route), EventKind.SUBMITTED, body=msgspec.Raw(body))
+    task = work.record(newborn(work, told, route), EventKind.SUBMITTED, Request(input=command.known.metadata or {}))
     link = reach(work, command.principal)
     task = move(
         task, Status.ASSIGNED, work.now, owner=command.principal, attempts=1, last_sign_at=work.now,
@@ -222,8 +217,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
 
 def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
     """What a task may use when it has changed hands."""
-    asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
-    constraints = tightened(task.constraints, asked.get("constraints") or {})
+    asked = read_handoff(work.event(task.id, question.details["asked"]).body)
+    constraints = tightened(task.constraints, asked.constraints or {})
     return budget.needed(work, msgspec.structs.replace(task, constraints=constraints))
 
 
@@ -309,27 +304,29 @@ def taken(
 
 def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    asked = msgspec.json.decode(work.event(task.id, question.details["asked"]).body)
-    before: dict[str, Any] = source.get("handover", {})
-    limits: dict[str, Any] = asked.get("constraints") or {}
-    metadata = {**before.get("metadata", {}), **asked.get("metadata", {})}
-    handover = {
-        **before,
-        **asked,
-        "to": to,
-        "metadata": metadata,
-        "history": [*before.get("history", ()), *asked.get("history", ())],
-        "story": in_short(reversed(work.find(Story(task.id, STORY)))),
-    }
-    if parts := parts_of(work, task, question.agent):
-        handover["parts"] = named(parts)
-    body = {"input": source.get("input", {}), **lasting(source), "handover": handover}
+    source = read_request(work.event(task.id, task.source).body)
+    asked = read_handoff(work.event(task.id, question.details["asked"]).body)
+    before = source.handover or Handoff()
+    limits = asked.constraints or {}
+    parts = parts_of(work, task, question.agent)
+    handover = msgspec.structs.replace(
+        asked,
+        to=to,
+        fault=asked.fault or before.fault,
+        metadata={**(before.metadata or {}), **(asked.metadata or {})},
+        history=[*(before.history or ()), *(asked.history or ())],
+        dependencies=before.dependencies if asked.dependencies is None else asked.dependencies,
+        constraints=before.constraints if asked.constraints is None else asked.constraints,
+        error=asked.error or before.error,
+        recovery_attempts=before.recovery_attempts if asked.recovery_attempts is UNSET else asked.recovery_attempts,
+        story=in_short(reversed(work.find(Story(task.id, STORY)))),
+        parts=named(parts) if parts else before.parts,
+    )
     withdraw(work, task, question.agent)
     for other in work.find(OpenQuestions(task.id)):
         if other.id != question.id:
             call_off(work, other)
-    task = work.record(task, EventKind.HANDED_OVER, agent=to, body=msgspec.Raw(msgspec.json.encode(body)))
+    task = work.record(task, EventKind.HANDED_OVER, source.next_round(handover=handover), agent=to)
     due = task.due(work.now)
     deadline = sooner(due, limits.get("deadline"))
     return msgspec.structs.replace(
@@ -344,7 +341,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         deadline=deadline,
         last_sign_at=work.now,
         firm=task.firm or deadline < due,
-        metadata=None if task.metadata is None else task.metadata | metadata,
+        metadata=None if task.metadata is None else task.metadata | (handover.metadata or {}),
     )
 
 
@@ -440,8 +437,7 @@ def question_closed(work: Work, question: Question) -> None:
 def done_by_a_person(work: Work, task: Task, job: Question) -> None:
     """A person said how the task that they took over ended."""
     if job.status is QuestionStatus.ANSWERED:
-        body = msgspec.json.encode({"result": job.answer})
-        end(work, task, Status.COMPLETED, agent=ADMIN, body=body)
+        end(work, task, Status.COMPLETED, agent=ADMIN, content=Result(result=job.answer))
     else:
         fault = Fault(kind=Kind.TIMEOUT, message="no person took it on in its time", retryable=True)
         end(work, task, Status.FAILED, fault=fault)

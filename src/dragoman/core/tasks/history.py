@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.tasks import Event, EventKind
+from dragoman.messages.tasks import Handoff, read_request
 
 STORY = 200
 """So many of the last events of a task are told."""
@@ -29,8 +30,8 @@ def in_short(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 def _details(event: Event) -> Any:
     if event.kind is EventKind.HANDED_OVER:  # it has the whole story until then, which the others tell
-        handover = msgspec.json.decode(event.body)["handover"]
-        return {name: handover.get(name) for name in ("from", "to", "reason")}
+        handoff = read_request(event.body).handover or Handoff()
+        return {"from": handoff.source, "to": handoff.to, "reason": handoff.reason}
     if len(memoryview(event.body)) > LONGEST:
         return {}
     said = msgspec.json.decode(event.body)

@@ -45,6 +45,7 @@ from dragoman.core.tasks.questions import (
 )
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.tasks import AttemptFailed, DeadLettered, Failure, Result
 
 
 def finish(work: Work, command: Finish) -> Task:
@@ -68,7 +69,7 @@ def finish(work: Work, command: Finish) -> Task:
         return task
     task = take_output(work, task, RESULT, command.output, command.span)
     check_complete(work, task)
-    result = command.body if command.fault is not None else kept(work, task, command.body)
+    result = command.content if command.fault is not None else kept(work, task, command.content)
     if isinstance(result, Fault):
         return break_contract(work, task, command.principal, result)
     result = unwrapped(result)
@@ -82,7 +83,7 @@ def finish(work: Work, command: Finish) -> Task:
         kind=MessageKind.RESULT,
         result_digest=command.digest,
         agent=command.principal,
-        body=result,
+        content=result,
         protocol=command.protocol,
         raw=command.raw,
     )
@@ -111,16 +112,16 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if command.protocol is not None:
         command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
     probe = task.origin.principal == HUB
-    said = usage.usage_in(command.body)
+    said = command.content.usage or {}
     over = None
-    if not probe and budget.spend(work, command.principal, command.body):
+    if not probe and budget.spend(work, command.principal, said):
         refuse_hopeless(work)
         task = usage.noted(work.known_task(task.id), budget.used(said))
         over = usage.excess(work, task)
     if over is not None and command.fault.kind in work.rules.retried:
         task = give_up(work, task, over)  # it may not begin again
     elif probe:  # even an error is an answer, and an answer is all a health check asks for
-        task = end(work, task, Status.COMPLETED, agent=command.principal, body=command.body)
+        task = end(work, task, Status.COMPLETED, agent=command.principal, content=command.content)
     elif command.fault.kind in work.rules.retried:
         task = fail_attempt(work, task, command.fault)
     else:
@@ -130,7 +131,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
             Status.CANCELLED if command.fault.kind is Kind.CANCELLED else Status.FAILED,
             fault=command.fault,
             agent=command.principal,
-            body=msgspec.json.encode({"fault": command.fault, **({"usage": said} if said else {})}),
+            content=Failure(fault=command.fault, usage=said or None),
             protocol=command.protocol,
             raw=command.raw,
             booked=True,
@@ -213,9 +214,9 @@ def fail_attempt(
         return end(work, task, Status.FAILED, fault=fault)
     if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.deadline:
         return give_up(work, task, fault)
-    body = msgspec.json.encode({"fault": fault, "attempt": task.attempts, "retry_at": rfc3339(retry_at)})
+    said = AttemptFailed(fault=fault, attempt=task.attempts, retry_at=rfc3339(retry_at))
     task = move(
-        work.record(forget_output(task), EventKind.ATTEMPT_FAILED, agent=owner, body=msgspec.Raw(body)),
+        work.record(forget_output(task), EventKind.ATTEMPT_FAILED, said, agent=owner),
         Status.WAITING if paused else Status.QUEUED,
         work.now,
         queue=None,
@@ -312,8 +313,8 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         reason=hushed(task, fault) or fault,
     )
     work.put(letter)
-    body = msgspec.json.encode({"fault": fault, "letter": letter.id, "cargo": letter.kind})
-    task = work.record(task, EventKind.DEAD_LETTERED, body=msgspec.Raw(body))
+    said = DeadLettered(fault=fault, dead_letter=letter.id, message_kind=letter.kind)
+    task = work.record(task, EventKind.DEAD_LETTERED, said)
     work.put(task)
     return task
 
@@ -337,22 +338,22 @@ def end(
     kind: MessageKind | None = None,
     result_digest: str | None = None,
     agent: AgentId | None = None,
-    body: bytes | None = None,
+    content: Result | None = None,
     protocol: str | None = None,
     raw: bytes | None = None,
     settles: bool = True,
     booked: bool = False,
 ) -> Task:
     """A task is over: write it down, tell whoever asked, and let go of everything that hung on it. `settles`: also of
-    what depends on it. `booked`: the `usage` in the body was counted before."""
+    what depends on it. `booked`: its `usage` was counted before."""
     if task.owner is not None:
         withdraw(work, task, task.owner)
-    if body is None:
-        body = msgspec.json.encode({"fault": fault})
+    if content is None:
+        content = Failure(fault=fault)
     freed = task.reserved is not None
-    spent = not booked and budget.spend(work, agent or task.owner, body)
+    spent = not booked and budget.spend(work, agent or task.owner, content.usage or {})
     task = budget.release(work, task)
-    task = work.record(task, STORY[status], agent=agent, body=msgspec.Raw(body), protocol=protocol, raw=raw)
+    task = work.record(task, STORY[status], content, agent=agent, protocol=protocol, raw=raw)
     task = move(
         task, status, work.now, fault=hushed(task, fault), result_digest=result_digest, outcome=task.seq, output=(),
         question=None, progress=100 if status is Status.COMPLETED else task.progress, expires_at=None,

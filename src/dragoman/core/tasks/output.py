@@ -15,6 +15,7 @@ from dragoman.core.model.tasks import Ahead, Event, EventKind, OutputCursor, Tas
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import read_progress
 
 UNNAMED = "personal"
 RESULT = "result"
@@ -23,10 +24,6 @@ MOST_AHEAD = 1024
 """Pieces of one stream that may wait for the one before them."""
 PIECE = "piece:"
 """How those of a task's `recent` begin that name a message with a piece of output."""
-
-
-class _Text(msgspec.Struct, frozen=True):
-    output: str = ""
 
 
 def field_of(stream: str) -> str:
@@ -99,8 +96,8 @@ def hold_piece(
     task = work.record(
         task,
         EventKind.HELD_PIECE,
+        command.content,
         agent=command.principal,
-        body=msgspec.Raw(command.body),
         protocol=command.protocol,
         raw=command.raw,
     )
@@ -123,7 +120,7 @@ def next_piece(work: Work, task: Task, stream: str) -> tuple[Task, Ahead, Event]
 
 def text_in(event: Event) -> str:
     """The output that an event brings."""
-    return msgspec.json.decode(event.body, type=_Text).output
+    return read_progress(event.body).output or ""
 
 
 def forget_output(task: Task) -> Task:

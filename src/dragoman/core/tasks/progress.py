@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from dragoman.core.budgets.budget import used
-from dragoman.core.budgets.usage import excess, noted, usage_in
+from dragoman.core.budgets.usage import excess, noted
 from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
@@ -22,6 +20,7 @@ from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.tasks.spending import stop
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.tasks import LogLines, read_progress, read_result
 
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
@@ -45,8 +44,8 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     task = work.record(
         task,
         EventKind.PAUSED if command.paused else EventKind.PROGRESS,
+        command.content,
         agent=command.principal,
-        body=msgspec.Raw(command.body),
         protocol=command.protocol,
         raw=command.raw,
     )
@@ -62,7 +61,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         task = paused(work, task, command.ask)
     else:
         task = runs(work, task)
-    usage = usage_in(command.body)
+    usage = command.content.usage or {}
     task = noted(task, used(usage))
     work.put(task)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, said)
@@ -90,14 +89,18 @@ def gap_closed(work: Work, task: Task, command: ReportProgress) -> Task:
         return task
     task, piece, event = found
     work.put(task)
-    said: dict[str, Any] = {
-        "message_id": None, "digest": "", "body": bytes(event.body), "raw": event.raw, "output": text_in(event),
-        "span": Span(piece.start, piece.end, piece.total),
-    }  # fmt: skip
+    span = Span(piece.start, piece.end, piece.total)
     if piece.ends is None:
-        return report_progress(work, msgspec.structs.replace(command, paused=False, ask=None, files=(), **said))
-    end = {**said, "digest": piece.ends, "fault": piece.fault}
-    return finish(work, Finish(principal=command.principal, protocol=command.protocol, task_id=command.task_id, **end))
+        held = msgspec.structs.replace(
+            command, paused=False, ask=None, files=(), message_id=None, digest="", content=read_progress(event.body),
+            raw=event.raw, output=text_in(event), span=span,
+        )  # fmt: skip
+        return report_progress(work, held)
+    end = Finish(
+        principal=command.principal, protocol=command.protocol, task_id=command.task_id, digest=piece.ends,
+        content=read_result(event.body), raw=event.raw, output=text_in(event), span=span, fault=piece.fault,
+    )  # fmt: skip
+    return finish(work, end)
 
 
 def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
@@ -142,7 +145,6 @@ def write_log(work: Work, command: WriteLog) -> Task:
     task = owned(work, command.task_id, command.principal)
     if task.final:
         return task
-    body = msgspec.json.encode({"lines": command.lines})
-    task = work.record(task, EventKind.LOG, agent=command.principal, body=msgspec.Raw(body))
+    task = work.record(task, EventKind.LOG, LogLines(lines=command.lines), agent=command.principal)
     work.put(work.sign_of_life(task))
     return task

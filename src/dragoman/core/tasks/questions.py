@@ -43,6 +43,7 @@ from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, Questio
 from dragoman.core.protocol_capabilities import ANSWERS_ALWAYS
 from dragoman.core.routing.dispatch import place
 from dragoman.core.work import Work
+from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 
 ASKED = frozenset({QuestionStatus.OPEN, QuestionStatus.WITH_AGENT})
@@ -91,12 +92,14 @@ def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, a
 def told_of(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
     """The task with an event that says what is asked, and of whom if that is no person (not yet put). `after`: another
     agent was asked first, and said this when it passed the question on."""
-    said: dict[str, Any] = {"question_id": question.id, "question": question.question, "options": question.options}
-    if question.asked_of is not None:
-        said["asked_of"] = question.asked_of
-    if after is not None:
-        said["escalated"] = after
-    task = work.record(task, EventKind.ASKED, agent=question.agent, body=msgspec.Raw(msgspec.json.encode(said)))
+    said = messages.Question(
+        question_id=question.id,
+        question=question.question,
+        options=question.options,
+        asked_of=question.asked_of,
+        escalated=None if after is None else msgspec.to_builtins(after),
+    )
+    task = work.record(task, EventKind.ASKED, said, agent=question.agent)
     return msgspec.structs.replace(task, asked=True)
 
 
@@ -271,8 +274,8 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         return
     if task.final or task.owner != question.agent or task.status not in HELD:
         return
-    said = {"question_id": question.id, "answer": question.answer}
-    task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(said)))
+    said = messages.Answer(question_id=question.id, answer=question.answer)
+    task = work.record(task, EventKind.ANSWERED, said)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     if task.question == question.id and task.waiting is Waiting.HELD:
         task = msgspec.structs.replace(task, question=None)
@@ -320,15 +323,6 @@ def leave_unanswered(work: Work, waited_for: Sequence[QuestionId]) -> None:
             offer_answer(work, question)
 
 
-LASTING = ("hints", "attachments", "context", "handover", "beyond", "extra", "envelope")
-
-
-def lasting(source: dict[str, Any]) -> dict[str, Any]:
-    """What of an order holds for its later rounds, too: what it may take, the files that came with it, what is known
-    around it, what its protocol says beyond the hub's form, and what a ciphertext is bound to."""
-    return {name: source[name] for name in LASTING if source.get(name)}
-
-
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:
     """Send the task back to work, with an answer. Who asked may be gone by then, so whoever gets it is told what was
     asked, too."""
@@ -336,14 +330,13 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     task = unasked(work, task)
     if task.owner is not None:
         withdraw(work, task, task.owner)  # an order that nobody acknowledged is of the round that is over
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    body: dict[str, Any] = {"input": source.get("input", {}), "answer": answer, **lasting(source)}
-    body["asked_by"] = task.owner if asked is None else asked.agent
-    if asked is not None:
-        body["question"] = asked.question
-    if expired:
-        body["expired"] = True
-    task = work.record(task, EventKind.ANSWERED, body=msgspec.Raw(msgspec.json.encode(body)))
+    said = messages.read_request(work.event(task.id, task.source).body).next_round(
+        answer=answer,
+        asked_by=task.owner if asked is None else asked.agent,
+        question=None if asked is None else asked.question,
+        expired=expired or None,
+    )
+    task = work.record(task, EventKind.ANSWERED, said)
     task = move(
         task,
         Status.QUEUED,

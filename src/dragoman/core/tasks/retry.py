@@ -11,8 +11,8 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.tasks.dependencies import begin_or_wait
-from dragoman.core.tasks.questions import lasting
 from dragoman.core.work import Work
+from dragoman.messages.tasks import read_request
 
 
 def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
@@ -30,10 +30,9 @@ def redo(work: Work, task: Task) -> Task:
 
 
 def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
-    source = msgspec.json.decode(work.event(task.id, task.source).body)
-    given = source.get("input", {}) if edited is None else msgspec.json.decode(edited)
-    body = msgspec.json.encode({"input": given, **lasting(source)})
-    return work.record(task, EventKind.RETRIED, body=msgspec.Raw(body))
+    source = read_request(work.event(task.id, task.source).body)
+    given = source.given if edited is None else msgspec.json.decode(edited)
+    return work.record(task, EventKind.RETRIED, source.next_round(input=given))
 
 
 def drop_work_letters(work: Work, task: Task) -> None:

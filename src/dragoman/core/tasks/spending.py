@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.usage import excess, noted
 from dragoman.core.ids import AgentId, Instant
@@ -15,14 +13,14 @@ from dragoman.core.tasks.outcome import end, end_children
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault
+from dragoman.messages.tasks import Failure
 
 
 def stop(work: Work, task: Task, fault: Fault, usage: dict[str, Any]) -> Task:
     """End a task that used too much, and tell its agent to stop. `usage` is what goes on the books with its end."""
     owner, held = task.owner, task.status in HELD
     waited_for = stood_still_for(work, task)
-    body = msgspec.json.encode({"fault": fault, **({"usage": usage} if usage else {})})
-    task = end(work, task, Status.FAILED, fault=fault, body=body)
+    task = end(work, task, Status.FAILED, fault=fault, content=Failure(fault=fault, usage=usage or None))
     if owner is not None and held:
         call_back(work, task, owner, waited_for)
     end_children(work, task, "used more than it may")

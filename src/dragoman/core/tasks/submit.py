@@ -28,6 +28,7 @@ from dragoman.core.tasks.questions import resume_with
 from dragoman.core.tasks.retry import redo
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.tasks import written
 
 ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
 """Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that; and what depends on
@@ -102,7 +103,8 @@ def submit(work: Work, command: Submit) -> Task:
             f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
             retryable=True,
         )
-    size = len(command.body) + len(command.raw or b"")
+    body = written(command.content)
+    size = len(bytes(body)) + len(command.raw or b"")
     quotas.check(work, command.principal, bytes=size)
     task = msgspec.structs.replace(newborn(work, command, route), request_bytes=size)
     if command.awaited is not None:
@@ -114,9 +116,7 @@ def submit(work: Work, command: Submit) -> Task:
         about = task.contract or task.id
         work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)
     task = take_files(work, task, command.files)
-    task = work.record(
-        task, EventKind.SUBMITTED, body=msgspec.Raw(command.body), protocol=command.protocol, raw=command.raw
-    )
+    task = work.record(task, EventKind.SUBMITTED, body, protocol=command.protocol, raw=command.raw)
     if "risk" in task.constraints:
         task = admission.mark(work, task)
     if task.parent is not None:
@@ -267,7 +267,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
 
 def check_carried(work: Work, command: Submit, route: Route) -> None:
     """Refuse attachments that no message to any fitting agent could carry, instead of an attempt that must fail."""
-    size = sum(file.size for file in command.files) + len(command.body) + ENVELOPE
+    size = sum(file.size for file in command.files) + len(bytes(written(command.content))) + ENVELOPE
     room = dict(work.rules.carried)
     able = [agent for agent in addressed(work, route) if serves(agent, route)]
     small = [room[agent.protocol] for agent in able if room.get(agent.protocol, size) < size]

@@ -25,6 +25,7 @@ from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import EventKind
 from dragoman.core.ports import Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import Result
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.events import Beat, Completed, Event, Ignored, Invalid, Responded
@@ -240,8 +241,8 @@ class AgentStream:
     def _take(self, outgoing: Outgoing) -> None:
         task = outgoing.task
         if task.origin.principal == HUB:  # a health check: that the stream stands is the answer
-            body = b'{"output":"the stream stands"}'
-            alive = Finish(principal=self.agent, task_id=task.id, digest="stream", body=body)
+            content = Result(output="the stream stands")
+            alive = Finish(principal=self.agent, task_id=task.id, digest="stream", content=content)
             self._hub.enqueue(alive).add_done_callback(_forget)
         elif self.connection.request == task.request_id and self.connection.resume():
             self._task = task.id  # it was given up and is asked for again, while the agent is still at it

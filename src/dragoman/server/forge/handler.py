@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.core.commands import LogEntry, WriteLog
+from dragoman.core.commands import WriteLog
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Refused
+from dragoman.messages.tasks import LogEntry
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.server.limits import Limits
@@ -176,7 +177,7 @@ class TaskLog:
         agent = self._hub.agent(self._agent)
         if agent is not None and agent.does_personal_work:
             entry = msgspec.structs.replace(entry, message=PERSONAL, context={})
-        self._notebook.add(entry.at, "event", entry.message, level=entry.level, context=entry.context)
+        self._notebook.add(Instant(entry.at), "event", entry.message, level=entry.level, context=entry.context)
 
     def _send(self) -> None:
         if not self._lines:

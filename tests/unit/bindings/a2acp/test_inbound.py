@@ -38,7 +38,7 @@ def test_a_request_is_a_task_for_the_contracts_target_within_its_time(kit: Any) 
     assert (command.principal, command.seen, command.request_id) == ("ada", kit.request_id, kit.request_id)
     assert (command.type, command.contract, command.pinned, command.called) == ("provision", "c-1", "bob", "k-1")
     assert (command.deadline, command.total_seconds, command.sealed_by) == (kit.now + 30 * SECOND, 30.0, "k/n")
-    assert msgspec.json.decode(command.body) == {"input": {"rows": 3}, "extra": {"note": "kept"}}
+    assert msgspec.to_builtins(command.content) == {"input": {"rows": 3}, "extra": {"note": "kept"}}
     assert command.raw is not None
     assert b"token-canary" not in command.raw
 
@@ -57,7 +57,7 @@ def test_what_only_the_agents_can_read_keeps_its_envelope(kit: Any) -> None:
     row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
     command = kit.heard(known={"contract": row, "content": {"ciphertext": "x"}, "sealed": True})
     assert command.sealed
-    assert msgspec.json.decode(command.body) == {
+    assert msgspec.to_builtins(command.content) == {
         "input": {"ciphertext": "x"},
         "envelope": {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"},
     }
@@ -99,7 +99,7 @@ def test_an_answer_ends_the_task_and_an_error_says_why(kit: Any) -> None:
     known = {"task": kit.task_id, "contract": kit.contract(), "content": {"dataset_id": "d"}}
     done = kit.heard("response", by=kit.bob, **TO_ADA, known=known)
     assert isinstance(done, Finish)
-    assert (done.task_id, msgspec.json.decode(done.body)) == (kit.task_id, {"result": {"dataset_id": "d"}})
+    assert (done.task_id, msgspec.to_builtins(done.content)) == (kit.task_id, {"result": {"dataset_id": "d"}})
     again = kit.heard("response", by=kit.bob, **TO_ADA, timestamp="2026-03-01T12:00:01Z", known=known)
     assert again.digest == done.digest
     error = {"code": "RATE_LIMIT_EXCEEDED", "message": "busy", "retry_after": 9, "details": {"a": 1}}
@@ -134,7 +134,7 @@ def test_events_cancel_and_tell_how_far_it_is(kit: Any) -> None:
     )  # fmt: skip
     assert isinstance(told, ReportProgress)
     assert (told.percent, told.output) == (40, "o")
-    assert msgspec.json.decode(told.body) == {"percent": 40, "message": "m", "output": "o"}
+    assert msgspec.to_builtins(told.content) == {"percent": 40, "message": "m", "output": "o"}
 
 
 def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: Any) -> None:
@@ -147,7 +147,7 @@ def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: A
     )  # fmt: skip
     assert isinstance(told, ReportProgress)
     assert told.percent == 40
-    body = msgspec.json.decode(told.body)
+    body = msgspec.to_builtins(told.content)
     assert body == {"percent": 40, "message": "m", "extra": {"percent": 40.5, **odd}}
     again = kit.said(
         kit.outgoing(MessageKind.PROGRESS, body, EventKind.PROGRESS, agent="bob", protocol="a2acp"), kit.ada

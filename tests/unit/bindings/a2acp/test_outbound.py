@@ -120,7 +120,7 @@ def test_no_message_of_ours_is_larger_than_one_may_be(kit: Any, spare: int, fits
     content = {"rows": "x" * (PAYLOAD_BYTES - len('{"rows":"","correlation_id":"k-1","contract_id":"c-1"}') - spare)}
     work = kit.outgoing(MessageKind.WORK, {"input": content})
     done = kit.outgoing(MessageKind.RESULT, {"result": content}, EventKind.COMPLETED, agent="bob")
-    half = kit.outgoing(MessageKind.PROGRESS, content, EventKind.PROGRESS, agent="bob")
+    half = kit.outgoing(MessageKind.PROGRESS, {"extra": content}, EventKind.PROGRESS, agent="bob")
     told, news = (kit.said(one, kit.ada, kit.contract())["payload"] for one in (done, half))
     if fits:
         asked = kit.said(work, row=kit.contract())

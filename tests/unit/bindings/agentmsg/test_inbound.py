@@ -19,6 +19,7 @@ from dragoman.core.model.backoff import Backoff
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.tasks import Request
 from dragoman.protocols.agentmsg import codec
 
 T1 = task_id("t-1")
@@ -47,7 +48,7 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
     }
     command = one(tree)
     assert isinstance(command, commands.Submit)
-    assert json.loads(command.body) == {
+    assert msgspec.to_builtins(command.content) == {
         "input": {"file": "a.py"},
         "context": {
             "metadata": tree["payload"]["task"]["context"]["metadata"],
@@ -56,13 +57,13 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
         },
     }
     digest = codec.fingerprint(tree).hex()
-    assert msgspec.structs.replace(command, body=b"", raw=None) == commands.Submit(
+    assert msgspec.structs.replace(command, content=Request(), raw=None) == commands.Submit(
         principal=ADA.id,
         protocol="agentmsg",
         request_id=tree["id"],
         digest=digest,
         type="review",
-        body=b"",
+        content=Request(),
         task_id=T1,
         called="t-1",
         description="look at it",
@@ -105,7 +106,7 @@ def test_a_task_without_a_context_has_the_priority_of_its_message() -> None:
     tree = message("TaskAssignment", payload={"task": {"task_id": TASK.upper(), "task_type": "x"}}, priority="critical")
     command = one(tree)
     assert (command.priority, command.task_id, command.called) == (Priority.CRITICAL, TASK, None)
-    assert json.loads(command.body) == {"input": {}}
+    assert msgspec.to_builtins(command.content) == {"input": {}}
 
 
 @pytest.mark.requirement("agentmsg-D3")
@@ -131,7 +132,7 @@ def test_progress_with_everything_that_can_be_said() -> None:
     command = one(message("TaskUpdate", payload={"progress": 49.6, **asides}))
     assert isinstance(command, commands.ReportProgress)
     said = {"status": "running", "percent": 50, "message": "half", "output": "text", **asides}
-    assert json.loads(command.body) == said
+    assert msgspec.to_builtins(command.content) == said
     assert (command.task_id, command.percent, command.step, command.output) == (T1, 50, "read", "text")
     assert not command.paused
 
@@ -173,10 +174,10 @@ def test_an_update_by_somebody_else_cancels_or_is_a_letter() -> None:
 def test_a_result_with_its_text_and_what_it_took() -> None:
     usage = {"tokens_used": 5, "gpu": 1}
     command = one(message("TaskComplete", payload={"output": "fine", "usage": usage}))
-    assert json.loads(command.body) == {"result": {"ok": [1, 2]}, "output": "fine", "usage": usage}
+    assert msgspec.to_builtins(command.content) == {"result": {"ok": [1, 2]}, "output": "fine", "usage": usage}
     assert (command.task_id, command.output, command.fault) == (T1, "fine", None)
     words = one(message("TaskComplete", payload={"result": "fine"}))
-    assert json.loads(words.body) == {"result": "fine", "output": "fine"}
+    assert msgspec.to_builtins(words.content) == {"result": "fine", "output": "fine"}
 
 
 def test_the_same_result_again_has_the_same_digest() -> None:
@@ -188,7 +189,7 @@ def test_a_failed_task_brings_its_whole_report() -> None:
     command = one(message("TaskFailed"))
     assert isinstance(command, commands.ReportFault)
     assert (command.task_id, command.fault.kind, command.fault.retryable) == (T1, Kind.TIMEOUT, True)
-    assert json.loads(command.body)["report"] == samples.REPORT
+    assert msgspec.to_builtins(command.content)["report"] == samples.REPORT
 
 
 # -- between agents ----------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_a_handoff_moves_all_that_is_known() -> None:
     told = (command.task_id, command.called, command.reason, command.to, command.type, command.required_capabilities)
     assert told == (T1, "t-1", Handing.ESCALATION, "bob", "review", ("python",))
     assert command.deadline == NOW + HOUR  # the earlier of the two (D8)
-    assert command.known == {
+    assert msgspec.to_builtins(command.known) == {
         "metadata": {"repo": "x"},
         "history": [samples.EVENT],
         "dependencies": ["t-0"],

@@ -14,6 +14,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import Failure, Progress, Request, Result, Step
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
 OTHER = "550e8400-e29b-41d4-a716-44665544000a"
@@ -33,7 +34,7 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
         message=marks_of(orchestrator.id, message["message_id"], message["request_id"], submit.digest),
         type="run_playbook",
         task_id=TASK,
-        body=b'{"input":{"playbook":"deploy.yml"},"hints":{"max_duration_seconds":600,"x":1}}',
+        content=Request(input={"playbook": "deploy.yml"}, hints={"max_duration_seconds": 600, "x": 1}),
         raw=json.dumps(message).encode(),
         kind="infra",
         pinned="infra-7",
@@ -183,7 +184,9 @@ def test_a_status_is_progress(envelope: Make, heard: Make, infra: Agent) -> None
         request_id=message["request_id"],
         digest=report.digest,
         message=marks_of(infra.id, message["message_id"], report.digest),
-        body=b'{"status":"running","percent":50,"step":{"number":2,"name":"configure","total":5},"output":"3 hosts"}',
+        content=Progress(
+            status="running", percent=50, step=Step(number=2, name="configure", total=5), output="3 hosts"
+        ),
         raw=json.dumps(message).encode(),
         percent=50,
         step="configure",
@@ -223,8 +226,8 @@ def test_a_piece_of_output_knows_its_place(envelope: Make, heard: Make, infra: A
     step = {"number": 5, "name": "logs", "output": "abcd", "output_chunk": "bytes 4-8 of 12"}
     report = heard(infra, envelope("work_status", step=step))
     assert (report.stream, report.span) == ("step-5", Span(4, 8, 12))
-    body = json.loads(report.body)
-    assert (body["chunk"], body["stream"]) == ([4, 8, 12], "step-5")
+    body = msgspec.to_builtins(report.content)
+    assert (body["chunk"], body["stream"]) == ((4, 8, 12), "step-5")
 
 
 @pytest.mark.requirement("chiffon-D13", "chiffon/B3")
@@ -277,7 +280,7 @@ def test_a_result_finishes_the_task(envelope: Make, heard: Make, infra: Agent) -
         message=marks_of(infra.id, message["message_id"], finish.digest),
         message_id=message["message_id"],
         request_id=message["request_id"],
-        body=b'{"output":"done","exit_code":0,"result":{"url":"x"},"usage":{"cpu_time_ms":5,"x":1}}',
+        content=Result(output="done", exit_code=0, result={"url": "x"}, usage={"cpu_time_ms": 5, "x": 1}),
         raw=json.dumps(message).encode(),
         output="done",
     )
@@ -329,7 +332,7 @@ def test_an_error_is_a_fault_of_the_request_it_names(
         message_id=message["message_id"],
         digest=command.digest,
         message=marks_of(infra.id, message["message_id"], command.digest),
-        body=msgspec.json.encode({"fault": fault}),
+        content=Failure(fault=fault),
         raw=json.dumps(message).encode(),
     )
     other = {**message, "payload": {**message["payload"], "error_message": "no disk"}}

@@ -14,7 +14,6 @@ from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import EventKind, Origin, Question, Status, Task
-from dragoman.core.tasks.questions import lasting
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
 
@@ -103,8 +102,8 @@ def test_a_later_round_says_all_that_the_request_said(
     envelope: Make, heard: Make, outgoing: Make, orchestrator: Agent, infra: Agent, task: Task
 ) -> None:
     asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
-    submitted = msgspec.json.decode(heard(orchestrator, asked | {"x_other": [1]}).body)
-    body = {"input": submitted["input"], "answer": "yes", **lasting(submitted)}
+    submitted = heard(orchestrator, asked | {"x_other": [1]}).content
+    body = msgspec.to_builtins(submitted.next_round(answer="yes"))
     message = said(
         outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=msgspec.structs.replace(task, round=1)), infra
     )
@@ -231,9 +230,8 @@ def test_an_output_above_the_limit_is_split_and_the_last_piece_names_the_deliver
     message_kind: MessageKind, outgoing: Make, orchestrator: Agent
 ) -> None:
     text = "é" * 600_000
-    frames = [
-        json.loads(f) for f in wire_of(outgoing(message_kind, EventKind.COMPLETED, {"output": text}), orchestrator, NOW)
-    ]
+    kind = EventKind.COMPLETED if message_kind is MessageKind.RESULT else EventKind.PROGRESS
+    frames = [json.loads(f) for f in wire_of(outgoing(message_kind, kind, {"output": text}), orchestrator, NOW)]
     pieces = [frame["payload"] if message_kind is MessageKind.RESULT else frame["payload"]["step"] for frame in frames]
     assert len(frames) == 5
     assert "".join(piece["output"] for piece in pieces) == text

@@ -16,6 +16,7 @@ from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Priority, Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import (
@@ -72,7 +73,7 @@ def outgoing(body: Any, kind: EventKind = EventKind.SUBMITTED, **fields: Any) ->
 
 
 def body_of(command: Any) -> Any:
-    return msgspec.json.decode(command.body)
+    return msgspec.json.decode(msgspec.json.encode(command.content))
 
 
 # --- content for an agent ---
@@ -109,9 +110,9 @@ def test_who_did_not_ask_reads_the_work_and_what_was_asked_and_answered_meanwhil
 
 
 def test_work_without_words_says_its_type_name_and_description() -> None:
-    said = content_of(task(description="the log of today"), {"input": {"lines": 3}})
+    said = content_of(task(description="the log of today"), Request(input={"lines": 3}))
     assert said == 'summarise: the log of today\n\n{"lines":3}'
-    assert content_of(task(name="today", description="the log"), {}) == "summarise: today: the log\n\n{}"
+    assert content_of(task(name="today", description="the log"), Request()) == "summarise: today: the log\n\n{}"
 
 
 def test_what_is_known_around_work_stands_behind_it_and_not_behind_an_answer() -> None:

@@ -94,7 +94,7 @@ async def test_files_of_an_attempt_that_failed_stay_and_count_no_more(world):
     assert i1.take()
     held = (await world.progress("i1", task.id, files=plots(3))).files
     assert held == (*plots(1), *plots(2), *plots(3))
-    one_more = ReportProgress(principal=AgentId("i1"), task_id=task.id, body=b"{}", files=plots(4)[:1])
+    one_more = ReportProgress(principal=AgentId("i1"), task_id=task.id, files=plots(4)[:1])
     assert (await world.refused(one_more)).kind is Kind.TOO_LARGE
 
 

@@ -247,7 +247,7 @@ async def test_a_peer_that_does_not_read_is_owed_the_rest_in_the_store(protocol)
     boss = await world.connect("boss", acknowledges=True, paced=True)
     task = await world.submit()
     for percent in range(100):
-        await world.progress("i1", task.id, percent, body=b'"%s"' % (b"x" * 4000))
+        await world.progress("i1", task.id, percent, body=b'{"output":"%s"}' % (b"x" * 4000))
     heard = came = boss.take()
     assert len(came) == 3  # so much is on its way that there is no room for another
     for rounds in range(1, 40):

@@ -16,6 +16,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.transcript import Transcript
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import read_progress, read_result
 from dragoman.stores.memory import MemoryStore
 
 
@@ -255,8 +256,10 @@ async def test_pieces_that_come_in_any_order_are_told_in_theirs(world, order, st
         fields = {"principal": AgentId("i1"), "task_id": task.id, "output": PIECES[start],
                   "span": Span(start, start + 3, 12)}  # fmt: skip
         if stream == "result" and start == 9:
-            return Finish(digest="r1", body=msgspec.json.encode(body | {"exit_code": 0}), **fields)
-        return ReportProgress(stream=stream, message_id=f"m{start}", body=msgspec.json.encode(body), **fields)
+            return Finish(digest="r1", content=read_result(msgspec.json.encode(body | {"exit_code": 0})), **fields)
+        return ReportProgress(
+            stream=stream, message_id=f"m{start}", content=read_progress(msgspec.json.encode(body)), **fields
+        )
 
     for number, start in enumerate(order):
         await world.ask(said(start))

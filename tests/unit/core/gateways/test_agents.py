@@ -12,7 +12,6 @@ from dragoman.core.commands import (
     Answer,
     Ask,
     Claim,
-    LogEntry,
     NoteRead,
     RegisterAgent,
     WriteLog,
@@ -24,6 +23,7 @@ from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef, shown_name
+from dragoman.messages.tasks import LogEntry
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 

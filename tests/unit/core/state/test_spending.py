@@ -11,6 +11,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import EventKind, Status
 from dragoman.core.queries.why import why
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import read_failure
 
 pytestmark = pytest.mark.requirement("agentmsg-D10")
 
@@ -32,7 +33,7 @@ def usage(cost: float) -> bytes:
 
 def used(task, cost: float) -> ReportFault:
     fault = Fault(kind=Kind.RESOURCES, message="no room just now")
-    return ReportFault(principal=AgentId("i1"), task_id=task.id, fault=fault, body=usage(cost))
+    return ReportFault(principal=AgentId("i1"), task_id=task.id, fault=fault, content=read_failure(usage(cost)))
 
 
 async def allocated(world, name: str = "hub:budget") -> float:

@@ -214,7 +214,7 @@ async def test_an_answer_goes_to_whoever_asked(client: Any, hub: Any, store: Any
     good = await client.send(client.message("response", "provision", payload, by="bob", to="ada"))
     assert good.status_code == 202, good.text
     (done,) = hub.asked_for(Finish)
-    assert (done.principal, done.task_id, msgspec.json.decode(done.body)["result"]) == (
+    assert (done.principal, done.task_id, done.content.result) == (
         "bob",
         given.id,
         {"dataset_id": "d"},

@@ -168,7 +168,7 @@ async def test_what_an_agent_still_says_of_a_turn_that_a_person_ended_is_not_tak
         await agent.respond(second.request_id, done={"full_response": "turned left"})
         await hub.status(task.id, "completed")
         ends = [event for event in await hub.store.events(task.id) if event.kind == "completed"]
-        assert [msgspec.json.decode(bytes(end.body)) for end in ends] == [{"output": "turned left"}]
+        assert [msgspec.to_builtins(end.content) for end in ends] == [{"output": "turned left"}]
 
 
 async def test_an_agent_that_never_ends_a_cancelled_request_is_let_go_when_other_work_waits() -> None:

@@ -63,7 +63,7 @@ async def test_text_that_comes_while_text_is_committed_goes_in_as_one() -> None:
     hub.commit()
     way.text(TASK, "e")
     assert story(hub) == ["a", "bcd", "e"]
-    assert msgspec.json.decode(hub.seen[1].body) == {"status": "running", "output": "bcd"}  # type: ignore[attr-defined]
+    assert msgspec.to_builtins(hub.seen[1].content) == {"status": "running", "output": "bcd"}  # type: ignore[attr-defined]
 
 
 async def test_anything_else_is_a_barrier_and_waits_for_nobody() -> None:
