@@ -56,6 +56,42 @@ async def test_a_messages_own_priority_counts_where_it_is_higher(stage: Stage, p
     assert [one["message"]["type"] for one in await bob.poll(1)] == ["HEARTBEAT"]
 
 
+@pytest.mark.requirement("AM-RTE-2", "agentmsg-D3", "agentmsg-D4")
+@pytest.mark.parametrize(
+    ("said", "told", "kept"),
+    [("low", "normal", False), ("normal", "normal", False), ("high", "high", True), ("critical", "critical", True)],
+)
+async def test_an_update_about_a_task_of_the_hub_has_its_priority_and_what_that_promises(
+    stage: Stage, pair: tuple[Speaker, Speaker], said: str, told: str, kept: bool
+) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    async with ada.link() as link:
+        update = await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 10}, priority=said)
+        first = await link.hears("TASK_UPDATE")
+        assert (first["id"], first["metadata"]["priority"]) == (update["id"], told)
+        await stage.pass_time(1.1)
+        if kept:
+            again = await link.hears("TASK_UPDATE")
+            assert (again["id"], again["metadata"]["retry_count"]) == (first["id"], 1)
+            await link.ack(again)
+        await stage.pass_time(30)
+        assert [one for one in (await link.told()).values() if one["type"] == "TASK_UPDATE"] == []
+    assert [row for row in stage.store.rows(Delivery) if row.receiver == "ada"] == []
+
+
+@pytest.mark.requirement("agentmsg-D5")
+async def test_what_stands_before_an_urgent_update_is_as_urgent(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+    ada, bob = pair
+    await bob.works(ada, "t-1")
+    await ada.hear()
+    await ada.say("TASK_COMPLETE", "ada", {"task_id": "a matter of ours", "result": 1})
+    await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 1})
+    await bob.say("TASK_UPDATE", "ada", {"task_id": "t-1", "progress": 2}, priority="critical")
+    heard = [one["message"]["payload"].get("progress") for one in await ada.poll(3)]
+    assert heard == [1, 2, None]
+
+
 @pytest.mark.requirement("agentmsg-D5")
 async def test_nobody_starves(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     """A critical letter overtakes whatever is at most an hour older; what waited longer comes first."""

@@ -3,7 +3,8 @@
     kind         says                                              priority      to
     ------------  ------------------------------------------------  ------------  ----------------------------
     work, yours   TASK_ASSIGNMENT                                   high          the agent
-    progress      TASK_UPDATE                                       normal        who assigned it
+    progress      TASK_UPDATE                                       normal, or    who assigned it
+                                                                    its agent's
     result        TASK_COMPLETE, or TASK_FAILED                     high          who assigned it
     failure       TASK_FAILED                                       high          who assigned it
     cancel        TASK_UPDATE `cancelled`                           high          the agent
@@ -47,7 +48,8 @@ from dragoman.core.model.tasks import Asking, Event, EventKind, Priority, Questi
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Handoff, read_failure, read_request, read_result
 from dragoman.protocols.agentmsg.codec import lowered
-from dragoman.protocols.agentmsg.routing import PRIORITY
+from dragoman.protocols.agentmsg.records import Priority as Urgency
+from dragoman.protocols.agentmsg.routing import EFFECTIVE, PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
 
 ASIDES = ("step", "thinking", "tool_use", "tool_result")
@@ -232,11 +234,10 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     event: Event = outgoing.event
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
-        # at most once, whatever its agent wanted for its own way to the hub
         payload = _retold(own, task)
         if "file" in payload and (file := progress_told(event).file) is not None:
             payload["file"] = file_told(file, task)  # the agent named it by its id
-        return _report(MessageType.TASK_UPDATE, payload, outgoing, agent, own, priority="normal")
+        return _report(MessageType.TASK_UPDATE, payload, outgoing, agent, own, priority=_urgency(own))
     report = progress_told(event)
     words = report.message
     if (asked := question_told(event)) is not None:
@@ -260,6 +261,13 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if event.agent:
         said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_UPDATE, said, outgoing, agent)
+
+
+def _urgency(own: _Fields) -> str:
+    """How urgent an update is: as its agent said, and at least normal (D3). The hub tells it so often as that promises
+    (`Delivery.leaves_once`)."""
+    said = Urgency(_parse(own.get("metadata", _EMPTY)).get("priority", Urgency.NORMAL))
+    return EFFECTIVE[MessageType.TASK_UPDATE, said].value
 
 
 def _status(event: Event, task: Task) -> str:

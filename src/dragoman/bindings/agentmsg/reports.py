@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said
+from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
@@ -123,6 +123,7 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
         step=None if step is None else _text(step.name),
         output=update.output or "",
         paused=update.status == "paused",
+        priority=effective(said.message),
     )
 
 

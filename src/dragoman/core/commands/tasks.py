@@ -147,6 +147,9 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     paused: bool = False
     ask: Ask | None = None
     files: tuple[FileRef, ...] = ()
+    priority: Priority = Priority.NORMAL
+    """How urgent its sender calls it, where its protocol can say so: what is urgent is told to the task's caller at
+    least once (agentmsg-D3, D4)."""
 
 
 class WriteLog(AboutTask, frozen=True, gc=False, kw_only=True):

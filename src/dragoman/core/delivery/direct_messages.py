@@ -20,14 +20,14 @@ import msgspec
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
-from dragoman.core.delivery.outbox import leaves_once, put_on_its_way
+from dragoman.core.delivery.outbox import hurry, put_on_its_way
 from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.delivery.redelivery import bury, give_up
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party
 from dragoman.core.model.contracts import Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard, Letter, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Letter, MessageKind
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
@@ -158,20 +158,6 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
     return known is not None
 
 
-def hurry(work: Work, urgent: Delivery) -> None:
-    """Whatever waits before an urgent letter in its lane is as urgent."""
-    looked, page = 0, 8
-    while True:
-        rows = work.find(LaneEnd(urgent.task, urgent.receiver, page))
-        for row in rows[looked:]:
-            if row.rank <= urgent.rank or row.state is not DeliveryState.WAITING:
-                return
-            work.put(msgspec.structs.replace(row, rank=urgent.rank))
-        if len(rows) < page:
-            return
-        looked, page = page, page * 4
-
-
 def clear_out(work: Work, command: ClearOut) -> int:
     """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told.
 
@@ -183,7 +169,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
     if again is not None:  # there is one of that name again: what came since is for that one
         rows = [row for row in rows if row.created_at < again.created_at]
     for row in rows:
-        if leaves_once(row):
+        if row.leaves_once:
             give_up(work, row, fault, onward=True)
         else:
             bury(work, row, fault)

@@ -25,7 +25,7 @@ import msgspec
 
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.ids import ADMIN, HUB, MILLISECOND, AgentId, DeliveryId, Instant, SessionId, TaskId, minted_at
-from dragoman.core.lookups import DeliveryById, Lane, QuestionById
+from dragoman.core.lookups import DeliveryById, Lane, LaneEnd, QuestionById
 from dragoman.core.model.agents import Link
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.backoff import wait_of
@@ -64,7 +64,7 @@ def lease(
     """
     again = delivery.state is DeliveryState.LEASED and delivery.session == link.session
     promised = converses(work, delivery.receiver)
-    gone = promised and leaves_once(delivery)
+    gone = promised and delivery.leaves_once
     attempt = delivery.attempt + 1
     if gone:
         wake_at: Instant | None = None
@@ -179,11 +179,6 @@ def converses(work: Work, id: AgentId) -> bool:
     return agent is not None and agent.converses
 
 
-def leaves_once(delivery: Delivery) -> bool:
-    """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
-    return delivery.kind is MessageKind.PROGRESS if delivery.letter is None else delivery.letter.once
-
-
 def is_alone(delivery: Delivery) -> bool:
     """Whether it has a lane of its own."""
     return delivery.task == TaskId(delivery.id)
@@ -205,6 +200,20 @@ def put_on_its_way(
         work.put(delivery)
     else:
         lease(work, delivery, link, task, fresh=True)
+
+
+def hurry(work: Work, urgent: Delivery) -> None:
+    """Whatever waits before an urgent message in its lane is as urgent (agentmsg-D5)."""
+    looked, page = 0, 8
+    while True:
+        rows = work.find(LaneEnd(urgent.task, urgent.receiver, page))
+        for row in rows[looked:]:
+            if row.rank <= urgent.rank or row.state is not DeliveryState.WAITING:
+                return
+            work.put(msgspec.structs.replace(row, rank=urgent.rank))
+        if len(rows) < page:
+            return
+        looked, page = page, page * 4
 
 
 def acknowledge(work: Work, command: Acknowledge) -> int:
@@ -352,8 +361,18 @@ OUTCOMES = frozenset({MessageKind.RESULT, MessageKind.FAILURE})
 TO_CALLERS = frozenset({MessageKind.PROGRESS, MessageKind.RESULT, MessageKind.FAILURE})
 
 
-def offer(work: Work, task: Task, receiver: AgentId, kind: MessageKind, event: int) -> None:
-    """Tell a receiver of an event, after everything it was told about this task before."""
+def offer(
+    work: Work,
+    task: Task,
+    receiver: AgentId,
+    kind: MessageKind,
+    event: int,
+    *,
+    kept: bool = False,
+    rank: int | None = None,
+) -> None:
+    """Tell a receiver of an event, after everything it was told about this task before. `kept`: at least once, also
+    where it is progress. `rank`: what it is as urgent as, where that is more than its task."""
     agent = None if receiver in NOBODY else work.agent(receiver)
     if agent is None or (kind in TO_CALLERS and not governs(agent, receiver, task)):
         return
@@ -370,10 +389,14 @@ def offer(work: Work, task: Task, receiver: AgentId, kind: MessageKind, event: i
         seq=task.seq if not lane else max(task.seq, lane[-1].seq + 1),
         kind=kind,
         event=event,
-        rank=task.rank,
+        rank=task.rank if rank is None else min(task.rank, rank),
         created_at=work.now,
         head=not lane,
+        kept=kept,
     )
+    if rank is not None and lane and lane[-1].rank > delivery.rank:
+        hurry(work, delivery)
+        lane = work.find(Lane(task.id, receiver))
     put_on_its_way(work, delivery, lane, task, waiting)
 
 

@@ -21,7 +21,6 @@ from dragoman.core.delivery.outbox import (
     is_alone,
     lane_of,
     lease,
-    leaves_once,
     order_again,
     put_on_its_way,
     unheard,
@@ -237,7 +236,7 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
     work.tasks(row.task for row in rows if row.kind is MessageKind.WORK)  # all of them at once
     moved = 0
     for row in rows:
-        if row.wake_at is None or leaves_once(row):
+        if row.wake_at is None or row.leaves_once:
             continue
         wake_at = due_at(work, row, row.attempt, command.since)
         if row.letter is not None and row.letter.expires_at is not None:

@@ -117,6 +117,15 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     contract: str | None = None
     size: int = 0
     """Bytes of a letter's words."""
+    kept: bool = False
+    """Progress that its agent called urgent: also an agent that converses is promised it at least once."""
+
+    @property
+    def leaves_once(self) -> bool:
+        """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
+        if self.letter is not None:
+            return self.letter.once
+        return self.kind is MessageKind.PROGRESS and not self.kept
 
     @property
     def alone(self) -> bool:

@@ -37,7 +37,7 @@ def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
             message = "an answer cannot be sent again; discard the letter, and the agent asks anew"
             raise refuse(Kind.CONFLICT, message, letter=letter.id)
         assert letter.receiver is not None
-        offer(work, task, letter.receiver, letter.kind, letter.event)
+        offer(work, task, letter.receiver, letter.kind, letter.event, kept=True)
         return task
     if task.status not in (Status.FAILED, Status.CANCELLED):
         raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)

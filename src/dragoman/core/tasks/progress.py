@@ -7,12 +7,13 @@ import msgspec
 from dragoman.core.budgets.budget import used
 from dragoman.core.budgets.usage import excess, noted
 from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
+from dragoman.core.delivery.direct_messages import rank_of
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
 from dragoman.core.ids import HUB, Instant
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
-from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
+from dragoman.core.model.tasks import EventKind, Priority, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
@@ -21,6 +22,9 @@ from dragoman.core.tasks.spending import stop
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.tasks import LogLines, read_progress, read_result
+
+URGENT = frozenset({Priority.HIGH, Priority.CRITICAL})
+"""Progress of which the caller is told at least once, also where it converses (agentmsg-D4)."""
 
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
@@ -64,7 +68,9 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     usage = command.content.usage or {}
     task = noted(task, used(usage))
     work.put(task)
-    offer(work, task, task.origin.principal, MessageKind.PROGRESS, said)
+    urgent = command.priority in URGENT
+    rank = rank_of(work, command.priority) if urgent else None
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, said, kept=urgent, rank=rank)
     if usage and (fault := excess(work, task)) is not None:
         return stop(work, task, fault, usage)
     if command.ask is not None:  # its turn is over: it has a seat for somebody else

@@ -294,8 +294,7 @@ class AgentmsgHandler:
         that is `in_pieces`."""
         frame, message_id = agentmsg.wire_of(outgoing, agent, now, whole=whole)
         delivery = outgoing.delivery
-        once = delivery.kind is MessageKind.PROGRESS if delivery.letter is None else delivery.letter.once
-        if not once:
+        if not delivery.leaves_once:
             self.line(agent.id).handed.give(message_id, delivery.id)
         return frame
 

@@ -245,6 +245,16 @@ def test_progress_in_agentmsg_is_retold_under_the_callers_name(outgoing: Make, t
     assert (told["from"], told["to"]) == (update["from"], "ada")
 
 
+@pytest.mark.parametrize(
+    ("own", "told"), [("low", "normal"), ("normal", "normal"), ("high", "high"), ("critical", "critical")]
+)
+def test_progress_in_agentmsg_keeps_its_priority(outgoing: Make, task: Task, own: str, told: str) -> None:
+    update = message("TaskUpdate", payload={"task_id": task.id})
+    update["metadata"]["priority"] = own
+    retold = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
+    assert retold["metadata"]["priority"] == told
+
+
 def test_a_question_to_a_person_is_news(outgoing: Make) -> None:
     told = said(outgoing(MessageKind.PROGRESS, EventKind.ASKED, {"question": "left?"}))
     assert told["payload"]["message"] == "Waiting for an answer: left?"
