@@ -76,7 +76,7 @@ async def test_a_hundred_megabytes_without_a_newline_cost_no_memory_and_little_t
     await asyncio.to_thread(thread.join, PATIENCE)
 
 
-async def test_an_overlong_line_is_told_by_its_length_and_the_next_is_heard() -> None:
+async def test_an_overlong_line_is_reported_by_its_length_and_the_next_is_read() -> None:
     ear = Ear()
     ear.pour(b"y" * (3 << 20) + b"\nafter\n")
     assert await ear.ended() == [Overlong(3 << 20), b"after"]
@@ -191,7 +191,7 @@ async def test_what_was_written_has_arrived_when_the_child_has_read_it(mouth: Mo
         await mouth.arrived.wait()
 
 
-async def test_a_child_that_closed_its_stdin_is_told_nothing_more(mouth: Mouth) -> None:
+async def test_a_child_that_closed_its_stdin_gets_no_more_messages(mouth: Mouth) -> None:
     os.close(mouth.end)
     mouth.end = os.open(os.devnull, os.O_RDONLY)
     mouth.inlet.write([b"anybody?"])

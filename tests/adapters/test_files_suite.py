@@ -136,7 +136,7 @@ async def test_a_file_is_claimed_by_who_may_make_it_part_of_a_task(files, clock)
         ("", "", "application/octet-stream"),
     ],
 )
-async def test_a_file_has_the_type_that_was_said_or_that_its_name_says(files, name, said, type):
+async def test_a_file_has_the_declared_type_or_that_of_its_name(files, name, said, type):
     assert (await files.keep(b"x", name=name, mime_type=said)).mime_type == type
 
 

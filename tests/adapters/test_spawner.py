@@ -100,7 +100,7 @@ async def test_a_child_speaks_over_the_streams_it_was_given(start: Start) -> Non
         (("sh", "-c", "kill -9 $$"), Ended(signal=9)),
     ],
 )
-async def test_the_end_of_a_child_is_told(start: Start, command: tuple[str, ...], how: Ended) -> None:
+async def test_the_end_of_a_child_is_reported(start: Start, command: tuple[str, ...], how: Ended) -> None:
     assert await (await start(*command)).ended() == how
 
 
@@ -185,7 +185,7 @@ async def test_a_daemon_of_a_living_child_is_let_live(start: Start, spawner: Spa
     await until(lambda: not runs(daemon), "it dies with its child")
 
 
-async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(
+async def test_a_process_without_the_mark_dies_with_a_child_that_is_stopped(
     start: Start, spawner: SpawnerClient
 ) -> None:
     child = await start("sh", "-c", "env -i setsid sleep 600 & echo $!; sleep 600")
@@ -195,7 +195,7 @@ async def test_whoever_takes_the_mark_off_dies_with_a_child_that_is_stopped(
     await until(lambda: not runs(sleeping), "it dies with its child")
 
 
-async def test_whoever_takes_the_mark_off_dies_when_no_living_child_can_have_started_it(
+async def test_a_process_without_the_mark_dies_when_no_living_child_can_have_started_it(
     start: Start, spawner: SpawnerClient
 ) -> None:
     older = await start("sleep", "600")

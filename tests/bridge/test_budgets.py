@@ -87,7 +87,7 @@ async def test_what_was_used_counts_against_the_next_of_any_protocol(scene: Scen
 @pytest.mark.parametrize(
     "pair", list(product(("agentmsg", "chiffon", "a2acp"), ("agentmsg", "chiffon"))), ids=lambda pair: "-".join(pair)
 )
-async def test_the_caller_is_told_what_failed_work_used(scene: Scene) -> None:
+async def test_the_caller_learns_what_failed_work_used(scene: Scene) -> None:
     used = {"duration_seconds": 4, "cpu_time_ms": 6}
     handle, job = await scene.begin()
     await scene.worker.fail(job, "it broke", usage=used)

@@ -54,7 +54,7 @@ async def test_what_an_agent_answers_reaches_every_caller(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", [("a2acp", name) for name in PLAYERS], ids=PLAYERS)
-async def test_what_becomes_of_work_is_told_an_a2acp_caller_by_its_code(scene: Scene) -> None:
+async def test_an_a2acp_caller_gets_the_outcome_as_a_code(scene: Scene) -> None:
     caller = scene.caller
     assert isinstance(caller, A2acpCaller)
     scene.worker = worker = await scene.enter(type(scene.worker), offers=(SHORT, COUNTED, PERSONAL, EXAMINED))

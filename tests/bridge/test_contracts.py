@@ -57,7 +57,7 @@ async def test_what_does_not_fit_is_refused_and_never_seen(scene: Scene) -> None
     assert job.input == {"pier": 1}  # and nothing was before it
 
 
-async def test_a_result_that_breaks_the_promise_is_refused_and_not_told(scene: Scene) -> None:
+async def test_a_result_that_breaks_the_schema_is_refused_and_not_delivered(scene: Scene) -> None:
     scene.messy = True
     await measurer(scene)
     handle, job = await scene.begin(type="measure", input={"pier": 3})
@@ -106,7 +106,7 @@ async def test_who_declared_nothing_takes_anything_unless_it_speaks_of_terms_its
 
 
 @pytest.mark.parametrize("pair", [("a2acp", "chiffon"), ("a2acp", "coven"), ("forge", "coven")], ids="-to-".join)
-async def test_words_that_are_json_keep_a_promise_too(scene: Scene) -> None:
+async def test_text_that_is_json_keeps_a_schema_too(scene: Scene) -> None:
     scene.messy = True
     await measurer(scene)
     handle, job = await scene.begin(type="measure", input={"pier": 3})
@@ -121,7 +121,7 @@ async def test_words_that_are_json_keep_a_promise_too(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", [("a2acp", name) for name in PLAYERS if name != "a2acp"], ids="-to-".join)
-async def test_whoever_cannot_decrypt_agrees_to_nothing_that_only_two_can_read(scene: Scene) -> None:
+async def test_an_agent_that_cannot_decrypt_agrees_to_no_end_to_end_contract(scene: Scene) -> None:
     caller, worker = a2acp_caller(scene), await measurer(scene)
     with pytest.raises(Refusal, match="cannot decrypt") as refused:
         await caller.shake_hands(worker.id, "measure", mode="end-to-end")

@@ -52,7 +52,7 @@ async def test_a_result_that_comes_after_the_cancel_changes_nothing(scene: Scene
 
 
 @pytest.mark.parametrize("pair", [(name, "coven") for name in PLAYERS], ids=PLAYERS)
-async def test_a_worker_that_cannot_hear_a_cancel_is_not_heard_either(scene: Scene) -> None:
+async def test_the_hub_ignores_a_worker_that_cannot_receive_a_cancel(scene: Scene) -> None:
     deaf = await scene.enter(CovenWorker, extensions=())
     handle = await scene.caller.submit(Order(to=deaf.id))
     job = await deaf.take()
@@ -71,7 +71,7 @@ async def next_job_is_done(scene: Scene) -> None:
     assert (await scene.caller.story(handle))[-1]["text"] == "done"
 
 
-async def test_a_failure_reaches_the_caller_with_its_words_and_is_not_tried_again(scene: Scene) -> None:
+async def test_a_failure_reaches_the_caller_with_its_message_and_is_not_retried(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS)
     story = await scene.caller.story(handle)
@@ -117,7 +117,7 @@ async def test_under_a_contract_the_caller_decides_whether_to_try_again(scene: S
     await next_job_is_done(scene)
 
 
-async def test_a_worker_that_dies_and_comes_back_does_the_work_and_is_heard_once(scene: Scene) -> None:
+async def test_a_worker_that_dies_and_comes_back_does_the_work_and_its_result_counts_once(scene: Scene) -> None:
     handle, job = await scene.begin(input={"subject": "a pier"})
     await scene.worker.say(job, percent=10)
     await until_running(scene, handle)

@@ -28,7 +28,7 @@ def is_told_in_short(words: Any) -> bool:
     return len(words) < SHORT and words.startswith("xxx") and words.endswith(CUT)
 
 
-async def test_long_thoughts_and_tools_are_told_in_short_where_no_message_holds_them(scene: Scene) -> None:
+async def test_long_thoughts_and_tools_are_cut_where_no_message_holds_them(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.say(job, thinking=LONG)
     await scene.worker.say(job, tool_use={"id": "t1", "name": "read", "input": {"path": LONG}})
@@ -48,7 +48,7 @@ async def test_long_thoughts_and_tools_are_told_in_short_where_no_message_holds_
         assert [words.startswith('{"path":"xxx') and len(words) < SHORT for words in used] == [True]
 
 
-async def test_a_long_reason_of_a_failure_is_told_in_short_and_kept_whole(scene: Scene) -> None:
+async def test_a_long_reason_of_a_failure_is_shortened_on_the_wire_and_kept_whole(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, LONG)
     story = await scene.caller.story(handle)

@@ -23,7 +23,7 @@ class Namer(AgentmsgCaller):
         return f"the bridge, part {order.request_id}"
 
 
-async def test_a_task_with_a_name_of_its_own_is_told_of_under_that_name(scene: Scene) -> None:
+async def test_a_task_with_a_name_of_its_own_is_reported_under_that_name(scene: Scene) -> None:
     caller = await scene.enter(Namer)
     handle = await caller.submit(Order(to=scene.worker.id, request_id=str(uuid.uuid4())))
     id = agentmsg.task_id(handle.task_id)

@@ -126,7 +126,7 @@ async def test_a_failure_does_not_give_it_away_either(scene: Scene, data: Path) 
 
 
 @pytest.mark.parametrize("pair", [("a2acp", name) for name in ("agentmsg", "coven", "forge")], ids="-to-".join)
-async def test_a_question_about_it_is_for_whoever_answers_and_no_one_else(scene: Scene, data: Path) -> None:
+async def test_a_question_about_it_is_shown_to_the_person_who_answers_only(scene: Scene, data: Path) -> None:
     scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
     handle, job = await scene.begin(type="admit", input={"patient": ASKED})
     await worker.ask(job, REMARK)
@@ -187,7 +187,7 @@ async def test_what_is_asked_of_a_helper_about_it_is_shut_and_so_is_the_help(sce
 
 
 @pytest.mark.parametrize("pair", [("a2acp", "agentmsg")], ids="-to-".join)
-async def test_what_is_told_with_it_when_it_is_handed_over_is_shut_as_well(scene: Scene, data: Path) -> None:
+async def test_the_history_of_a_handed_over_personal_task_is_sealed_as_well(scene: Scene, data: Path) -> None:
     owner: AgentmsgWorker = await scene.enter(AgentmsgWorker, offers=(ADMIT,))
     handle = await scene.caller.submit(Order(to=owner.id, type="admit", input={"patient": ASKED}))
     await owner.hand_over(await owner.take(), scene.worker.id, {"found": REMARK})

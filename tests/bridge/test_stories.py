@@ -17,7 +17,7 @@ BINARY = b"".join(hashlib.sha256(bytes([n % 256, n // 256])).digest() for n in r
 """40,000 bytes that are no text, more than any frame's own little buffers."""
 
 
-async def test_progress_is_told_in_order(scene: Scene) -> None:
+async def test_progress_arrives_in_order(scene: Scene) -> None:
     handle, job = await scene.begin()
     steps = [{"number": n, "name": f"step {n}", "total": 3} for n in (1, 2, 3)]
     for percent, step in zip((10, 50, 90), steps, strict=True):
@@ -44,7 +44,7 @@ async def test_fifty_pieces_of_output_arrive_complete_and_in_order(scene: Scene)
     assert task["output"] == "".join(pieces)
 
 
-async def test_a_whole_answer_after_its_pieces_is_told_once(scene: Scene) -> None:
+async def test_a_whole_answer_after_its_pieces_is_returned_once(scene: Scene) -> None:
     handle, job = await scene.begin()
     pieces = [f"line {n}\n" for n in range(5)]
     for piece in pieces:
@@ -57,7 +57,7 @@ async def test_a_whole_answer_after_its_pieces_is_told_once(scene: Scene) -> Non
     assert (await scene.stage.task(handle.task_id))["output"] == "".join(pieces)
 
 
-async def test_thinking_and_tools_are_told_in_order(scene: Scene) -> None:
+async def test_thinking_and_tools_arrive_in_order(scene: Scene) -> None:
     handle, job = await scene.begin()
     used = {"id": "t1", "name": "measure", "input": {"span": [1, 2]}}
     worked = {"id": "t1", "output": "42 m", "is_error": False}

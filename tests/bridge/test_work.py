@@ -38,14 +38,14 @@ async def test_work_arrives_with_its_type_and_input_and_the_result_comes_back(sc
     assert told == ("completed", expected["result"], "It stands.", *scene.names)
 
 
-async def test_a_result_of_words_alone_comes_back_as_words(scene: Scene) -> None:
+async def test_a_result_of_text_alone_comes_back_as_text(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, text="It stands.")
     story = await scene.caller.story(handle)
     assert (story[-1]["final"], story[-1]["text"]) == ("completed", "It stands.")
 
 
-async def test_a_result_without_words_reaches_those_who_only_read_words(scene: Scene) -> None:
+async def test_a_result_without_text_reaches_callers_that_only_read_text(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, result=RESULT)
     story = await scene.caller.story(handle)
@@ -75,7 +75,7 @@ async def test_three_mebibytes_of_structure_come_back_whole(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("pair", LIMITED, ids="-to-".join)
-async def test_more_than_a_message_may_have_is_never_told_in_part(scene: Scene) -> None:
+async def test_what_exceeds_a_message_is_never_sent_in_part(scene: Scene) -> None:
     """Who can say it has done the work; who cannot hear it is told so."""
     text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
     handle, job = await scene.begin()
@@ -166,7 +166,7 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", [pair for pair in REPEATED if "a2acp" not in pair], ids="-to-".join)
-async def test_who_asks_again_is_told_a_long_answer_whole(scene: Scene) -> None:
+async def test_a_repeated_request_gets_a_long_answer_whole(scene: Scene) -> None:
     """Also where it came in parts, and only the last of them with the outcome."""
     text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
     order = Order(to=scene.worker.id)

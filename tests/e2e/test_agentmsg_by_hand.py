@@ -116,7 +116,7 @@ def test_an_agent_that_was_just_added_speaks_and_polls_at_once(hub: HubProcess) 
 
 
 @pytest.mark.parametrize("to", ["*", "hub"])
-def test_work_for_whoever_can_finds_somebody(hub: HubProcess, to: str) -> None:
+def test_work_for_any_agent_finds_one(hub: HubProcess, to: str) -> None:
     skill = f"skill-{uuid.uuid4().hex[:6]}"
     ada, bob = Curl(hub), Curl(hub, None, "--capability", skill)
     task = str(uuid.uuid4()).upper()

@@ -168,7 +168,7 @@ def test_events_stream_and_resume_where_they_were_left(hub: HubProcess, boss: Or
     assert json.loads(resumed[-1]["data"])["status"] == "completed"
 
 
-def test_events_stream_to_the_end_for_whoever_has_closed_its_side(hub: HubProcess, boss: Orchestrator) -> None:
+def test_events_stream_to_the_end_for_a_client_that_closed_its_side(hub: HubProcess, boss: Orchestrator) -> None:
     agent = hub.worker("half", "half")
     request, _ = boss.submit(to_agent="half")
     work = agent.work()
@@ -339,7 +339,7 @@ def test_operations_answer(hub: HubProcess) -> None:
     assert hub.admin.get("/nowhere").status == 404
 
 
-def test_what_a_coven_agent_says_of_no_request_is_counted_for_whoever_looks(hub: HubProcess) -> None:
+def test_events_of_a_coven_agent_about_no_request_are_counted(hub: HubProcess) -> None:
     before = unasked_for(hub)
     agent = AgentProcess(hub.ready["grpc"]).register("babbler", "chat")
     try:

@@ -94,7 +94,7 @@ def test_a_call_waits_for_its_result(hub: HubProcess, deployer: Diligent) -> Non
 
 
 @pytest.mark.parametrize("door", ["chiffon", "coven", "forge", "agentmsg", "a2acp"])
-def test_a_call_enters_by_any_door_and_leaves_nothing_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
+def test_a_call_over_any_protocol_leaves_nothing_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
     said = dragoman("call", "deployer", "run", "playbook=x.yml", "--via", door, "-o", "json", hub=hub)
     assert (said.code, said.json["status"], said.json["protocol_in"]) == (OK, "completed", door), said
     assert said.json["input"]["playbook"] == "x.yml"
@@ -122,7 +122,7 @@ def detached(hub: HubProcess, *call: str) -> str:
     return str(said.json["id"])
 
 
-def test_a_task_is_listed_shown_explained_and_told(hub: HubProcess, deployer: Diligent) -> None:
+def test_a_task_is_listed_shown_explained_and_followed(hub: HubProcess, deployer: Diligent) -> None:
     id = detached(hub, "deployer", "run", "n=1")
     until(lambda: hub.status(id) == "completed", "it is done")
     listed = dragoman("task", "ls", "-o", "jsonl", hub=hub)

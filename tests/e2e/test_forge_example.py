@@ -15,7 +15,7 @@ LARGE = {"text": "x" * 200_000}
 
 
 @pytest.mark.requirement("forge-D14")
-def test_the_documents_example_understands_all_that_the_hub_tells_it(hub: HubProcess) -> None:
+def test_the_documents_example_understands_every_message_of_the_hub(hub: HubProcess) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is needed to run the document's example")

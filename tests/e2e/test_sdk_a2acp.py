@@ -219,7 +219,7 @@ async def test_an_agent_restarts_without_its_keys(hub: HubProcess) -> None:
             assert (await soon(client.call("read_record", {"patient": "A"})))["ward"] == 8
 
 
-async def test_a_wrong_secret_is_said_at_once(hub: HubProcess) -> None:
+async def test_a_wrong_secret_is_reported_at_once(hub: HubProcess) -> None:
     with pytest.raises(NotAllowed):
         async with Client(url(hub), id="lab", token="0" * 32):
             pass

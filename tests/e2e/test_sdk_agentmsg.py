@@ -234,7 +234,7 @@ async def test_an_agent_of_another_protocol_takes_over_too(hub: HubProcess, prot
     assert result == ["X", "junior", "ESCALATION", 3]
 
 
-async def test_letters_status_and_errors(hub: HubProcess) -> None:
+async def test_direct_messages_status_and_errors(hub: HubProcess) -> None:
     one, two = Agent("one", token=token(hub, "one")), Agent("two", token=token(hub, "two"))
     other = token(hub, "other", "chiffon")
     assert other

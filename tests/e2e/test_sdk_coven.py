@@ -186,7 +186,7 @@ async def test_a_wire_that_is_cut_changes_nothing_but_the_time_it_takes(hub: Hub
         check(*await streamed(hub, relay, interrupt))
 
 
-async def test_a_hub_that_is_killed_in_mid_sentence_gets_the_whole_story(tmp_path: Path) -> None:
+async def test_a_hub_that_is_killed_in_the_middle_of_a_report_gets_the_whole_report(tmp_path: Path) -> None:
     with running(tmp_path) as hub:
         async with Relay(hub.ready["grpc"]) as relay:
 

@@ -118,7 +118,7 @@ say('request:update-task', taskId=id, status='completed', result='done')
 """
 
 
-def test_what_a_child_said_counts_though_it_ended_before_it_read_a_long_answer(hub: HubProcess) -> None:
+def test_a_childs_messages_count_though_it_ended_before_it_read_a_long_answer(hub: HubProcess) -> None:
     ask(hub, {"command": [sys.executable, "-c", HASTY], "restart": "never"}, 201, id="hasty")
     task = hub.admin.post("/api/v1/tasks", {"type": "x", "agent": "hasty", "input": {"long": "y" * 500_000}}).json["id"]
     until(lambda: hub.admin.get("/api/v1/agents/hasty").json["child"]["state"] == "stopped")

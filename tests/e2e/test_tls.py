@@ -211,7 +211,7 @@ def take_and_cancel(hub: HubProcess, agent: str, via: str, **environment: str) -
 
 
 @pytest.mark.parametrize("via", ["api", "chiffon", "forge", "coven", "agentmsg"])
-def test_every_door_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_path: Path, via: str) -> None:
+def test_every_protocol_is_open_to_a_command_beside_the_hub(hub: HubProcess, tmp_path: Path, via: str) -> None:
     """By `--data` alone: whatever SSL_CERT_FILE says, the hub beside us is known by its own certificate."""
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     added = dragoman("agent", "add", f"beside-{via}", "--protocol", "chiffon", hub=hub)

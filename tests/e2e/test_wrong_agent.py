@@ -39,7 +39,7 @@ def address(hub: HubProcess, scheme: str) -> str:
     return hub.url.replace("http://", f"{scheme}://")
 
 
-async def test_over_every_address_an_agent_with_anothers_token_ends_and_is_told_whose_it_is(hub: HubProcess) -> None:
+async def test_over_every_address_an_agent_with_anothers_token_ends_and_learns_whose_it_is(hub: HubProcess) -> None:
     for protocol, scheme in ADDRESSES:
         owner = f"right-{scheme.replace('+', '-')}"
         wrong = Agent("wrong", token=at_work.token(hub, owner, protocol))
@@ -49,7 +49,7 @@ async def test_over_every_address_an_agent_with_anothers_token_ends_and_is_told_
         assert f"belongs to agent '{owner}', not to 'wrong'" in str(refused.value), scheme
 
 
-async def test_over_every_address_a_client_with_anothers_token_is_told_whose_it_is(hub: HubProcess) -> None:
+async def test_over_every_address_the_error_names_the_owner_of_a_clients_wrong_token(hub: HubProcess) -> None:
     for protocol, scheme in ADDRESSES:
         owner = f"caller-{scheme.replace('+', '-')}"
         token = at_work.token(hub, owner, protocol)
@@ -72,7 +72,7 @@ async def test_over_forge_a_client_may_name_the_agent_that_its_token_belongs_to(
         assert await soon(client.call("forge-worker", "work")) == 1
 
 
-async def test_over_every_address_an_agent_that_was_added_for_another_protocol_ends_and_is_told_so(
+async def test_over_every_address_an_agent_that_was_added_for_another_protocol_ends_with_the_reason(
     hub: HubProcess,
 ) -> None:
     for protocol, scheme in ADDRESSES:
@@ -85,7 +85,7 @@ async def test_over_every_address_an_agent_that_was_added_for_another_protocol_e
         assert f"{name} was added to speak {added_for}" in str(refused.value), scheme
 
 
-async def test_a_chiffon_client_that_leaves_out_its_kind_is_told_which_it_is(hub: HubProcess) -> None:
+async def test_the_hub_names_the_kind_of_a_chiffon_client_that_leaves_it_out(hub: HubProcess) -> None:
     at_work.token(hub, "worker", "chiffon")
     for scheme in ("chiffon+ws", "chiffon+http"):
         name = f"boss-{scheme.replace('+', '-')}"

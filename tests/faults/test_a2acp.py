@@ -185,7 +185,7 @@ def test_an_answer_is_not_lost_with_the_connection_that_waited_for_it(hub: HubPr
 
 
 @pytest.mark.requirement("A2-RTE-3", "A2-HSK-7")
-def test_an_answer_that_was_lost_on_its_way_is_told_again(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
+def test_an_answer_that_was_lost_on_its_way_is_sent_again(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
     """It was written to a connection whose client never read it; nobody can know that but the client."""
     ada, bob = pair
     wish = ada.initiate(bob, INTENT)

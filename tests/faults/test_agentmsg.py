@@ -208,7 +208,7 @@ def test_what_is_promised_at_most_once_is_never_delivered_twice(hub: HubProcess,
 
 
 @pytest.mark.requirement("agentmsg-D12")
-def test_who_falls_silent_loses_its_work_to_somebody_else(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
+def test_a_silent_agent_loses_its_work_to_another(hub: HubProcess, pair: tuple[Plain, Plain]) -> None:
     ada, bob = pair
     hub.restart(DRAGOMAN_AGENTMSG__HEARTBEAT_SECONDS="1")
     skill = words.constraints(required_capabilities=["weave"])

@@ -59,7 +59,7 @@ def test_a_program_that_speaks_forge_does_work(kids: Kids) -> None:
     assert said == ["working on work"]  # kept with the task, too
 
 
-def test_a_program_that_only_prints_is_an_agent_whose_words_are_logged(kids: Kids) -> None:
+def test_a_program_that_only_prints_is_an_agent_whose_lines_are_logged(kids: Kids) -> None:
     kids.run("plain", "sh", "-c", 'echo one; echo "two words" >&2; echo "{not json"; echo "[1, 2]"; sleep 600')
     until(lambda: len(kids.printed("plain")) == 4)
     assert {(line["stream"], line["level"], line["text"]) for line in kids.log("plain")} == {
@@ -86,7 +86,7 @@ def test_a_child_may_begin_with_a_byte_order_mark(kids: Kids) -> None:
     kids.works("marked", 1)
 
 
-def test_what_a_child_says_last_is_heard_although_it_has_ended(kids: Kids) -> None:
+def test_a_childs_last_messages_count_although_it_has_ended(kids: Kids) -> None:
     last = "print(json.dumps({'type': 'request:update-task', 'id': '1', 'timestamp': '2026-01-01T00:00:00Z',"
     kids.run(
         "once",
@@ -230,7 +230,7 @@ def test_only_so_many_lines_are_kept_and_the_others_are_counted(kids: Kids) -> N
     assert 2000 <= kept < 20_000
 
 
-def test_a_line_beyond_the_limit_is_told_and_the_next_is_heard(kids: Kids) -> None:
+def test_a_line_beyond_the_limit_is_reported_and_the_next_is_read(kids: Kids) -> None:
     kids.run("long", *program("import os", "os.write(1, b'x' * (3 << 20) + b'\\nshort\\n')"))
     until(lambda: kids.state("long") == "stopped")
     dropped, short = kids.log("long")[:2]

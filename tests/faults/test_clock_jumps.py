@@ -74,7 +74,7 @@ def test_a_hub_that_runs_for_months_agrees_with_everybody_on_the_time(pace: floa
     assert abs(machine.wrong) < 1000
 
 
-def test_a_clock_that_is_set_by_more_than_a_minute_is_told_of_once() -> None:
+def test_a_clock_that_is_set_by_more_than_a_minute_is_logged_once() -> None:
     machine = Machine()
     machine.goes_on(60)
     machine.wall += 50 * SECOND_NS
@@ -196,7 +196,7 @@ async def test_an_agent_that_is_not_back_yet_has_its_time_after_a_restart_whatev
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
-async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() -> None:
+async def test_a_frozen_hub_reads_what_was_sent_meanwhile_and_recovers() -> None:
     """SIGSTOP: its clock went on and nothing else. All agents seem silent, so five tasks open a breaker; their results
     wait in sockets and count, and the breaker is half open a minute later."""
     world = await World().start()
@@ -220,7 +220,7 @@ async def test_a_hub_that_stood_still_hears_what_was_said_meanwhile_and_heals() 
     assert world.intake.agent(agent.agent).breaker.state is BreakerState.CLOSED
 
 
-def test_a_real_hub_that_stood_still_hears_what_was_said_meanwhile(tmp_path: Path) -> None:
+def test_a_real_frozen_hub_reads_what_was_sent_meanwhile(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="2") as hub:
         boss, worker = hub.orchestrator(), hub.worker()
         with worker.websocket() as link:

@@ -30,7 +30,7 @@ def hold(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_letters_keep_their_promises_whatever_breaks(block):
+def test_direct_messages_keep_their_promises_whatever_breaks(block):
     hold(range(block * 15, block * 15 + 15))
 
 
@@ -86,13 +86,13 @@ def test_a_hub_that_sends_more_than_the_head_of_a_lane_is_caught(monkeypatch):
     assert caught()
 
 
-def test_a_hub_that_lets_letters_overtake_in_their_lane_is_caught(monkeypatch):
+def test_a_hub_that_lets_messages_overtake_in_their_lane_is_caught(monkeypatch):
     honest = letters.put_on_its_way
     monkeypatch.setattr(letters, "put_on_its_way", lambda work, delivery, before: honest(work, delivery, ()))
     assert caught()
 
 
-def test_a_hub_that_forgets_a_kept_letter_when_it_leaves_is_caught(monkeypatch):
+def test_a_hub_that_forgets_a_kept_message_when_it_leaves_is_caught(monkeypatch):
     spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: delivery.letter is not None)
     assert caught()
 

@@ -202,7 +202,7 @@ def test_a_kill_of_the_agent_while_the_hub_stops_gives_the_work_back(tmp_path: P
         judge(hub, "streaming", task, request, memory, Reader(task))
 
 
-def test_a_kill_of_the_hub_while_it_stops_loses_nothing_that_was_said(tmp_path: Path) -> None:
+def test_a_kill_of_the_hub_while_it_stops_loses_no_message(tmp_path: Path) -> None:
     with running(tmp_path) as hub:
         agent, task, request = brought_to("streaming", hub, "stays")
         assert hub.process is not None
@@ -238,7 +238,7 @@ def test_a_second_ctrl_c_ends_a_hub_that_waits_for_its_agents(tmp_path: Path) ->
         finish(hub, "lingers", str(task), Memory())
 
 
-def test_an_agent_that_finishes_while_the_hub_stops_is_heard(tmp_path: Path) -> None:
+def test_the_result_of_an_agent_that_finishes_while_the_hub_stops_counts(tmp_path: Path) -> None:
     with running(tmp_path) as hub:
         agent, task, request = brought_to("streaming", hub, "finishes")
         assert hub.process is not None

@@ -100,7 +100,7 @@ def test_work_under_way_goes_on_when_the_hub_is_back(cast: Cast) -> None:
 
 
 @pytest.mark.requirement("FG-NOT-4")
-def test_a_hub_that_is_told_to_stop_says_so(cast: Cast) -> None:
+def test_a_hub_that_must_stop_says_so(cast: Cast) -> None:
     hand = cast.connect("hand")
     hand.ask("query-agents", {})
     assert cast.hub.stop() == 0

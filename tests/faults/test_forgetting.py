@@ -54,7 +54,7 @@ class Forgetful(Simulation):
         await super().judge()
 
 
-async def test_what_is_forgotten_was_over_and_told_and_leaves_nothing() -> None:
+async def test_a_forgotten_task_was_over_and_delivered_and_leaves_nothing() -> None:
     gone = 0
     for seed in range(40):
         simulation = Forgetful(seed)

@@ -160,7 +160,7 @@ def test_what_is_promised_at_most_once_is_never_delivered_twice_over_a_power_cut
 
 
 @ROOT
-def test_a_hub_that_does_not_wait_for_the_ring_of_letters_is_caught_by_the_power_cut(
+def test_a_hub_that_does_not_wait_for_the_ring_of_messages_is_caught_by_the_power_cut(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "careless").mkdir()

@@ -77,7 +77,7 @@ def test_the_same_request_a_hundred_times_at_once_has_one_effect_over_websocket(
     assert [t["id"] for t in hub.tasks(agent="hundred-ws")] == [task_of(request)]
 
 
-def test_a_caller_that_lost_its_link_over_many_results_is_told_all_of_them_again(hub: HubProcess) -> None:
+def test_a_caller_that_lost_its_connection_over_many_results_gets_all_of_them_again(hub: HubProcess) -> None:
     boss, many = hub.orchestrator("boss-many"), 150
     worker = hub.worker("many", "many", limits={"max_concurrent": many})
     with boss.websocket() as first, worker.websocket() as receiver:
@@ -288,7 +288,7 @@ def test_an_outcome_that_came_in_pieces_is_had_again_whole(hub: HubProcess, sock
     assert worker.poll() == []
 
 
-def test_whoever_acknowledges_one_block_of_an_outcome_and_dies_gets_all_of_them_again(hub: HubProcess) -> None:
+def test_a_client_that_acknowledges_one_block_of_an_outcome_and_dies_gets_all_of_them_again(hub: HubProcess) -> None:
     boss, worker = hub.orchestrator("boss-blocks"), hub.worker("blocks", "blocks")
     request, _ = boss.submit(to_agent="blocks")
     work = worker.work()

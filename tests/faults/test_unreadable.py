@@ -67,7 +67,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         hub.kill()
 
 
-def test_a_store_that_cannot_be_read_is_a_503_at_every_door_and_nothing_is_lost(hub: Hub) -> None:
+def test_a_store_that_cannot_be_read_is_a_503_at_every_endpoint_and_nothing_is_lost(hub: Hub) -> None:
     boss, worker = hub.orchestrator(), hub.worker()
     request, _ = boss.submit()
     task = task_of(request)

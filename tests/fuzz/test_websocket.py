@@ -182,20 +182,20 @@ def spoken(how: settings) -> Callable[[], None]:
     return attempt
 
 
-def test_a_good_frame_is_heard_whole_or_in_pieces() -> None:
+def test_a_good_frame_is_decoded_whole_or_in_pieces() -> None:
     for pieces in ([TEXT], [TEXT[place : place + 1] for place in range(len(TEXT))]):
         _, ears = asyncio.run(speak(PLAIN, list(pieces)))
         assert ears.messages == [b'{"type":"x"}']
 
 
 @pytest.mark.parametrize("text", [b"z" * 1_000_000, os.urandom(8) + b"z" * (LARGEST + 1)])
-def test_a_bomb_ends_the_link_and_is_not_heard(text: bytes) -> None:
+def test_a_bomb_ends_the_connection_and_is_not_decoded(text: bytes) -> None:
     wire, ears = asyncio.run(speak(DEFLATED, [frame(2, deflated(text), bits=4), TEXT]))
     assert ears.messages == []
     assert (1009).to_bytes(2, "big") in wire.written
 
 
-def test_text_that_is_no_utf_8_ends_the_link_and_is_not_heard() -> None:
+def test_text_that_is_no_utf_8_ends_the_connection_and_is_not_decoded() -> None:
     for text in (frame(1, b"\xff\xfe"), frame(1, b"a\xc3", fin=False) + frame(0, b"b")):
         wire, ears = asyncio.run(speak(PLAIN, [TEXT, text + TEXT]))
         assert ears.messages == [b'{"type":"x"}']

@@ -80,7 +80,7 @@ def test_the_hub_and_its_writer_leave_no_core_dumps(hub: HubProcess) -> None:
         assert resource.prlimit(pid, resource.RLIMIT_CORE) == (0, 0)
 
 
-def test_whoever_leaves_no_dumps_cannot_be_looked_into_either() -> None:
+def test_a_process_that_leaves_no_dumps_cannot_be_inspected_either() -> None:
     """`PR_GET_DUMPABLE`, which a process is told only of itself."""
     said = "from dragoman.security.dumps import leave_no_dumps as go; import ctypes; c = ctypes.CDLL(None)"
     told = subprocess.run(

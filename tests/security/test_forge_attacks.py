@@ -204,7 +204,7 @@ def test_the_measure_is_the_agents_and_not_the_links(tmp_path: Path) -> None:
 # -- false names, other people's tasks
 
 
-def test_the_door_opens_only_for_a_forge_agents_token(hub: HubProcess) -> None:
+def test_the_endpoint_opens_only_for_a_forge_agents_token(hub: HubProcess) -> None:
     chiffon = hub.token("chiffon-boss", "orchestrator")
     address = hub.url.replace("http", "ws") + "/forge/ws"
     for token, status in ((None, 401), ("0" * 32, 401), (chiffon, 403), (hub.ready["admin_token"], 401)):
@@ -307,7 +307,7 @@ def test_hostile_file_names_are_only_names(hub: HubProcess) -> None:
 # -- what is shown to people
 
 
-def test_hostile_words_are_kept_as_they_are_and_shown_escaped(hub: HubProcess) -> None:
+def test_hostile_text_is_kept_as_it_is_and_shown_escaped(hub: HubProcess) -> None:
     def shown(*command: str) -> str:
         said = dragoman(*command, hub=hub)
         assert said.code == 0, said

@@ -103,7 +103,7 @@ def test_a_sender_that_is_not_the_tokens_is_refused(hub: HubProcess) -> None:
     assert agent.send(work_result(work)).status == 202
 
 
-def test_an_agent_cannot_register_as_somebody_else(hub: HubProcess) -> None:
+def test_an_agent_cannot_register_as_another(hub: HubProcess) -> None:
     victim, thief = hub.worker("victim", "infra"), hub.worker("thief", "infra")
     for lie in ({"agent_id": "victim"}, {"agent_type": "orchestrator"}, {"agent_id": "admin"}, {"agent_id": "hub"}):
         answer = thief.register(**lie)

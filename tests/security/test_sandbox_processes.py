@@ -124,7 +124,7 @@ def test_its_exit_code_is_passed_on(backend: SandboxBackend) -> None:
 
 
 @pytest.mark.parametrize("program", ["/no/such/program", "no-such-program"])
-def test_a_program_that_is_not_there_is_said_so_and_nothing_else_runs(backend: SandboxBackend, program: str) -> None:
+def test_a_missing_program_is_named_and_nothing_else_runs(backend: SandboxBackend, program: str) -> None:
     argv = backend.argv(Sandbox(), (program,))
     found = subprocess.run(argv, env={}, capture_output=True, timeout=SECONDS, check=False)
     assert found.returncode == launcher.REFUSED
@@ -267,7 +267,7 @@ import os; os.chown("/tmp", 1, 1)"""
         assert b"NoNewPrivs:\\t1" in found.stdout
 
 
-def test_nothing_outlives_whoever_started_it(bubblewrap: Bubblewrap) -> None:
+def test_nothing_outlives_its_parent(bubblewrap: Bubblewrap) -> None:
     """The starter is killed, not the sandbox: the pipe that the innermost process holds must end all the same."""
     ours, theirs = os.pipe()
     source = "import os, signal; os.fork(); os.setsid() if os.getpid() > 3 else 0; os.write(2, b'x'); signal.pause()"

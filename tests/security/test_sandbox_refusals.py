@@ -33,7 +33,7 @@ def ends(kids: Kids, id: str) -> None:
     until(lambda: kids.state(id) in ("stopped", "crashed"), f"{id} ends")
 
 
-def test_without_a_sandbox_it_is_refused_and_told_what_to_do(kids: Kids, tmp_path: Path) -> None:
+def test_without_a_sandbox_it_is_refused_with_what_to_do(kids: Kids, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     kids.run("loose", *program(f"open({str(ran)!r}, 'w')"), untrusted=True, restart="always",
              allow_files=[f"{tmp_path}:rw"])  # fmt: skip
@@ -108,7 +108,7 @@ def test_what_lies_around_the_hubs_data_can_be_allowed_and_the_data_stays_hidden
             assert kids.printed(id) == ["known ['agents']"], kids.child(id)
 
 
-def test_the_level_follows_the_machine_and_so_does_what_is_told(tmp_path: Path) -> None:
+def test_the_level_follows_the_machine_and_so_does_its_report(tmp_path: Path) -> None:
     for level in (Level.BUBBLEWRAP, Level.LANDLOCK):
         must_hold(level)
     with running(tmp_path / "hub", **settings_for(Level.LANDLOCK) | {"PATH": "/usr/bin:/bin"}) as hub:

@@ -107,7 +107,7 @@ def test_many_modules_run_at_once_and_one_that_spins_stops_nobody(warm: Warm, tm
     assert found == [b"%d\n" % number for number in range(5)]
 
 
-def test_a_host_that_died_is_told_at_once_and_its_modules_end_with_it(tmp_path: Path) -> None:
+def test_a_host_that_died_is_noticed_at_once_and_its_modules_end_with_it(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     with Warm(Wasm()) as host, open(ours, "rb", buffering=0) as end:
         key = host.start(Sandbox(), module(tmp_path, wasm_probes.SPIN), (theirs, theirs, theirs), {})
@@ -170,7 +170,7 @@ def test_compiled_code_is_kept_and_used_again(tmp_path: Path) -> None:
         assert kept.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_compiled_code_that_was_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_compiled_code_is_made_again(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     with Warm(Wasm(cache=str(cache))) as host:

@@ -69,7 +69,7 @@ def refused(printed: list[str]) -> bool:
 # -- what is allowed works: a sandbox in which nothing runs would withstand every attack
 
 
-def test_an_honest_agent_does_its_task_and_the_level_is_told_everywhere(kids: Kids, level: Level) -> None:
+def test_an_honest_agent_does_its_task_and_the_level_is_shown_everywhere(kids: Kids, level: Level) -> None:
     kids.run("honest", *worker, untrusted=True)
     task = kids.done(kids.submit("honest", a=1))
     assert (task["status"], task["result"], task["output"]) == ("completed", {"echo": {"a": 1}, "attempt": 1}, "half ")

@@ -34,7 +34,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
         yield hub
 
 
-def test_strangers_at_all_doors_leave_a_bounded_number_of_records_and_their_count(hub: HubProcess) -> None:
+def test_strangers_at_all_endpoints_leave_a_bounded_number_of_records_and_their_count(hub: HubProcess) -> None:
     stranger = Door(hub.url, "f" * 32, keep=True)
     for method, path in REQUESTS:
         for _ in range(TIMES):

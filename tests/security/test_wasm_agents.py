@@ -89,7 +89,7 @@ def outcome(kids: Kids, id: str, file: str, **more: Any) -> dict[str, Any]:
     return kids.done(kids.submit(id))
 
 
-def test_a_module_does_tasks_one_run_each_and_the_level_is_told(kids: Kids, tmp_path: Path) -> None:
+def test_a_module_does_tasks_one_run_each_and_the_level_is_shown(kids: Kids, tmp_path: Path) -> None:
     kids.run("m", module(tmp_path, honest()), untrusted=True)
     tasks = [kids.done(kids.submit("m", text="x" * 100_000)) for _ in range(3)]
     assert [(task["status"], task["result"]) for task in tasks] == [("completed", {"runs": 1})] * 3, kids.log("m")

@@ -148,9 +148,7 @@ UNITS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("unit", UNITS)
-async def test_a_unit_that_was_written_by_a_writer_that_died_before_it_said_so_is_done(
-    speechless: SqliteStore, unit: str
-) -> None:
+async def test_a_unit_whose_writer_died_after_the_commit_counts_as_done(speechless: SqliteStore, unit: str) -> None:
     """The hub's memory follows what it is told: a unit that is there and counted as failed would be in its way."""
     first = speechless.writer_pid
     added = UNITS[unit].get("added", ())

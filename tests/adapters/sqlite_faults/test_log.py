@@ -85,7 +85,7 @@ async def test_without_readers_the_log_stays_at_a_quarter_of_its_cap(tmp_path: P
         assert len(await store.events(TaskId("t"), after=70)) == 10
 
 
-async def test_readers_that_overlap_do_not_keep_the_log_from_beginning_anew(tmp_path: Path) -> None:
+async def test_readers_that_overlap_do_not_keep_the_log_from_a_reset(tmp_path: Path) -> None:
     """There is a reader at every moment: each ends only when the next one has begun."""
     async with opened(tmp_path) as store:
         fill = Filling(store, tmp_path)

@@ -132,7 +132,7 @@ async def test_unknown_schema_version_is_refused(tmp_path: Path) -> None:
     await made_once(tmp_path / "other.db")
 
 
-async def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:
+async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     change_file(path, "CREATE TABLE recipes (name)")
     with pytest.raises(StoreRefused, match="not a Dragoman database"):

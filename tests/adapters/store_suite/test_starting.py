@@ -52,7 +52,7 @@ def test_everything_is_there_after_closing_and_opening(kind: str, world: list[Ro
 
 
 @every_store
-async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -> None:
+async def test_opening_returns_what_a_hub_begins_with(kind: str, tmp_path: Path) -> None:
     ada, bob = agent("ada"), agent("bob", wake_at=7)
     grant = entity("ada:tokens", Registry.RESOURCE)
     audit = chain(4)
@@ -90,7 +90,7 @@ async def test_opening_tells_what_a_hub_begins_with(kind: str, tmp_path: Path) -
 
 
 @every_store
-async def test_opening_tells_what_each_principal_has_lying_there(kind: str, tmp_path: Path) -> None:
+async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_path: Path) -> None:
     words = msgspec.Raw(b'{ "text" : "\xc3\xa4" }')
     spoken = Letter(sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg")
     rows = [
@@ -113,7 +113,7 @@ async def test_opening_tells_what_each_principal_has_lying_there(kind: str, tmp_
 
 
 @every_store
-async def test_letters_that_were_noted_are_known_after_a_stop(kind: str, tmp_path: Path) -> None:
+async def test_messages_that_were_noted_are_known_after_a_stop(kind: str, tmp_path: Path) -> None:
     store = KINDS[kind](tmp_path)
     assert (await store.open()).passed == {}
     await store.note({"a" * 32: "b" * 32, "c" * 32: "d" * 32})

@@ -130,7 +130,7 @@ async def test_reads_and_loads_see_the_last_commit(store: Store) -> None:
         assert [e.seq for e in await store.events(TaskId("t"))] == list(range(1, step + 2))
 
 
-async def test_what_the_wire_said_is_kept_byte_for_byte(store: Store) -> None:
+async def test_the_raw_message_is_kept_byte_for_byte(store: Store) -> None:
     said = event(
         "t", 1, body=msgspec.Raw(b'{ "a" : 1.0 , "\xc3\xa9":"\\u0000"}'), raw=bytes(range(256)), protocol="chiffon"
     )

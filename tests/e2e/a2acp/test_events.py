@@ -11,7 +11,7 @@ from tests.support.hubproc import HubProcess, until
 
 
 @pytest.mark.requirement("A2-RTE-6")
-def test_events_go_both_ways_under_a_contract_word_for_word_and_in_order(pair: tuple[Speaker, Speaker]) -> None:
+def test_events_go_both_ways_under_a_contract_unchanged_and_in_order(pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     with bob.working(lambda request: None):
         contract = ada.shake_hands(bob, INTENT["intent"])["contract"]["contract_id"]
@@ -103,9 +103,7 @@ def test_of_two_requests_of_one_name_an_event_means_the_one_on_its_contract(pair
     assert eve.poll(0) == []  # it works on
 
 
-def test_whoever_asked_in_another_protocol_hears_of_an_event_as_progress(
-    hub: HubProcess, pair: tuple[Speaker, Speaker]
-) -> None:
+def test_a_caller_of_another_protocol_gets_an_event_as_progress(hub: HubProcess, pair: tuple[Speaker, Speaker]) -> None:
     _, bob = pair
     order = {"type": INTENT["intent"], "agent": bob.id, "input": {"rows": 1}, "request_id": str(uuid.uuid4())}
     task = hub.admin.post("/api/v1/tasks", order).json

@@ -143,7 +143,7 @@ def test_errors_cancels_and_progress_pass_between_agents(pair: tuple[Speaker, Sp
     assert code(bob.post(bob.response(request, {"dataset_id": "late"}))[1]) == "CONTRACT_VIOLATION"
 
 
-def test_whoever_waits_for_work_that_is_cancelled_is_told_so_and_not_to_try_again(
+def test_the_caller_of_cancelled_work_learns_so_and_not_to_retry(
     hub: HubProcess, pair: tuple[Speaker, Speaker]
 ) -> None:
     """The document has no code for it; the nearest is one that wants a `retry_after` (D10)."""
@@ -195,7 +195,7 @@ def test_a_replay_is_known_after_a_kill(tmp_path: Path) -> None:
         assert len([one for one in heard if one["intent"] == "provision"]) == 1
 
 
-def test_what_is_malformed_is_told_by_its_field(pair: tuple[Speaker, Speaker]) -> None:
+def test_a_malformed_message_is_refused_with_its_field(pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     good = ada.message("request", BROKER, "discover_capabilities", {})
     for changed, status, field in (
@@ -224,7 +224,7 @@ def test_what_is_malformed_is_told_by_its_field(pair: tuple[Speaker, Speaker]) -
     ]  # fmt: skip
 
 
-def test_too_many_in_a_minute_are_told_how_long_to_wait(tmp_path: Path) -> None:
+def test_too_many_in_a_minute_are_refused_with_the_time_to_wait(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_COLLABORATION="3") as hub:
         ada, bob = Speaker(hub, "lab", "write:datasets"), Speaker(hub, "lab")
         bob.serve(INTENT)

@@ -60,7 +60,7 @@ def test_one_token_is_revoked_by_a_command(hub: HubProcess, pair: tuple[Speaker,
     assert dragoman("agent", "revoke", bob.id, jti, hub=hub).code == 0  # a name of nothing is harmless
 
 
-def test_a_token_is_only_for_whoever_has_the_secret_and_is_allowed(pair: tuple[Speaker, Speaker]) -> None:
+def test_a_token_is_only_for_an_agent_with_the_secret_and_the_permission(pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     body = {"agent_id": ada.id, "target_agent_id": bob.id}
     crossed = f"Basic {base64.b64encode(f'{ada.id}:{bob.secret}'.encode()).decode()}"

@@ -25,7 +25,7 @@ FRAMES: dict[str, bytes] = {
 
 @pytest.mark.requirement("a2acp/all-D3", "a2acp-D10")
 @pytest.mark.parametrize("name", list(FRAMES))
-def test_hostile_json_is_refused_at_every_door(cast: dict[str, Plain], name: str) -> None:
+def test_hostile_json_is_refused_at_every_endpoint(cast: dict[str, Plain], name: str) -> None:
     eve, frame = cast["eve"], FRAMES[name]
     for path in ("/a2acp/messages", "/a2acp/agents", "/auth/token", "/a2acp/ack"):
         answer = eve.door.ask("POST", path, frame)
@@ -60,7 +60,7 @@ def test_sizes_are_held_to_the_byte(cast: dict[str, Plain]) -> None:
 
 
 @pytest.mark.requirement("A2-LIM-1", "a2acp-D16")
-def test_a_flood_is_held_by_whatever_door_it_comes(tmp_path: Path) -> None:
+def test_a_flood_is_held_back_at_every_endpoint(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_A2ACP__MESSAGES_PER_AGENT="20") as hub:
         eve, bob = Plain(hub, "eve"), Plain(hub, "bob").serves(PROVISION)
         said = [eve.send(eve.initiate("bob", INTENT), later=True).status for _ in range(25)]

@@ -12,7 +12,7 @@ from tests.support.hubproc import running
 
 
 @pytest.mark.requirement("a2acp-D15")
-def test_a_message_is_heard_once_and_in_its_time(bond: Bond, cast: dict[str, Plain]) -> None:
+def test_a_message_counts_once_and_in_its_time(bond: Bond, cast: dict[str, Plain]) -> None:
     ada, eve = bond.source, cast["eve"]
     asked = bond.request()
     ada.say(asked)
@@ -38,7 +38,7 @@ def test_a_message_is_heard_once_and_in_its_time(bond: Bond, cast: dict[str, Pla
 
 @pytest.mark.requirement("a2acp-D15")
 @pytest.mark.parametrize("word", ["discover_capabilities", "initiate_handshake", "cancel", "error"])
-def test_every_kind_of_message_is_heard_once(bond: Bond, word: str) -> None:
+def test_every_kind_of_message_counts_once(bond: Bond, word: str) -> None:
     ada, bob = bond.source, bond.target
     if word == "discover_capabilities":
         who, said = ada, ada.message("request", BROKER, word, {})

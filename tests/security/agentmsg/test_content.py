@@ -44,7 +44,7 @@ FRAMES = {
 
 @pytest.mark.requirement("agentmsg/all-D3")
 @pytest.mark.parametrize("name", FRAMES)
-def test_hostile_json_is_refused_at_every_door(hub: HubProcess, cast: dict[str, Plain], name: str) -> None:
+def test_hostile_json_is_refused_at_every_endpoint(hub: HubProcess, cast: dict[str, Plain], name: str) -> None:
     eve, frame = cast["eve"], FRAMES[name]
     for path in ("/messages", "/state", "/ack"):
         answer = eve.door.ask("POST", f"/agentmsg{path}", frame)
@@ -131,7 +131,7 @@ def test_any_name_is_only_a_name(hub: HubProcess, cast: dict[str, Plain], name: 
     assert made.status in (200, 400, 422), made
 
 
-def test_hostile_words_are_carried_as_they_are_and_shown_escaped(hub: HubProcess, cast: dict[str, Plain]) -> None:
+def test_hostile_text_is_delivered_as_it_is_and_shown_escaped(hub: HubProcess, cast: dict[str, Plain]) -> None:
     eve, bob = cast["eve"], cast["bob"]
     bob.hear()
     eve.say("ERROR_REPORT", "bob", words.error("eve", message=EVIL))

@@ -128,7 +128,7 @@ def test_anothers_task_is_not_there(cast: dict[str, Plain], task: str, attempt: 
 
 
 @pytest.mark.parametrize("attempt", ["finish", "fail", "end"])
-def test_who_waits_for_a_task_is_not_told_of_its_end_by_a_stranger(
+def test_a_stranger_cannot_report_the_end_of_a_task_to_its_caller(
     hub: HubProcess, cast: dict[str, Plain], attempt: str
 ) -> None:
     ada, bob, eve = cast["ada"], cast["bob"], cast["eve"]

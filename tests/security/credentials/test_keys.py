@@ -93,7 +93,7 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
         private.directory(tmp_path / "pipe")
 
 
-def test_whoever_loses_the_race_for_the_first_key_uses_the_winners(
+def test_the_loser_of_the_race_for_the_first_key_uses_the_winners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = KeyFile(tmp_path / "keys")

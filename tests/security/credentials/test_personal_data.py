@@ -43,7 +43,7 @@ def test_no_log_line_holds_it_at_any_depth(log: Log) -> None:
     }  # fmt: skip
 
 
-def test_while_it_is_handled_only_the_hubs_own_words_are_logged(log: Log) -> None:
+def test_while_it_is_handled_only_the_hubs_own_text_is_logged(log: Log) -> None:
     logger, out = log
     with handling():
         logger.warning(
@@ -117,7 +117,7 @@ def test_what_is_known_to_quote_nothing_and_cancellations_pass() -> None:
         raise KeyboardInterrupt
 
 
-def test_of_a_personal_error_only_its_type_and_place_are_told() -> None:
+def test_of_a_personal_error_only_its_type_and_place_are_logged() -> None:
     error = ValueError(CANARY)
     assert disclosed(error, personal=False) is error
     assert str(disclosed(error, personal=True)) == "ValueError at an unknown place, while personal data was handled"

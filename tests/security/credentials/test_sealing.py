@@ -297,7 +297,7 @@ def test_another_key_opens_nothing_even_under_the_same_kid() -> None:
     assert flaw(Seals(same_name).open(sealed, IDS, now=NOW)) is Flaw.TAMPERED
 
 
-def test_a_replayed_nonce_is_refused_whoever_brings_it() -> None:
+def test_a_replayed_nonce_is_refused_from_any_sender() -> None:
     seals, watch = Seals(key()), NonceWatch()
     nonce = bytes(range(12))
     sealed = seals._seal(PAYLOAD, IDS, nonce)

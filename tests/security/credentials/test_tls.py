@@ -344,7 +344,7 @@ def test_a_certificate_that_is_made_again_keeps_its_names(tmp_path: Path) -> Non
     assert dragoman("cert", "--dir", str(place), "-o", "json").json["names"] == ["localhost", "127.0.0.1", "::1"]
 
 
-def test_who_renews_a_certificate_is_told_how_by_who_made_it(tmp_path: Path, ca: trustme.CA) -> None:
+def test_the_advice_to_renew_a_certificate_names_the_command_that_made_it(tmp_path: Path, ca: trustme.CA) -> None:
     place = tmp_path / "tls"
     ours = Authority(place, TODAY - 9 * DAY).server(["a"], now=TODAY - 9 * DAY, days=8)
     theirs = put(tmp_path, ca.issue_cert("localhost", not_before=TODAY - 9 * DAY, not_after=TODAY - DAY), "over")

@@ -79,7 +79,7 @@ async def test_a_taken_id_is_a_conflict(world: Any) -> None:
     assert answer.status_code == 409
 
 
-async def test_an_agent_is_told_without_its_credential(world: Any, make: Any) -> None:
+async def test_an_agent_is_shown_without_its_credential(world: Any, make: Any) -> None:
     until = Instant(make.now + 60 * SECOND)
     agent = make.agent(
         capabilities=("k8s",), work_types=("a",), last_seen_at=make.now, registered_at=make.now,
@@ -101,7 +101,7 @@ async def test_an_agent_is_told_without_its_credential(world: Any, make: Any) ->
     assert (await world.client.get(f"{API}/nobody")).status_code == 404
 
 
-async def test_what_an_agent_has_lying_there_is_told_of_it_alone(world: Any, make: Any) -> None:
+async def test_what_an_agent_has_pending_is_shown_for_that_agent_alone(world: Any, make: Any) -> None:
     agent = make.agent()
     world.know(agent)
     world.intake.holdings[agent.id] = Holding(bytes=5, letters=2, entities=1)
@@ -142,7 +142,7 @@ async def test_an_agent_is_sent_away(world: Any, make: Any) -> None:
     assert (await world.client.delete(f"{API}/nobody")).status_code == 404
 
 
-async def test_the_logs_of_an_agent_are_the_events_of_its_tasks_in_words(world: Any, make: Any) -> None:
+async def test_the_logs_of_an_agent_are_the_events_of_its_tasks_as_sentences(world: Any, make: Any) -> None:
     world.know(make.agent())
     task = make.task(1, status=Status.RUNNING, owner="mux-1", seq=3)
     await world.put(
@@ -174,7 +174,7 @@ async def test_the_logs_of_an_agent_are_the_events_of_its_tasks_in_words(world: 
         ("/api/v1/tasks", {"type": "t", "priority": "urgent"}, "use one of: low, normal, high, critical"),
     ],
 )
-async def test_what_does_not_fit_is_told_with_what_would(world: Any, path: str, body: Any, said: str) -> None:
+async def test_what_does_not_fit_is_refused_with_what_would(world: Any, path: str, body: Any, said: str) -> None:
     detail = (await world.client.post(path, json=body)).json()["detail"]
     assert said in detail
     assert "regex" not in detail

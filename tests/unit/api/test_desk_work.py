@@ -178,7 +178,7 @@ async def test_a_whole_chain_verifies(world: Any, n: int) -> None:
     assert told == {"ok": True, "verified": n, "last_hash": last, "broken": None}
 
 
-async def test_an_end_that_is_missing_or_written_anew_is_seen(world: Any) -> None:
+async def test_an_end_that_is_missing_or_rewritten_is_noticed(world: Any) -> None:
     records = chain(5)
     world.intake.newest_audit = Newest(5, records[-1].hash)
     await world.put(audit=records[:3])

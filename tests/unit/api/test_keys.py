@@ -61,7 +61,7 @@ async def test_what_a_distrusted_key_signed_is_void_at_once(world: Any, auth: Au
     assert world.intake.asked[0].what == "key.distrust"
 
 
-async def test_keys_that_cannot_be_written_stay_and_it_is_said(
+async def test_keys_that_cannot_be_written_stay_and_the_error_says_so(
     world: Any, auth: AuthService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = auth.word_for("bob")

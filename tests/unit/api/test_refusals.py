@@ -37,7 +37,7 @@ WRONG = [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic 0123456789abcdef0
 
 
 @pytest.mark.parametrize("header", WRONG)
-async def test_without_the_admin_token_nothing_is_told(world: Any, header: str | None) -> None:
+async def test_without_the_admin_token_nothing_is_returned(world: Any, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     answer = await world.stranger.get("/api/v1/tasks", headers=headers)
     assert_problem(answer, 401, "unauthenticated")
@@ -93,7 +93,7 @@ async def test_a_task_above_its_budget_is_refused_for_good_with_the_numbers(worl
     assert "retry-after" not in answer.headers
 
 
-async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(world: Any) -> None:
+async def test_a_task_for_an_unknown_agent_is_no_failure_of_the_hub(world: Any) -> None:
     world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'", field="to_agent")
     answer = await world.client.post("/api/v1/tasks", json={"type": "a", "agent": "x"})
     assert assert_problem(answer, 404, "unavailable")["field"] == "agent"
@@ -102,7 +102,7 @@ async def test_a_task_for_somebody_who_is_not_known_is_no_failure_of_the_hub(wor
     assert assert_problem(answer, 422, "unsupported_work")["field"] == "type"
 
 
-async def test_whom_a_task_is_for_is_called_as_the_caller_said_it(world: Any) -> None:
+async def test_the_receiver_of_a_task_has_the_callers_name_for_it(world: Any) -> None:
     world.intake.script[Submit] = Fault(kind=Kind.UNAVAILABLE, message="no agent of kind 'x'", field="to_agent")
     answer = await world.client.post("/api/v1/tasks", json={"type": "a", "kind": "x"})
     assert assert_problem(answer, 404, "unavailable")["field"] == "kind"
@@ -203,7 +203,7 @@ async def test_unknown_addresses_and_methods_are_problems_too(world: Any) -> Non
     assert {"GET", "POST"} <= set(wrong.headers["allow"].split(", "))
 
 
-async def test_a_store_that_cannot_be_read_is_said_to_be_so(world: Any) -> None:
+async def test_a_store_that_cannot_be_read_is_named_in_the_error(world: Any) -> None:
     async def broken(*args: Any, **kwargs: Any) -> Any:
         raise StoreFailed("I/O error at /var/lib/secret/path")
 
@@ -213,7 +213,7 @@ async def test_a_store_that_cannot_be_read_is_said_to_be_so(world: Any) -> None:
     assert "secret" not in answer.text
 
 
-async def test_a_bug_tells_nothing_of_itself(world: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_does_not_leak_its_details(world: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(*args: Any, **kwargs: Any) -> Any:
         raise KeyError("0123456789abcdef-token")
 

@@ -43,7 +43,7 @@ async def test_an_agents_report_has_a_history_and_errors(world: Any, make: Any) 
     assert (await world.client.get("/api/v1/agents/nobody/history")).status_code == 404
 
 
-async def test_a_tasks_errors_are_told_in_order(world: Any, make: Any) -> None:
+async def test_a_tasks_errors_are_listed_in_order(world: Any, make: Any) -> None:
     task = make.task(seq=4)
     report = {"error_id": "e-1", "error_type": "TIMEOUT"}
     await world.put(

@@ -18,7 +18,7 @@ def path(task: Any) -> str:
     return f"/api/v1/tasks/{task.id}/events"
 
 
-async def test_a_finished_task_is_told_whole_and_the_stream_ends(world: Any, make: Any) -> None:
+async def test_the_stream_of_a_finished_task_has_all_events_and_ends(world: Any, make: Any) -> None:
     task = make.task(status=Status.COMPLETED, seq=2)
     await world.put(
         task,

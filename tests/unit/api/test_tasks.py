@@ -21,7 +21,7 @@ API = "/api/v1/tasks"
 replace = msgspec.structs.replace
 
 
-async def test_a_submitted_task_is_accepted_and_told_back(world: Any, make: Any) -> None:
+async def test_a_submitted_task_is_accepted_and_returned(world: Any, make: Any) -> None:
     task = make.task(seq=1)
     await world.put(task, make.event(task, 1, EventKind.SUBMITTED, {"input": {"playbook": "x.yml"}}))
     world.intake.script[Submit] = task
@@ -185,7 +185,7 @@ async def test_a_result_with_output_replaces_the_pieces_and_costs_two_reads(worl
     assert reads == 2
 
 
-async def test_a_failure_of_the_hub_is_told_with_its_facts_and_keeps_the_output(world: Any, make: Any) -> None:
+async def test_a_failure_of_the_hub_carries_its_facts_and_keeps_the_output(world: Any, make: Any) -> None:
     fault = Fault(kind=Kind.UNAVAILABLE, message="the agent is gone", facts={"agent_id": "mux-1"}, retryable=True)
     task = make.task(status=Status.FAILED, fault=fault, attempts=4, seq=3)
     await world.put(
@@ -205,7 +205,7 @@ async def test_a_failure_of_the_hub_is_told_with_its_facts_and_keeps_the_output(
     assert (told["output"], told["attempts"]) == ("half", 4)
 
 
-async def test_history_is_told_when_asked_for_with_the_wire_when_asked_for(world: Any, make: Any) -> None:
+async def test_history_and_raw_messages_are_returned_when_asked_for(world: Any, make: Any) -> None:
     task = make.task(seq=1)
     await world.put(task, make.event(task, 1, EventKind.SUBMITTED, {"input": {}}, protocol="chiffon", raw=b'{"a":1}'))
     assert "history" not in (await world.client.get(f"{API}/{task.id}")).json()
@@ -345,7 +345,7 @@ async def test_steering_is_refused_for_what_is_not_there_or_not_possible(world: 
     assert (misspelt.status_code, misspelt.json()["field"]) == (422, "inptu")
 
 
-async def test_why_tells_of_a_queued_task_who_could_do_it_and_why_nobody_does(world: Any, make: Any) -> None:
+async def test_why_names_the_agents_that_could_do_a_queued_task_and_why_none_does(world: Any, make: Any) -> None:
     queue = Route("run_playbook", "infra").queue
     ahead, task = make.task(1, queue=queue), make.task(2, queue=queue, attempts=1)
     await world.put(ahead, task, make.task(3, queue="other"))
@@ -366,7 +366,7 @@ async def test_why_tells_of_a_queued_task_who_could_do_it_and_why_nobody_does(wo
     assert "attempts so far: 1" in told["summary"].lower()
 
 
-async def test_why_tells_what_a_task_waits_for(world: Any, make: Any) -> None:
+async def test_why_names_what_a_task_waits_for(world: Any, make: Any) -> None:
     other = make.task(1, status=Status.RUNNING)
     blocked = make.task(2, status=Status.WAITING, waiting=Waiting.DEPENDENCY, blocked_by=(other.id,))
     asking = make.task(3, status=Status.WAITING, waiting=Waiting.PERSON, owner="mux-1", question="q")

@@ -61,7 +61,7 @@ def test_gRPC_shows_the_same_unless_it_has_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "left"), [(trustme.KeyType.ECDSA, "RSA"), (trustme.KeyType.RSA, "ECDSA")])
-def test_gRPC_is_told_before_it_is_loaded_to_refuse_older_versions(
+def test_grpc_is_set_before_it_is_loaded_to_refuse_older_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: trustme.KeyType, left: str
 ) -> None:
     found = settings(tmp_path)
@@ -71,14 +71,14 @@ def test_gRPC_is_told_before_it_is_loaded_to_refuse_older_versions(
     assert os.environ[GRPC_SUITES] == f"ECDHE-{left}-AES256-GCM-SHA384"
 
 
-def test_files_that_will_not_do_are_said_at_the_start(tmp_path: Path) -> None:
+def test_unfit_files_are_reported_at_the_start(tmp_path: Path) -> None:
     found = settings(tmp_path)
     (tmp_path / "server.key").chmod(0o644)
     with pytest.raises(TlsProblem, match="chmod 600"):
         Certificates(found)
 
 
-def test_what_is_wrong_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_problem_is_logged_once_and_again_when_it_changes(tmp_path: Path) -> None:
     certificates = Certificates(settings(tmp_path))
     assert certificates.http is not None
     with structlog.testing.capture_logs() as logs:
@@ -114,7 +114,7 @@ def test_a_look_between_the_two_files_of_a_renewal_is_no_complaint(tmp_path: Pat
     assert [line["event"] for line in logs] == ["certificate renewed"]
 
 
-async def test_it_is_told_when_new_connections_see_another(tmp_path: Path) -> None:
+async def test_the_log_says_when_new_connections_see_another_certificate(tmp_path: Path) -> None:
     certificates = Certificates(settings(tmp_path, **{"tls.renew_seconds": 0.01}))
     told = asyncio.Event()
     watching = asyncio.create_task(certificates.watch(told.set))

@@ -47,7 +47,7 @@ def test_the_demo_is_built_on_nothing_but_what_users_have() -> None:
                 assert name in MAY_IMPORT or not name.startswith("dragoman")
 
 
-def test_every_errand_is_one_that_somebody_does() -> None:
+def test_every_request_of_the_demo_has_an_agent_that_does_it() -> None:
     parts = {member.address for member in AGENTS}
     errands = [*planner.OPENING, *planner.ROUND, planner.UPGRADE, planner.DEPLOY]
     assert {job.target for job in errands} < parts
@@ -81,7 +81,7 @@ def test_agents_beside_the_hub_find_its_grpc_port() -> None:
     assert demo.address("coven", "http://[::]:1", "[::]:50051") == "coven://[::1]:50051"
 
 
-def test_commands_are_told_as_they_must_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_are_shown_as_they_must_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     there = tmp_path / ".venv/bin/dragoman"
     there.parent.mkdir(parents=True)
     there.touch(mode=0o755)

@@ -32,7 +32,7 @@ def keys(data: Path, secret: Path | None = None) -> Keys:
     ],
 )
 @pytest.mark.parametrize("used", [False, True])
-def test_a_shared_secret_that_will_not_do_is_told_at_the_start(
+def test_an_unfit_shared_secret_is_refused_at_the_start(
     tmp_path: Path, said: str | None, mode: int, problem: str | None, used: bool
 ) -> None:
     if used:
@@ -48,7 +48,7 @@ def test_a_shared_secret_that_will_not_do_is_told_at_the_start(
         keys(tmp_path, secret).check()
 
 
-def test_damaged_keys_are_told_at_the_start_and_missing_ones_are_made_later(tmp_path: Path) -> None:
+def test_damaged_keys_are_refused_at_the_start_and_missing_ones_are_made_later(tmp_path: Path) -> None:
     keys(tmp_path).check()
     assert not (tmp_path / "keys").exists()
     keys(tmp_path).authority(0)

@@ -143,7 +143,7 @@ async def test_an_overloaded_hub_takes_nothing_that_would_overtake(
     assert await sender.outcomes() == "B C"
 
 
-async def test_a_split_output_may_begin_anew_under_other_ids(sender: Sender) -> None:
+async def test_a_split_output_may_begin_again_under_other_ids(sender: Sender) -> None:
     def piece(id: str, start: int) -> None:
         span = Span(start, start + 1, 2)
         report = sender.report(id, output="x", stream="step-1", span=span)

@@ -161,7 +161,7 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(file: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_told_in_a_sentence(file: Path, text: str, said: str) -> None:
+def test_a_wrong_file_is_one_sentence(file: Path, text: str, said: str) -> None:
     file.write_text(text)
     assert problems(file) == [said]
 
@@ -176,20 +176,20 @@ def test_a_wrong_file_is_told_in_a_sentence(file: Path, text: str, said: str) ->
         ("DRAGOMAN_CHIFFON__ALLOW_PRIVATE_CALLBACKS", "maybe", "'maybe' does not do: expected `bool`, got `str`."),
     ],
 )
-def test_a_wrong_variable_is_told_in_a_sentence(variable: str, value: str, said: str) -> None:
+def test_a_wrong_variable_is_one_sentence(variable: str, value: str, said: str) -> None:
     assert problems(environ={variable: value}) == [f"environment variable {variable}: {said}"]
 
 
-def test_a_wrong_flag_is_told_in_a_sentence() -> None:
+def test_a_wrong_flag_is_one_sentence() -> None:
     assert problems(flags={"server.port": -1}) == ["--port: -1 does not do: expected `int` >= 0."]
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert "there is no such file" in problems(tmp_path / "nowhere.toml")[0]
     assert "cannot be read" in problems(tmp_path)[0]
 
 
-def test_all_problems_are_told_at_once(file: Path) -> None:
+def test_all_problems_are_reported_at_once(file: Path) -> None:
     file.write_text("[server]\nprot = 1\nport = 'x'\n")
     assert len(problems(file, environ={"DRAGOMAN_PROT": "1"}, flags={"server.port": -1})) == 4
 
@@ -201,7 +201,7 @@ def test_the_rules_reach_the_core_in_microseconds() -> None:
     assert (rules.retry_delays, rules.grace) == ((0, 250_000), 1_000_000)
 
 
-def test_the_doors_defaults_are_the_ones_the_doors_have() -> None:
+def test_the_endpoints_defaults_are_those_of_the_settings() -> None:
     from dragoman.server.limits import Limits
 
     doors, server = Limits(), Settings().server
@@ -269,7 +269,7 @@ def test_of_an_agents_environment_only_names_are_shown(file: Path) -> None:
         ("[agents]\nid = 'a'", "FILE: agents: expected `array`, got `object`."),
     ],
 )
-def test_what_is_wrong_with_a_declared_agent_is_said(file: Path, wrong: str, said: str) -> None:
+def test_a_problem_of_a_declared_agent_is_reported(file: Path, wrong: str, said: str) -> None:
     file.write_text(wrong)
     assert problems(file) == [said]
 
@@ -281,7 +281,7 @@ PAIR = {"tls.certificate": "c.pem", "tls.key": "c.key"}
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "hub.example", ""])
-def test_where_others_can_reach_it_a_hub_speaks_tls_or_is_told_to_do_without(host: str) -> None:
+def test_where_others_can_reach_it_a_hub_speaks_tls_or_is_allowed_to_do_without(host: str) -> None:
     [said] = problems(flags={"server.host": host})
     assert said.startswith(f"server.host (flag --host) is {host}, which others can reach, and HTTP and gRPC would be")
     assert "dragoman cert --host NAME" in said

@@ -44,7 +44,7 @@ def test_contents_are_marked_always(written: io.StringIO) -> None:
     assert (line["event"], line["agent"], line["payload"]) == ("heard", "a", "[personal]")
 
 
-def test_while_personal_data_is_handled_only_our_own_words_are_written(written: io.StringIO) -> None:
+def test_while_personal_data_is_handled_only_our_own_text_is_written(written: io.StringIO) -> None:
     with structlog.contextvars.bound_contextvars(about=NAME), handling(ValueError):
         structlog.get_logger("ours").warning("refused", code="E7", detail=NAME)
         logging.getLogger("a.library").warning("cannot read %s", NAME)
@@ -61,7 +61,7 @@ def test_while_personal_data_is_handled_only_our_own_words_are_written(written: 
     assert "tests/unit/app/test_telemetry.py".endswith(failed["error_at"].partition(":")[0])
 
 
-def test_otherwise_libraries_are_heard_and_tracebacks_shown(written: io.StringIO) -> None:
+def test_otherwise_libraries_are_logged_and_tracebacks_shown(written: io.StringIO) -> None:
     logging.getLogger("a.library").warning("cannot read %s", "this")
     try:
         raise ValueError("Bearer abcdefghijkl")

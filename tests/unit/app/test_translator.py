@@ -34,7 +34,7 @@ async def test_every_kind_of_message_arrives(source: str, target: str) -> None:
     assert source != target or not [one for one in found.losses if one.how == "near"]
 
 
-async def test_what_of_a_message_is_lost_is_told_and_nothing_else() -> None:
+async def test_the_losses_of_a_message_are_shown_and_nothing_else() -> None:
     found = await told("forge", "coven", EXAMPLES["forge"]["request"])
     assert {one.feature.value: one.how.value for one in found.losses} == {
         "work type": "near", "structured input": "near", "priority": "near", "time limit": "near",
@@ -75,7 +75,7 @@ async def test_names_and_times_are_the_messages_own() -> None:
     assert same["payload"]["task"]["context"]["dependencies"] == asked["payload"]["task"]["context"]["dependencies"]
 
 
-async def test_cancel_help_and_questions_find_their_words() -> None:
+async def test_cancel_help_and_questions_have_their_message() -> None:
     cancel = {"id": ID, "type": "request:cancel-task", "timestamp": AT, "payload": {"taskId": TASK, "reason": "no use"}}
     assert [one["cancel"]["reason"] for one in (await told("forge", "coven", cancel)).arrives] == ["no use"]
     assert (await told("forge", "chiffon", cancel)).arrives[0]["payload"]["error_code"] == 5900
@@ -109,7 +109,7 @@ async def test_what_cannot_be_carried_says_why(source: str, change: dict[str, An
 
 @pytest.mark.parametrize("target", EXAMPLES)
 @pytest.mark.parametrize("source", ["chiffon", "forge", "agentmsg", "a2acp"])
-async def test_any_good_message_is_carried_or_refused_in_words(source: str, target: str) -> None:
+async def test_any_good_message_is_delivered_or_refused_with_a_sentence(source: str, target: str) -> None:
     carried = 0
     for tree in getattr(fuzz_samples, source)():
         with contextlib.suppress(Refused, RemoteProtocolError):

@@ -31,7 +31,7 @@ def test_a_key_that_will_not_do_is_a_failure_of_the_store_and_says_what_to_do(tm
         DataVault(tmp_path / "here", lambda: Instant(0)).lock(b"", ABOUT)
 
 
-def test_a_key_that_was_lost_is_missed_and_not_made_anew(tmp_path: Path) -> None:
+def test_a_lost_key_is_missed_and_not_made_again(tmp_path: Path) -> None:
     record = DataVault(tmp_path, lambda: Instant(0)).lock(b"words", ABOUT)
     key = tmp_path / "keys" / "master.json"
     kept = key.rename(tmp_path / "kept")

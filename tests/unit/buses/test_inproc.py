@@ -49,7 +49,7 @@ def test_several_patterns_that_match_are_one_message() -> None:
     assert box.got == [("a.b", "me", 1, 0)]
 
 
-def test_a_full_reader_loses_and_is_told_how_many_and_holds_nobody_up() -> None:
+def test_a_full_reader_loses_messages_learns_how_many_and_holds_up_no_other() -> None:
     bus = Bus()
     slow, quick = Mailbox(bus, "t", room=1), Mailbox(bus, "t")
     assert [bus.publish("t", "me", n) for n in range(4)] == [2, 1, 1, 1]

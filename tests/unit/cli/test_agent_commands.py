@@ -84,7 +84,7 @@ def test_agent_show_and_rm(hub: Any, run: Any) -> None:
     assert json.loads(run("agent", "rm", "deployer", "-o", "jsonl").out) == {"agent_id": "deployer", "removed": True}
 
 
-def test_agent_show_tells_what_it_said_of_itself_and_before(hub: Any, run: Any) -> None:
+def test_agent_show_has_the_agents_last_reports(hub: Any, run: Any) -> None:
     reported = {
         "version": 7, "at": "2026-01-19T04:21:04Z",
         "status": {"state": "BUSY", "error_rate": 0.25, "capability_level": 80, "avg_response_time_ms": 12,

@@ -105,7 +105,7 @@ def test_a_kind_may_be_called_one_and_must_have_an_agent(working: Any, run: Any)
     assert "next: dragoman agent add ID --kind deployer --protocol chiffon" in ran.err
 
 
-def test_a_wrong_input_is_told_once_and_to_be_corrected(working: Any, run: Any, make_task: Any) -> None:
+def test_a_wrong_input_is_refused_once_with_what_to_correct(working: Any, run: Any, make_task: Any) -> None:
     facts = {"validation_error": "missing", "field_name": "payload.parameters.host", "code": 5003}
     error = {"kind": "invalid", "message": "payload.parameters.host: missing", "facts": facts}
     working.answers[f"GET /api/v1/tasks/{ID}"] = (200, make_task(status="failed", error=error))
@@ -171,7 +171,7 @@ def test_a_hub_that_stays_away_is_unreachable(working: Any, run: Any, clock: Any
     assert run("call", "deployer", "run_playbook").code == 5
 
 
-def test_via_chiffon_enters_by_the_agents_door_and_leaves_nothing_behind(working: Any, run: Any) -> None:
+def test_via_chiffon_asks_as_an_agent_and_leaves_nothing_behind(working: Any, run: Any) -> None:
     working.answers["POST /api/v1/agents"] = (201, {"agent_id": "x", "token": "ef" * 16})
     working.answers["POST /api/agent/register"] = (200, {})
     working.answers["POST /api/agent/message"] = (202, {"status": "accepted", "message_id": "m"})
@@ -225,7 +225,7 @@ def test_a_value_is_json_where_it_parses(text: str, value: Any) -> None:
     assert arguments.read([f"key={text}"]) == {"key": value}
 
 
-def test_what_is_nested_too_deeply_is_told_so(tmp_path: Path) -> None:
+def test_what_is_nested_too_deeply_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
     with pytest.raises(CommandError) as stopped:
         arguments.read([f"@{tmp_path}/deep.json"])

@@ -145,7 +145,7 @@ def test_translate_shows_what_arrives_on_stdout_and_what_is_lost_beside_it(
 # -- conformance
 
 
-def test_a_hub_that_does_not_hold_a_clause_is_told_so(hub: Any, run: Any) -> None:
+def test_a_hub_that_breaks_a_clause_fails_the_check(hub: Any, run: Any) -> None:
     hub.answers["POST /api/v1/agents"] = (201, {"agent_id": "x", "token": "ab" * 16})
     hub.answers["POST /api/agent/message"] = (202, {"status": "accepted"})  # whatever is said
     ran = run("conformance", "hub", "chiffon")

@@ -61,7 +61,7 @@ def test_the_admin_token_survives(directory: DataDir) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"\n", bytes(33), b"\xff\xfe", b"two words"])
-def test_a_torn_token_file_is_made_anew(directory: DataDir, torn: bytes) -> None:
+def test_a_torn_token_file_is_made_again(directory: DataDir, torn: bytes) -> None:
     directory.token_file.write_bytes(torn)
     token = directory.admin_token()
     assert re.fullmatch("[0-9a-f]{32}", token)

@@ -156,7 +156,7 @@ def test_what_is_bound_returns_and_raises_as_if_it_were_not() -> None:
     assert Deadline().bound(threading.current_thread) is threading.current_thread()
 
 
-def test_a_task_whose_acceptance_was_not_heard_may_be_there_all_the_same(
+def test_a_task_whose_acceptance_was_lost_may_exist_all_the_same(
     hub: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.answers["GET /api/v1/agents/deployer"] = (200, {"id": "deployer", "kind": "infra"})

@@ -53,7 +53,7 @@ def test_before_the_first_start_all_is_well_and_it_says_how_to_start(alone: Path
 
 
 @pytest.mark.parametrize(("mebibytes", "verdict"), [(1, "ok"), (5, "warning"), (8, "problem")])
-def test_a_log_that_comes_near_its_limit_is_told(
+def test_doctor_warns_of_a_log_near_its_limit(
     alone: Path, run: Any, monkeypatch: pytest.MonkeyPatch, mebibytes: int, verdict: str
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_STORE__LOG_LIMIT_BYTES", str(8 << 20))
@@ -94,7 +94,7 @@ def test_with_a_hub_it_asks_the_hub(hub: Any, run: Any) -> None:
         (-7230, "• clock: the hub's is 2 h behind this machine's"),
     ],
 )
-def test_a_hub_whose_clock_is_another_is_told(hub: Any, run: Any, ahead: float, said: str) -> None:
+def test_doctor_names_a_hub_with_another_clock(hub: Any, run: Any, ahead: float, said: str) -> None:
     hub.answers["GET /livez"] = hub.answers["GET /readyz"] = (200, {"status": "ok"})
     hub.ahead = ahead
     ran = run("doctor")
@@ -130,7 +130,7 @@ def test_a_whole_store_is_checked_and_a_damaged_one_is_found(alone: Path, run: A
     assert (ran.code, "is damaged" in ran.out, "restore the newest backup" in ran.out) == (1, True, True)
 
 
-def test_of_much_damage_one_line_is_told(alone: Path, run: Any) -> None:
+def test_much_damage_is_reported_in_one_line(alone: Path, run: Any) -> None:
     file = make_store(alone / ".dragoman")
     with file.open("r+b") as damaged:
         damaged.seek(3 * 4096)

@@ -29,7 +29,7 @@ def test_the_hubs_status_becomes_the_exit_code(hub: Any, run: Any, status: int, 
     assert ran.err.splitlines()[0] == "error: so it is. Do that. (field limit)"
 
 
-def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
+def test_chiffons_own_refusals_are_shown_too(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/tasks"] = (422, {"type": "error", "payload": {"error_message": "Invalid message"}})
     assert run("task", "ls").err == "error: Invalid message\n  next: dragoman task ls --help\n"
 
@@ -119,7 +119,7 @@ def test_chiffons_own_refusals_are_told_too(hub: Any, run: Any) -> None:
         ),
     ],
 )
-def test_what_the_api_says_is_said_in_the_words_of_the_command_line(
+def test_errors_of_the_api_name_commands_on_the_command_line(
     hub: Any, run: Any, status: int, problem: Any, said: str, next: str
 ) -> None:
     hub.answers["GET /api/v1/tasks/7f"] = (status, problem)
@@ -289,7 +289,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert (json.loads(done.stdout)["setting"], done.stderr) == ("data", "")
 
 
-def test_a_full_disk_is_told_and_not_traced(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_without_a_traceback(tmp_path: Path) -> None:
     script = f"{sys.executable} -m dragoman.cli config show > /dev/full"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()[-2:]) == (

@@ -57,7 +57,7 @@ def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any)
     assert "http://127.0.0.1:8420/#token=secret" in done.err  # also where it is redirected
 
 
-def test_the_log_of_a_service_is_not_told_the_token(started: Any, run: Any) -> None:
+def test_the_log_of_a_service_does_not_have_the_token(started: Any, run: Any) -> None:
     Path("dragoman.toml").write_text("[server]\nport = 0\ngrpc_port = 0\n")  # another hub may have the usual ones
     done = run("serve", "-c", "dragoman.toml")
     assert ("dragoman serves at" in done.err, "secret" in done.err) == (True, False)
@@ -75,7 +75,7 @@ def test_dragoman_toml_is_read_where_it_lies(started: Any, run: Any) -> None:
     assert started[0][0].data == "elsewhere"
 
 
-def test_a_file_that_is_not_there_is_said_so(started: Any, run: Any) -> None:
+def test_a_missing_file_is_named_in_the_error(started: Any, run: Any) -> None:
     done = run("serve", "-c", "nowhere.toml")
     assert (done.code, "nowhere.toml: there is no such file" in done.err, started) == (2, True, [])
 
@@ -147,7 +147,7 @@ def test_the_note_of_a_dead_hub_keeps_nobody_out(started: Any, run: Any, tmp_pat
     assert len(started) == 1
 
 
-def test_what_the_store_refuses_is_told(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_store_is_reported(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dragoman.stores.sqlite.errors import StoreInUse
 
     def refuse(*_: Any, **__: Any) -> int:
@@ -158,7 +158,7 @@ def test_what_the_store_refuses_is_told(started: Any, run: Any, monkeypatch: pyt
     assert (done.code, "is in use by process 7" in done.err) == (4, True)
 
 
-def test_wrong_settings_are_all_told_at_once(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_all_reported_at_once(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_SERVER__PROT", "1")
     Path("dragoman.toml").write_text("[server]\nport = 'x'\n")
     done = run("dev")

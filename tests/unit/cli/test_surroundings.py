@@ -82,7 +82,7 @@ def test_a_name_that_would_be_another_address_is_nobodys(
     assert ran.err == f"error: nothing is called {tokens[-1]!r}\n  next: dragoman {next}\n"
 
 
-def test_who_expects_tls_of_a_plain_hub_is_told_so(hub: Any, run: Any) -> None:
+def test_a_client_that_expects_tls_of_a_plain_hub_learns_so(hub: Any, run: Any) -> None:
     ran = run("task", "ls", "--hub", hub.url.replace("http", "https"))
     assert ran.code == 5
     assert "speaks no TLS" in ran.err

@@ -57,7 +57,7 @@ def test_a_table_on_a_terminal_fits_it_and_never_cuts_the_id(
     assert drawn.splitlines()[0].split() == titles.split()
 
 
-def test_task_show_tells_a_failed_task_as_a_story(hub: Any, run: Any, make_task: Any) -> None:
+def test_task_show_explains_a_failed_task(hub: Any, run: Any, make_task: Any) -> None:
     failed = make_task(
         status="failed",
         attempts=4,
@@ -95,7 +95,7 @@ def test_the_sandbox_is_a_column_where_there_is_one(hub: Any, run: Any, make_tas
         assert [row.count("bubblewrap") for row in run(command, "ls").out.splitlines()] == [0, 0, 1]
 
 
-def test_task_show_and_logs_tell_the_sandbox_and_the_callers_own_name(
+def test_task_show_and_logs_have_the_sandbox_and_the_callers_own_name(
     hub: Any, run: Any, make_task: Any, make_stream: Any
 ) -> None:
     walled = make_task(sandbox="bubblewrap", called="job-7", requested_by="ada", events=1)

@@ -147,7 +147,7 @@ def test_the_status_of_an_agent(changes: Any, reachable: bool, load: int, status
     assert agent_status(agent(**changes), reachable=reachable, load=load) is status
 
 
-def test_an_agent_is_told_without_its_credential() -> None:
+def test_an_agent_is_shown_without_its_credential() -> None:
     assert b"canary" not in msgspec.json.encode(agent_out(agent(), reachable=True, tasks=(), now=NOW))
 
 

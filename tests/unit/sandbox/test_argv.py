@@ -47,7 +47,7 @@ def test_everything_is_unshared_and_dropped() -> None:
     assert "--share-net" not in found
 
 
-def test_an_old_bubblewrap_is_not_told_what_it_does_not_know() -> None:
+def test_an_old_bubblewrap_gets_no_option_that_it_does_not_know() -> None:
     assert "--disable-userns" not in options(Sandbox(), version="0.4.1")
 
 

@@ -54,7 +54,7 @@ def test_below_the_policy_is_refused_with_what_is_missing_and_how_to_get_it() ->
     )
 
 
-def test_hyperlight_is_never_said_while_another_is_meant() -> None:
+def test_hyperlight_is_never_shown_while_another_level_is_in_force() -> None:
     found = SandboxLevels((Fake(Level.HYPERLIGHT, passes=False), Fake(Level.BUBBLEWRAP)))
     with pytest.raises(BelowPolicy, match="must run at level hyperlight"):
         found.strongest(Policy(workload=Workload.PYTHON, least=Level.HYPERLIGHT))

@@ -73,7 +73,7 @@ def test_the_argument_beats_the_environment() -> None:
     assert resolve_agent("a", None, None, environ).token == "env"
 
 
-def test_an_agent_without_a_token_is_told_how_to_get_one() -> None:
+def test_the_error_tells_an_agent_without_a_token_how_to_get_one() -> None:
     with pytest.raises(Misconfigured, match="dragoman agent add worker"):
         resolve_agent("worker", "chiffon+ws://h:1", None, {})
     with pytest.raises(Misconfigured, match="leave the address out"):  # it was meant to run elsewhere
@@ -89,14 +89,14 @@ def test_an_agent_without_a_token_is_told_how_to_get_one() -> None:
         ("Trying to connect an http1.x server", "gRPC port"),
     ],
 )
-def test_who_speaks_at_the_wrong_door_is_told_of_the_right_one(said: str, what: str) -> None:
+def test_a_client_at_the_wrong_endpoint_learns_the_right_one(said: str, what: str) -> None:
     down = not_made(parse("chiffon+ws://h:1", "t"), Exception(said))
     assert what in str(down)
     assert str(unreachable(down)) == f"no link to the hub: {down}."
     assert str(unreachable(not_made(parse("chiffon+ws://h:1", "t"), Exception("gone")))).endswith("running there?")
 
 
-def test_an_error_is_told_in_the_words_of_whoever_numbered_it() -> None:
+def test_an_error_keeps_the_name_of_its_code() -> None:
     address = parse("chiffon+wss://h:1", "t")
     untrusted = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
     assert "CERTIFICATE_VERIFY_FAILED" in str(not_made(address, untrusted))
@@ -115,7 +115,7 @@ def test_an_error_is_told_in_the_words_of_whoever_numbered_it() -> None:
         ("chiffon+https://h:1", "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required"),
     ],
 )
-def test_who_speaks_tls_and_shows_no_certificate_is_told_how_to(url: str, said: str) -> None:
+def test_a_tls_client_without_a_certificate_learns_how_to_show_one(url: str, said: str) -> None:
     down = not_made(parse(url, "t"), Exception(said))
     assert str(down).endswith("name yours in DRAGOMAN_CLIENT_CERTIFICATE and DRAGOMAN_CLIENT_KEY")
     assert "say so in the address" not in str(unreachable(LinkDown(sentence(down))))
@@ -180,7 +180,7 @@ def test_importing_dragoman_loads_next_to_nothing() -> None:
         "coven",
     ],
 )
-async def test_a_hub_that_is_away_is_told_at_once_and_by_its_address(scheme: str) -> None:
+async def test_an_unreachable_hub_is_named_at_once_with_its_address(scheme: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         place = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"

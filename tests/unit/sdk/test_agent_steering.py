@@ -11,7 +11,7 @@ from dragoman import Agent, SyncTask, Task
 from dragoman.protocols.chiffon import errors
 
 
-async def test_a_cancel_stops_the_handler_and_nothing_more_is_said(agent: Agent, hub: FakeHub) -> None:
+async def test_a_cancel_stops_the_handler_and_nothing_more_is_sent(agent: Agent, hub: FakeHub) -> None:
     seen: list[bool] = []
 
     @agent.on("sleep")
@@ -68,7 +68,7 @@ async def test_questions_asked_at_once_are_put_one_after_the_other(agent: Agent,
     assert result.x_custom_fields["result"] == ["1", "2"]
 
 
-async def test_an_error_about_our_words_ends_the_work_too(agent: Agent, hub: FakeHub) -> None:
+async def test_an_error_about_our_message_ends_the_work_too(agent: Agent, hub: FakeHub) -> None:
     agent.on("sleep")(for_ever)
     async with Running(agent, hub) as running:
         request = hub.request("sleep")
@@ -163,7 +163,7 @@ async def test_who_waits_for_a_person_leaves_its_place_to_others(
         assert (result.request_id, result.payload.output) == (answer.request_id, "yes")
 
 
-async def test_a_cancel_while_somebody_waits_to_come_back_leaves_every_place_free(
+async def test_a_cancel_while_a_client_waits_to_reconnect_leaves_every_place_free(
     runtime: FakeRuntime, hub: FakeHub
 ) -> None:
     agent = Agent("worker", runtime=runtime, concurrency=1)

@@ -87,7 +87,7 @@ def test_a_program_that_catches_our_errors_is_not_changed(tmp_path: Path) -> Non
     assert ended(tmp_path, tried + "except DragomanError:\n    raise SystemExit(1)") == []
 
 
-def test_a_hook_of_somebody_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_of_another_library_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: object) -> None: ...
 
     monkeypatch.setattr(sys, "excepthook", other)

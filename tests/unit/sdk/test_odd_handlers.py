@@ -76,7 +76,7 @@ async def test_a_result_that_no_hub_would_read_is_a_failure_that_says_so(
     assert why in said.payload.output
 
 
-async def test_an_error_whose_details_have_no_json_form_is_told_without_them(agent: Agent, hub: FakeHub) -> None:
+async def test_an_error_whose_details_have_no_json_form_is_sent_without_them(agent: Agent, hub: FakeHub) -> None:
     @agent.on("give")
     async def give() -> None:
         raise RateLimitExceeded("slow down", details={"lock": object()})
@@ -114,7 +114,7 @@ MISSPOKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("speak", "why"), MISSPOKEN.values(), ids=MISSPOKEN.keys())
-async def test_what_cannot_be_said_is_the_handlers_mistake(
+async def test_what_cannot_be_encoded_is_the_handlers_mistake(
     agent: Agent, hub: FakeHub, speak: Callable[[Any], Any], why: str
 ) -> None:
     @agent.on("speak")
@@ -136,7 +136,7 @@ class Standing(FakeRuntime):
         return self.time + self.stood
 
 
-async def test_a_coroutine_that_blocks_is_told_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_names_a_coroutine_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
     runtime = Standing()
     hub, agent = FakeHub(runtime), Agent("worker", runtime=runtime)
 

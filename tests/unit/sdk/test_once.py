@@ -113,7 +113,7 @@ async def test_an_accepted_result_is_not_sent_again(agent: Agent, hub: FakeHub) 
     assert hub.count("work_result") == 1
 
 
-async def test_a_split_result_that_broke_off_begins_anew_under_fresh_ids(agent: Agent, hub: FakeHub) -> None:
+async def test_a_split_result_that_broke_off_begins_again_under_fresh_ids(agent: Agent, hub: FakeHub) -> None:
     agent.on("dump")(lambda: "x" * 1_500_000)
     async with Running(agent, hub):
         hub.accepts = False
@@ -145,7 +145,9 @@ async def test_after_a_reconnection_running_work_shows_at_once_that_it_lives(age
     assert (status.type, status.request_id) == ("work_status", request.request_id)
 
 
-async def test_output_said_while_the_link_was_down_arrives_afterwards_in_order(agent: Agent, hub: FakeHub) -> None:
+async def test_output_sent_while_the_connection_was_down_arrives_afterwards_in_order(
+    agent: Agent, hub: FakeHub
+) -> None:
     gate = asyncio.Event()
 
     @agent.on("talk")
@@ -231,7 +233,7 @@ async def test_a_result_that_never_reached_the_hub_is_offered_after_a_restart(
 
 
 @pytest.mark.parametrize("result", [None, {"a": 1}], ids=["no result", "a result"])
-async def test_what_was_said_and_never_reached_the_hub_is_in_the_result_after_a_restart(
+async def test_output_that_never_reached_the_hub_is_in_the_result_after_a_restart(
     runtime: FakeRuntime, hub: FakeHub, tmp_path: Path, result: dict[str, int] | None
 ) -> None:
     """The pieces died with the process, and the task ended without a word."""

@@ -79,7 +79,7 @@ async def test_a_change_names_what_its_writer_read(runtime: FakeRuntime) -> None
     ]
 
 
-async def test_whoever_was_slower_is_told_the_current_version(runtime: FakeRuntime) -> None:
+async def test_the_slower_writer_gets_the_current_version(runtime: FakeRuntime) -> None:
     shared = state(runtime, lambda request: refusal(409, "somebody was faster", version=9))
     with pytest.raises(StateConflict, match="faster") as conflict:
         await shared.update("TASK", "t", {}, version=8)

@@ -37,7 +37,7 @@ async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_outpu
     assert result.payload.output == ""
 
 
-async def test_a_plain_function_has_the_same_words(agent: Agent, hub: FakeHub) -> None:
+async def test_a_plain_function_has_the_same_methods(agent: Agent, hub: FakeHub) -> None:
     @agent.on("chat")
     def chat(task: SyncTask) -> int:
         task.think("hm")
@@ -91,7 +91,7 @@ async def test_a_file_is_brought_again_until_the_hub_has_it_and_then_named(
     assert (said.x_custom_fields["file"], result.payload.output) == ("f-1", "drawn")
 
 
-async def test_thoughts_lost_on_the_wire_are_said_again(agent: Agent, hub: FakeHub, runtime: FakeRuntime) -> None:
+async def test_thoughts_lost_on_the_wire_are_sent_again(agent: Agent, hub: FakeHub, runtime: FakeRuntime) -> None:
     @agent.on("chat")
     async def chat(task: Task) -> None:
         await task.think("one")

@@ -50,7 +50,7 @@ def test_it_remembers_as_many_as_the_port_promises() -> None:
     assert SLOTS == PASSED
 
 
-def test_letters_are_on_the_disk_before_they_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_on_the_disk_before_they_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync for all of them, and one that fails is told."""
     ring = PassedLetters(tmp_path / "passed")
     written: list[int] = []

@@ -53,7 +53,7 @@ def known(cache: HotCache, count: int) -> list[int]:
     return [n for n in range(count) if cache.answer(DeliveryById(DeliveryId(f"d{n}"))) is not None]
 
 
-def test_of_letters_only_so_many_bytes_are_kept_and_the_newest_of_them() -> None:
+def test_of_messages_only_so_many_bytes_are_cached_and_the_newest_of_them() -> None:
     cache = HotCache(100_000)
     megabyte = 1_000_000
     count = 3 * LETTER_BYTES // megabyte
@@ -70,7 +70,7 @@ def test_of_letters_only_so_many_bytes_are_kept_and_the_newest_of_them() -> None
     assert known(cache, count + 10) == list(range(count, count + 10))
 
 
-def test_a_letter_that_goes_takes_its_receivers_inbox_along() -> None:
+def test_a_removed_message_leaves_the_cached_inbox_of_its_receiver_too() -> None:
     cache = HotCache(100_000)
     inbox = Inbox(AgentId("bob"), 4)
     cache.learn(inbox, [letter(0, 10)])

@@ -38,7 +38,7 @@ def disk(tmp_path: Path) -> writer.Disk:
     return made
 
 
-def test_a_long_story_goes_bit_by_bit_and_with_other_commits(disk: writer.Disk) -> None:
+def test_many_events_are_deleted_in_parts_along_with_other_commits(disk: writer.Disk) -> None:
     write(disk, removed=[task("long", seq=LONG)])
     assert left(disk) == (LONG - writer.AT_ONCE[0] + 2, 1)
     write(disk, changed=[task("stays", seq=2, progress=1)])
@@ -73,7 +73,7 @@ def test_a_restart_in_the_middle_goes_on_and_gives_the_number_to_nobody_else(dis
     assert (left(again), recovery.recovered(again.connection)[1]) == ((0, 0), 1)
 
 
-def test_a_unit_that_fails_leaves_the_story_whole(disk: writer.Disk) -> None:
+def test_a_unit_that_fails_leaves_the_events_whole(disk: writer.Disk) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         write(disk, removed=[task("long", seq=LONG), task("other")])
     assert left(disk) == (LONG + 2, 0)

@@ -82,7 +82,7 @@ class Hub:
 
 
 @pytest.mark.parametrize("error", OF_THE_DISK)
-def test_after_an_error_of_the_disk_the_database_is_opened_anew(disk: type[Disk], error: type[Exception]) -> None:
+def test_after_an_error_of_the_disk_the_database_is_opened_again(disk: type[Disk], error: type[Exception]) -> None:
     hub = Hub()
     assert hub.commit() is None
     disk.fails = error

@@ -28,7 +28,7 @@ async def test_the_newest_lines_in_order_and_by_level(tmp_path: Path) -> None:
     assert [entry.message for entry in await log.tail(1, after=third.seq)] == ["line 3"]
 
 
-async def test_lines_survive_word_for_word(tmp_path: Path) -> None:
+async def test_lines_survive_unchanged(tmp_path: Path) -> None:
     nasty = "\x1b[31m<img onerror=x>\r\u202e\x00 ' \" \\ line"
     book = ChildLogs(tmp_path / "logs")
     book.of(A1).add(NOW, "stderr", nasty, level="warn", task="t1", context={"a": [1]})
@@ -165,7 +165,7 @@ async def test_lines_go_with_a_task_only_while_it_is_the_only_one(tmp_path: Path
     assert [(c.task_id, c.lines[0].message) for c, _ in hub.given] == [("t1", "of the first"), ("t2", "of the second")]
 
 
-async def test_what_was_printed_goes_before_what_is_said_next(tmp_path: Path) -> None:
+async def test_what_was_printed_goes_before_the_next_message(tmp_path: Path) -> None:
     hub = Hub()
     scribe = TaskLogWriter(hub, A1)  # type: ignore[arg-type]
     log = ChildLogs(tmp_path / "logs").of(A1)

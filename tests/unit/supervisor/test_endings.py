@@ -21,5 +21,5 @@ from dragoman.supervisor.spawner_client import Ended
         (Ended(failed="it cannot be started now"), "it cannot be started now"),
     ],
 )
-def test_an_end_is_told_in_words(ended: Ended, said: str) -> None:
+def test_an_end_is_described_in_a_sentence(ended: Ended, said: str) -> None:
     assert str(ended) == said

@@ -136,7 +136,7 @@ async def run(hub: Hub, spawner: SpawnerClient, tmp_path: Path) -> AsyncIterator
 
 @pytest.mark.requirement("forge-D10")
 @pytest.mark.parametrize("stands", [False, True], ids=["the link is about to open", "the link stands"])
-async def test_what_was_given_to_a_child_comes_before_the_word_to_end(
+async def test_an_assignment_to_a_child_comes_before_the_shutdown(
     stands: bool, hub: Hub, spawner: SpawnerClient, run: ChildProcess
 ) -> None:
     serving = asyncio.ensure_future(run.serve())

@@ -119,7 +119,7 @@ def test_fields_that_make_no_sense_beside_each_other_are_named(spec: ChildSpec, 
     assert (found and found[0]) == field
 
 
-def test_in_a_sandbox_nothing_is_told_of_the_hubs_user() -> None:
+def test_in_a_sandbox_nothing_shows_the_hubs_user() -> None:
     ours = {"PATH": "/bin", "HOME": "/root", "USER": "root", "SHELL": "sh", "TMPDIR": "/x", "LC_ALL": "C", "KEY": "s"}
     assert environment(untrusted(pass_env=("KEY",)), "a", {"MINE": "m"}, ours, home="/own") == {
         "PATH": "/bin", "HOME": "/own", "TMPDIR": "/own", "LC_ALL": "C", "KEY": "s", "MINE": "m",

@@ -118,7 +118,7 @@ def test_a_client_that_leaves_without_asking_how_it_ended_says_nothing(
 
 
 @pytest.mark.parametrize("protocol", ["chiffon", "coven", "forge", "agentmsg", None])
-def test_a_caller_is_told_in_the_same_words_whatever_it_speaks(hub: Hub, protocol: str | None) -> None:
+def test_a_caller_reads_the_same_sentence_over_every_protocol(hub: Hub, protocol: str | None) -> None:
     hub.add(Deployer())
     with hub.sync_client(*([protocol, "boss"] if protocol else [])) as boss:
         with pytest.raises(RequestRefused, match="ask for what is done") as refused:
@@ -361,7 +361,7 @@ MISUSES: tuple[tuple[Callable[[Hub], Any], str], ...] = (
 )
 
 
-def test_misuse_is_told(hub: Hub) -> None:
+def test_misuse_is_an_error_that_says_what_to_do(hub: Hub) -> None:
     for misuse, told in MISUSES:
         with pytest.raises(Misused, match=told):
             misuse(hub)

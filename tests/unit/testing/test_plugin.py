@@ -34,7 +34,7 @@ def test_a_run_that_does_not_use_it_loads_nothing(pytester: pytest.Pytester) -> 
     pytester.runpytest_subprocess(*others).assert_outcomes(passed=1)
 
 
-def test_its_package_is_not_compiled_anew_in_every_run(pytestconfig: pytest.Config) -> None:
+def test_its_package_is_not_compiled_again_in_every_run(pytestconfig: pytest.Config) -> None:
     hook = AssertionRewritingHook(pytestconfig)
     hook.mark_rewrite("dragoman", "another")
     leave_alone([object(), hook])
@@ -72,7 +72,7 @@ def test_no_plugin_for_coroutines_is_needed(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess(*PLAIN).assert_outcomes(passed=1)
 
 
-def test_what_the_mark_does_not_know_is_told(pytester: pytest.Pytester) -> None:
+def test_an_unknown_option_of_the_mark_is_an_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest
 

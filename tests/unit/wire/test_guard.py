@@ -124,7 +124,7 @@ def test_the_limits_are_inclusive() -> None:
 
 
 @pytest.mark.parametrize("digits", [b"18446744073709551616", b"-18446744073709551616", b"1" + b"0" * 400])
-def test_an_integer_beyond_64_bits_is_refused_and_its_place_told(digits: bytes) -> None:
+def test_an_integer_beyond_64_bits_is_refused_with_its_place(digits: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="64 bits") as caught:
         check(b'{"a":[0,{"b":' + digits + b"}]}", LIMITS)
     assert (caught.value.stage, caught.value.field) == (Stage.JSON, "a[1].b")
@@ -134,7 +134,7 @@ def test_an_integer_beyond_64_bits_is_refused_and_its_place_told(digits: bytes) 
     ("number", "what"),
     [(b"1e400", "double"), (b"-1E+309", "double"), (b"1" * 400 + b".5", "double"), (b"1" * 5000, "64 bits")],
 )
-def test_a_number_beyond_a_double_is_refused_and_its_place_told(number: bytes, what: str) -> None:
+def test_a_number_beyond_a_double_is_refused_with_its_place(number: bytes, what: str) -> None:
     with pytest.raises(RemoteProtocolError, match=what) as caught:
         check(b'{"a":[0,{"b":' + number + b"}]}", LIMITS)
     assert (caught.value.stage, caught.value.field) == (Stage.JSON, "a[1].b")

@@ -32,7 +32,7 @@ class Outer(msgspec.Struct):
         ([], ("Expected `object`, got `array`", "base")),
     ],
 )
-def test_a_misfit_is_told_with_its_field(value: Any, said: tuple[str, str]) -> None:
+def test_a_misfit_names_its_field(value: Any, said: tuple[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Outer)
     assert explain(caught.value, "base") == said

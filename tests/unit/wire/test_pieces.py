@@ -25,7 +25,7 @@ def test_an_endless_message_is_refused_at_the_limit() -> None:
     assert caught.value.stage is Stage.SIZE
 
 
-def test_a_table_answers_what_may_be_said() -> None:
+def test_a_table_answers_what_may_be_sent() -> None:
     door = Table({"open": {"shut": "closed"}, "closed": {"open": "open"}}, start="open")
     assert door.after("open", "shut") == "closed"
     assert door.after("open", "open") is None

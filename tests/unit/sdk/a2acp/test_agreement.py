@@ -157,7 +157,7 @@ async def test_a_contract_is_renewed_before_it_runs_out(
     assert second.collaboration_id == first.collaboration_id
 
 
-async def test_what_is_terminated_is_agreed_on_anew(broker: MemoryBroker, datasets: Agent) -> None:
+async def test_a_terminated_contract_is_agreed_on_again(broker: MemoryBroker, datasets: Agent) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
         first = await soon(hub.contract("count"))
         await soon(hub.terminate(first, "done"))
@@ -204,14 +204,14 @@ async def test_errors_are_typed(broker: MemoryBroker, datasets: Agent) -> None:
     assert "LookupError" in str(failed.value)
 
 
-async def test_who_may_not_is_told_by_the_auth_service(broker: MemoryBroker, datasets: Agent) -> None:
+async def test_the_auth_service_refuses_what_is_not_allowed(broker: MemoryBroker, datasets: Agent) -> None:
     broker.members["tester"].allowed = ()
     async with broker.serving(datasets), broker.client("tester") as hub:
         with pytest.raises(AuthFailed):
             await soon(hub.call("provision", {"kind": "a"}))
 
 
-async def test_a_retryable_refusal_is_tried_again_when_it_said(
+async def test_a_retryable_refusal_is_retried_at_the_time_it_names(
     broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     async with broker.serving(datasets), broker.client("tester") as hub:
@@ -341,7 +341,7 @@ async def test_keys_survive_a_restart_of_the_agent(broker: MemoryBroker, runtime
 
 
 @pytest.mark.parametrize("mode", ["broker", "end-to-end"])
-async def test_an_agent_that_lost_its_keys_agrees_anew(broker: MemoryBroker, runtime: FakeRuntime, mode: str) -> None:
+async def test_an_agent_that_lost_its_keys_agrees_again(broker: MemoryBroker, runtime: FakeRuntime, mode: str) -> None:
     def made() -> Agent:
         agent = Agent("datasets", runtime=runtime)
 

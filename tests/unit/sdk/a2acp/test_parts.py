@@ -196,7 +196,7 @@ def test_every_code_has_its_exception() -> None:
         assert (error.retry_after > 0) == error.retryable
 
 
-def test_a_failure_of_somebody_elses_request_is_not_the_handlers_word() -> None:
+def test_a_failure_of_another_request_is_not_the_handlers_failure() -> None:
     own = raised(RateLimitExceeded("slow", retry_after=3)).error
     assert own is not None
     assert (own["code"], own["retry_after"]) == ("RATE_LIMIT_EXCEEDED", 3)
@@ -205,7 +205,7 @@ def test_a_failure_of_somebody_elses_request_is_not_the_handlers_word() -> None:
     assert "code" not in other
 
 
-async def test_personal_words_are_not_logged(
+async def test_personal_text_is_not_logged(
     broker_of_two: tuple[MemoryBroker, Agent], caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, agent = broker_of_two
@@ -257,7 +257,7 @@ def post(status: int, content: bytes, **headers: str) -> HttpPost:
 WISH = TokenRequest(agent_id="a", target_agent_id="b")
 
 
-async def test_who_the_auth_service_does_not_know_is_told_for_good() -> None:
+async def test_an_agent_that_the_auth_service_does_not_know_is_refused_for_good() -> None:
     unknown = complaint(Refusal(code=Code.AUTH_FAILED, message="who?", details={"rule": "signature"}))
     lacking = complaint(Refusal(code=Code.AUTH_FAILED, message="not that", details={"rule": "capability"}))
     with pytest.raises(NotAllowed, match=r"who\?"):

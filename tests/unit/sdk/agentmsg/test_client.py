@@ -110,7 +110,7 @@ async def test_a_failure_has_the_facts(client: Client, hub: FakeAgentmsg) -> Non
     assert (failed.value.kind, failed.value.exit_code, failed.value.facts["agent_id"]) == ("work_failed", 1, "editor")
 
 
-async def test_a_cancel_is_an_update_and_its_end_is_told(client: Client, hub: FakeAgentmsg) -> None:
+async def test_a_cancel_is_an_update_and_its_outcome_is_reported(client: Client, hub: FakeAgentmsg) -> None:
     task_id = await client.submit("editor", "edit", {})
     await client.cancel(task_id, "enough")
     said = await hub.next("TASK_UPDATE")
@@ -135,7 +135,7 @@ async def test_a_request_that_is_not_taken_is_raised(
         await calling
 
 
-async def test_a_request_is_said_again_over_a_new_link_until_it_is_taken(
+async def test_a_request_is_sent_again_over_a_new_connection_until_it_is_accepted(
     client: Client, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     hub.accepts = False
@@ -154,7 +154,7 @@ async def test_a_request_is_said_again_over_a_new_link_until_it_is_taken(
     assert hub.count(ASSIGN) == 1
 
 
-async def test_whoever_wants_work_of_a_client_is_told_that_it_does_none(client: Client, hub: FakeAgentmsg) -> None:
+async def test_work_for_a_client_is_refused_because_it_does_none(client: Client, hub: FakeAgentmsg) -> None:
     hub.assign("edit")
     failed = await hub.next("TASK_FAILED")
     assert failed.payload.error.error_type is ErrorType.VALIDATION_ERROR

@@ -61,7 +61,7 @@ async def test_a_receipt_may_hold_the_hubs_own_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 429])
-async def test_a_refusal_is_heard_as_a_report_about_the_message(status: int) -> None:
+async def test_a_refusal_arrives_as_a_report_about_the_message(status: int) -> None:
     (frame,) = await said(httpx2.Response(status, json=REPORT))
     message = codec.decode(frame.data)
     assert (message.sender, message.to, message.answers) == ("hub", "*", "m1")
@@ -77,5 +77,5 @@ async def test_what_is_no_report_takes_the_link_down() -> None:
         await said(httpx2.Response(401, json=REPORT))
 
 
-def test_the_words_of_a_refusal() -> None:
+def test_the_sentence_of_a_refusal() -> None:
     assert refusal(b"<html>") is None

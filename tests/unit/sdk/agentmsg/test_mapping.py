@@ -26,7 +26,7 @@ def hub(runtime: FakeRuntime) -> FakeAgentmsg:
 
 
 @pytest.mark.parametrize("confirms", [False, True])
-async def test_work_is_done_acknowledged_and_its_result_told(
+async def test_work_is_done_acknowledged_and_its_result_sent(
     agent: Agent, runtime: FakeRuntime, confirms: bool
 ) -> None:
     hub = FakeAgentmsg(runtime, confirms=confirms)
@@ -177,7 +177,7 @@ async def test_a_repeated_order_is_done_once(agent: Agent, hub: FakeAgentmsg, ru
     assert hub.acked == [order.id] * 3  # a lost ACK is said again
 
 
-async def test_a_result_is_said_again_until_it_is_acknowledged(
+async def test_a_result_is_sent_again_until_it_is_acknowledged(
     agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on("say")(lambda: "hello")
@@ -195,7 +195,7 @@ async def test_a_result_is_said_again_until_it_is_acknowledged(
         assert hub.repeated == 3
 
 
-async def test_a_hub_that_never_acknowledges_is_dialled_anew(
+async def test_the_client_reconnects_to_a_hub_that_never_acknowledges(
     agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime
 ) -> None:
     agent.on("say")(lambda: "hello")
@@ -211,7 +211,7 @@ async def test_a_hub_that_never_acknowledges_is_dialled_anew(
     assert hub.repeated > 3
 
 
-async def test_a_result_survives_a_restart_and_is_told(runtime: FakeRuntime, tmp_path: Path) -> None:
+async def test_a_result_survives_a_restart_and_is_sent(runtime: FakeRuntime, tmp_path: Path) -> None:
     first = FakeAgentmsg(runtime)
     runs: list[int] = []
 

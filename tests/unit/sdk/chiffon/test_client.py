@@ -100,7 +100,7 @@ async def test_an_error_and_a_cancel_raise_too(client: Client, hub: FakeHub) -> 
             await calling
 
 
-async def test_a_request_without_receipt_is_said_again_with_the_same_ids(client: Client, hub: FakeHub) -> None:
+async def test_a_request_without_receipt_is_sent_again_with_the_same_ids(client: Client, hub: FakeHub) -> None:
     async with client, asyncio.timeout(PATIENCE):
         hub.accepts = False
         calling = asyncio.ensure_future(client.call("deployer", "run"))
@@ -113,7 +113,7 @@ async def test_a_request_without_receipt_is_said_again_with_the_same_ids(client:
         assert await calling == "done"
 
 
-async def test_an_accepted_request_is_not_said_again_and_its_result_comes_over_the_next_link(
+async def test_an_accepted_request_is_not_sent_again_and_its_result_comes_over_the_next_connection(
     client: Client, hub: FakeHub
 ) -> None:
     async with client, asyncio.timeout(PATIENCE):
@@ -159,7 +159,7 @@ async def test_a_hub_that_cannot_take_it_now_is_asked_again_later(client: Client
         assert await calling == "done"
 
 
-async def test_a_stream_tells_everything_up_to_the_end(client: Client, hub: FakeHub) -> None:
+async def test_a_stream_has_every_event_up_to_the_end(client: Client, hub: FakeHub) -> None:
     async with client, asyncio.timeout(PATIENCE):
 
         async def follow() -> list[Any]:
@@ -182,7 +182,7 @@ async def test_a_stream_tells_everything_up_to_the_end(client: Client, hub: Fake
     }
 
 
-async def test_what_is_delivered_twice_is_told_once(client: Client, hub: FakeHub) -> None:
+async def test_what_is_delivered_twice_is_reported_once(client: Client, hub: FakeHub) -> None:
     async with client, asyncio.timeout(PATIENCE):
         task_id = asyncio.ensure_future(client.submit("deployer", "run"))
         request = await hub.next()
@@ -215,7 +215,7 @@ async def test_a_split_result_comes_whole(client: Client, hub: FakeHub) -> None:
         assert await calling == text
 
 
-async def test_a_split_result_that_begins_anew_comes_whole(client: Client, hub: FakeHub) -> None:
+async def test_a_split_result_that_begins_again_comes_whole(client: Client, hub: FakeHub) -> None:
     """Who tried first broke off in the middle; the next one has more to say, or cuts it elsewhere."""
     first, text = "é" * 800_000, "ü" * 900_000
     async with client, asyncio.timeout(PATIENCE):
@@ -261,7 +261,7 @@ async def test_closing_the_client_ends_who_waits(client: Client, hub: FakeHub) -
         await calling
 
 
-async def test_what_chiffon_has_no_word_for_says_so(client: Client) -> None:
+async def test_what_chiffon_cannot_express_says_so(client: Client) -> None:
     async with client:
         with pytest.raises(Misconfigured, match="management API"):
             await client.questions()

@@ -133,7 +133,7 @@ async def test_two_hundred_requests_over_a_real_websocket(serving: Callable[[Age
     assert len(runs) == 200
 
 
-async def test_a_reply_lost_on_the_wire_is_said_again_and_the_work_ran_once(
+async def test_a_reply_lost_on_the_wire_is_sent_again_and_the_work_ran_once(
     serving: Callable[[Agent, Address], None],
 ) -> None:
     agent, runs = doubling()
@@ -266,7 +266,7 @@ async def _next_accepted(pipe: HttpPipe) -> Accepted:
     return arrival
 
 
-async def test_over_http_a_refusal_in_chiffons_words_is_a_frame() -> None:
+async def test_over_http_a_refusal_as_an_envelope_is_a_frame() -> None:
     refusal = {"payload": {"error_code": 5003, "error_message": "no such task"}}
     pipe = HttpHub([], httpx2.Response(404, json=refusal)).pipe()
     async with asyncio.timeout(PATIENCE):

@@ -72,7 +72,7 @@ async def test_a_plain_function_asks_for_help_too(agent: Agent, hub: FakeAgentms
     assert done.payload.result == "so"
 
 
-async def test_answers_that_follow_are_heard_one_by_one(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_answers_that_follow_arrive_one_by_one(agent: Agent, hub: FakeAgentmsg) -> None:
     @agent.on("fix")
     async def fix(task: Task) -> list[str]:
         given = await task.help("How?")
@@ -245,7 +245,7 @@ async def _cancelled(request: HelpRequest) -> str:
     ],
     ids=["exit", "cancelled", "a number", "no words", "half a character"],
 )
-async def test_whoever_asks_is_answered_whatever_becomes_of_the_helper(
+async def test_the_asker_gets_an_answer_whatever_becomes_of_the_helper(
     agent: Agent, hub: FakeAgentmsg, helper: Any, said: str
 ) -> None:
     agent.on_help("CODE_REVIEW")(helper)

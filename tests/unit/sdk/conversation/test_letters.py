@@ -15,7 +15,7 @@ from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.sdk.conversation.trouble import report
 
 
-async def test_letters_are_heard_by_their_type_and_once(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_direct_messages_are_handled_by_their_type_and_once(agent: Agent, hub: FakeAgentmsg) -> None:
     heard: list[Letter] = []
     others: list[Letter] = []
     agent.on_message("ERROR_REPORT")(heard.append)
@@ -42,7 +42,7 @@ def _trouble(hub: FakeAgentmsg) -> Any:
     return report(ErrorType.NETWORK_ERROR, "broken", id=hub.runtime.mint(), agent="peer", details={})
 
 
-async def test_an_agent_tells_others_something(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_an_agent_sends_others_a_direct_message(agent: Agent, hub: FakeAgentmsg) -> None:
     agent.on("write")(lambda: None)
     async with Serving(agent, hub), asyncio.timeout(PATIENCE):
         await agent.tell("peer", {"note": "chapter 3 is ready"})
@@ -63,7 +63,7 @@ async def test_an_agent_tells_others_something(agent: Agent, hub: FakeAgentmsg) 
     assert (beat.to, beat.payload.state, beat.metadata.ttl_ms) == ("peer", "MAINTENANCE", 5000)
 
 
-async def test_an_agent_says_how_its_letter_is_sent_again(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_an_agent_sets_how_its_message_is_sent_again(agent: Agent, hub: FakeAgentmsg) -> None:
     agent.on("write")(lambda: None)
     retry = {"max_attempts": 6, "base_delay_ms": 200, "jitter": False}
     async with Serving(agent, hub), asyncio.timeout(PATIENCE):
@@ -73,7 +73,7 @@ async def test_an_agent_says_how_its_letter_is_sent_again(agent: Agent, hub: Fak
     assert hub.trees[note.id]["metadata"]["retry_config"] == retry
 
 
-async def test_what_cannot_be_told_is_the_callers_mistake_and_is_not_kept(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_what_cannot_be_encoded_is_the_callers_mistake_and_is_not_kept(agent: Agent, hub: FakeAgentmsg) -> None:
     agent.on("work")(lambda: None)
     async with Serving(agent, hub):
         for note, error in ((object(), TypeError), (2**64, ValueError), ("\ud800", ValueError)):
@@ -89,7 +89,7 @@ async def test_what_cannot_be_told_is_the_callers_mistake_and_is_not_kept(agent:
         assert (await hub.next("STATUS_UPDATE")).payload.resource_usage.cost_usd == 0
 
 
-async def test_the_status_is_filled_in_and_what_was_said_holds(agent: Agent, hub: FakeAgentmsg) -> None:
+async def test_the_status_is_filled_in_and_reported_fields_stay(agent: Agent, hub: FakeAgentmsg) -> None:
     @agent.on("work")
     async def work(task: Task, fail: bool) -> None:
         await hub.runtime.sleep(2)

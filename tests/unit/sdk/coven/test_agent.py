@@ -127,7 +127,7 @@ async def test_a_gateway_of_other_make_needs_only_content(gateway: Gateway) -> N
         assert await stream.end() == Done(question=Question(question="really that?"))
 
 
-async def test_how_work_fails_is_told_in_words_and_for_programs(gateway: Gateway) -> None:
+async def test_a_failure_is_reported_in_a_sentence_and_for_programs(gateway: Gateway) -> None:
     agent = worker()
 
     @agent.on("fail")

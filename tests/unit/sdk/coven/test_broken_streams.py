@@ -20,7 +20,7 @@ from dragoman.protocols.coven.types import (
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-async def test_what_was_said_before_a_stream_broke_is_said_again_and_the_work_goes_on(gateway: Gateway) -> None:
+async def test_events_from_before_a_stream_broke_are_sent_again_and_the_work_goes_on(gateway: Gateway) -> None:
     agent = worker()
     steps = Steps(agent)
     async with Serving(agent, gateway):
@@ -43,7 +43,7 @@ async def test_what_was_said_before_a_stream_broke_is_said_again_and_the_work_go
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_result_lost_on_the_wire_is_told_again_and_the_work_is_not_done_again(
+async def test_a_result_lost_on_the_wire_is_sent_again_and_the_work_is_not_done_again(
     gateway: Gateway, tmp_path: Path, is_restarted: bool
 ) -> None:
     """Also by the next process, if it has the first one's journal: with the text that was only streamed."""

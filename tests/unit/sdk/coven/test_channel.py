@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc
 
 
-async def test_a_write_after_the_end_hides_nothing_of_what_the_hub_said() -> None:
+async def test_a_write_after_the_end_hides_no_message_of_the_hub() -> None:
     async def refuse(_requests: Any, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "nobody here has this token")
 

@@ -163,7 +163,7 @@ async def test_a_call_says_who_what_and_to_whom(gateway: Gateway) -> None:
     assert hub.followed == []  # the stream of the request is the stream of its events
 
 
-async def test_a_request_is_said_again_under_the_same_id_until_the_hub_has_it(gateway: Gateway) -> None:
+async def test_a_request_is_sent_again_under_the_same_id_until_the_hub_has_it(gateway: Gateway) -> None:
     hub = Hub(gateway, STORY)
     async with client(gateway) as caller:
         await caller.call("worker", "chat")
@@ -224,7 +224,7 @@ async def test_failures_keep_their_facts(gateway: Gateway) -> None:
             await caller.call("worker", "chat")
 
 
-async def test_a_cancel_carries_its_reason_and_the_rest_has_no_word(gateway: Gateway) -> None:
+async def test_a_cancel_carries_its_reason_and_nothing_else(gateway: Gateway) -> None:
     hub = Hub(gateway, STORY)
     async with client(gateway) as caller:
         await caller.cancel(TASK, "enough")
@@ -266,7 +266,7 @@ def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
     assert hearing.outcome() == "kept"
 
 
-def test_a_part_numbered_like_the_event_before_it_is_not_told_twice() -> None:
+def test_a_part_numbered_like_the_event_before_it_is_not_sent_twice() -> None:
     """The event 5 comes in two parts, and 4 was nothing to tell: its first part has the cursor 4."""
     parts = [response(Thinking("a"), 4), response(Text("b"), 5)]
     hearing = Hearing(TASK, 3)

@@ -297,7 +297,7 @@ def test_without_a_token_or_over_pipes_nothing_is_tried() -> None:
         SyncClient("stdio:")
 
 
-async def test_parts_of_the_last_word_are_joined_by_the_bytes_they_are() -> None:
+async def test_parts_of_the_result_are_joined_by_the_bytes_they_are() -> None:
     """An agent of another protocol may send its result in several messages, each of which comes as its own."""
     call = Call(forge.SubmitTask(type="x"), forge.Stamp("r", NOON), None)
     for id, start, text, final in (("D1", 0, "one ", False), ("D2", 4, "two ", False), ("D3", 8, "three", True)):
@@ -308,7 +308,7 @@ async def test_parts_of_the_last_word_are_joined_by_the_bytes_they_are() -> None
     assert [event.kind for event in call.events] == ["completed"]
 
 
-async def test_parts_that_begin_anew_leave_nothing_of_those_before() -> None:
+async def test_parts_that_begin_again_leave_nothing_of_those_before() -> None:
     """Who tried first broke off in the middle of its last word; the next one has less to say."""
     call = Call(forge.SubmitTask(type="x"), forge.Stamp("r", NOON), None)
     told = (("D1", 0, "one ", False), ("D2", 4, "two ", False), ("D3", 0, "a", False), ("D4", 1, "b", True))

@@ -13,7 +13,7 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.types import ErrorBody
 
 
-async def test_a_result_is_said_again_until_the_hub_has_it(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_a_result_is_sent_again_until_the_hub_has_it(agent: Agent, forge_hub: FakeForge) -> None:
     agent.on("say")(lambda: "hello")
     forge_hub.answers[UPDATE] = lambda _: None
     async with Serving(agent, forge_hub):
@@ -47,7 +47,9 @@ async def test_the_same_order_again_joins_and_a_named_request_is_done_once(agent
         assert (await forge_hub.next(UPDATE)).payload.result == 2
 
 
-async def test_refused_for_good_the_work_is_over_and_later_it_is_said_again(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_refused_for_good_the_work_is_over_and_refused_for_now_it_is_sent_again(
+    agent: Agent, forge_hub: FakeForge
+) -> None:
     agent.on("say")(lambda: "hello")
     limited = ErrorBody(code="INVALID_REQUEST", message="slowly", details={"reason": "RATE_LIMITED"})
     gone = ErrorBody(code="NOT_FOUND", message="no such task")
@@ -100,7 +102,7 @@ async def test_a_silent_handler_is_kept_alive_by_progress(agent: Agent, forge_hu
     assert forge_hub.count(PROGRESS) == 4  # at once, and every ten seconds
 
 
-async def test_what_is_said_too_fast_waits_for_its_turn_in_order(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_messages_sent_too_fast_wait_for_their_turn_in_order(agent: Agent, forge_hub: FakeForge) -> None:
     @agent.on("count")
     async def count(task: Task) -> None:
         for n in range(500):
@@ -131,9 +133,7 @@ async def test_an_orchestrator_that_knows_no_registration_is_served_and_one_that
             await serving
 
 
-async def test_a_child_that_is_told_to_end_finishes_what_it_has_and_takes_no_more(
-    agent: Agent, runtime: FakeRuntime
-) -> None:
+async def test_a_child_that_must_end_finishes_its_task_and_takes_no_more(agent: Agent, runtime: FakeRuntime) -> None:
     hub = FakeForge(runtime, is_child=True)
     go_on = asyncio.Event()
 

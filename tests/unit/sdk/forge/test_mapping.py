@@ -19,7 +19,7 @@ from dragoman.sdk.forge.mapping import PIECE
 @pytest.mark.parametrize(
     ("is_lines", "encoding"), [(True, Encoding.JSON), (False, Encoding.JSON), (False, Encoding.MSGPACK)]
 )
-async def test_work_is_done_and_its_result_told(
+async def test_work_is_done_and_its_result_sent(
     agent: Agent, runtime: FakeRuntime, is_lines: bool, encoding: Encoding
 ) -> None:
     hub = FakeForge(runtime, is_lines=is_lines, encoding=encoding)
@@ -37,7 +37,7 @@ async def test_work_is_done_and_its_result_told(
     assert trace.parse(update.meta["traceparent"]) is not None
 
 
-async def test_a_text_is_the_output_and_a_failure_has_its_words(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_a_text_is_the_output_and_a_failure_has_its_message(agent: Agent, forge_hub: FakeForge) -> None:
     @agent.on("say")
     async def say() -> str:
         return "hello"
@@ -68,7 +68,7 @@ async def test_what_cannot_be_begun_fails_and_names_the_field(agent: Agent, forg
     assert unknown.payload.error["details"]["supported_types"] == ["add"]
 
 
-async def test_a_task_that_is_not_told_is_asked_for(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_a_task_that_is_not_in_its_assignment_is_asked_for(agent: Agent, forge_hub: FakeForge) -> None:
     agent.on("say")(lambda word: word)
     forge_hub.answers["request:get-task"] = lambda asked: {
         "task": {"id": asked.payload.task_id, "type": "say", "payload": {"word": "late"}}
@@ -128,7 +128,7 @@ async def test_output_is_a_request_and_progress_an_event(agent: Agent, forge_hub
     ]
 
 
-async def test_what_was_said_beside_a_result_is_told_with_it(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_fields_beside_a_result_are_delivered_with_it(agent: Agent, forge_hub: FakeForge) -> None:
     """If its pieces were lost with the process that said them, it was lost."""
 
     @agent.on("run")
@@ -163,7 +163,7 @@ async def test_a_result_that_fits_no_message_is_a_failure_that_says_so(agent: Ag
     assert "return text" in update.payload.error["message"]
 
 
-async def test_a_file_is_sent_and_one_too_large_is_told_to_the_handler(agent: Agent, forge_hub: FakeForge) -> None:
+async def test_a_file_is_sent_and_one_too_large_fails_in_the_handler(agent: Agent, forge_hub: FakeForge) -> None:
     caught: list[Exception] = []
 
     @agent.on("draw")

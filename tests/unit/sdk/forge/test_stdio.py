@@ -223,7 +223,7 @@ async def test_input_that_cannot_be_watched_is_read_in_a_thread(tmp_path: Path) 
     os.close(reading)
 
 
-async def test_a_reader_that_is_slow_holds_up_whoever_says_more_and_loses_nothing() -> None:
+async def test_a_slow_reader_holds_up_its_sender_and_loses_nothing() -> None:
     (nothing, silent), (reading, writing) = os.pipe(), os.pipe()
     wire = StdioWire(nothing, writing)
     said = b"".join(b"%07d\n" % n for n in range(100_000))

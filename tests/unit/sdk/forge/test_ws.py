@@ -85,7 +85,7 @@ async def test_messagepack_is_spoken_where_the_hub_does_and_json_elsewhere(
         await asyncio.gather(serving, return_exceptions=True)
 
 
-async def test_a_wrong_token_is_final_and_told_in_the_hubs_words() -> None:
+async def test_a_wrong_token_is_final_and_carries_the_hubs_sentence() -> None:
     async def talk(socket: ServerConnection) -> None: ...
 
     async with hub(talk) as address:

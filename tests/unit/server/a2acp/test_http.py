@@ -70,14 +70,14 @@ async def test_the_status_of_an_answer_is_that_of_its_error(client: Any, hub: An
     await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
 
 
-async def test_whoever_goes_away_before_the_answer_is_not_waited_for(client: Any, hub: Any) -> None:
+async def test_the_hub_does_not_wait_for_a_client_that_left_before_the_answer(client: Any, hub: Any) -> None:
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, _):
         sending.cancel()
         await hub.until(lambda: bool(hub.asked_for(CloseLink)))
     assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
 
 
-async def test_whoever_closes_its_side_is_told_that_it_was_accepted(
+async def test_a_client_that_closes_its_side_learns_that_its_request_was_accepted(
     client: Any, hub: Any, serving: Any, kit: Any
 ) -> None:
     said = client.message("request", "provision", REQUEST)
@@ -130,7 +130,7 @@ async def test_with_respond_async_it_is_accepted_at_once(client: Any, hub: Any, 
     assert hub.asked_for(Submit)[0].awaited is None
 
 
-async def test_whoever_waits_is_sent_home_when_the_hub_stops(client: Any, hub: Any, serving: Any, kit: Any) -> None:
+async def test_waiting_polls_are_answered_when_the_hub_stops(client: Any, hub: Any, serving: Any, kit: Any) -> None:
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, _):
         stopping = asyncio.ensure_future(serving.stop(5))
         answer = await kit.soon(sending)
@@ -200,7 +200,7 @@ async def test_a_stranger_gets_no_token_for_whom_they_name(client: Any, hub: Any
     assert hub.noted[0].principal == "anonymous"
 
 
-async def test_an_answer_goes_to_whoever_asked(client: Any, hub: Any, store: Any, kit: Any) -> None:
+async def test_an_answer_goes_to_the_agent_that_asked(client: Any, hub: Any, store: Any, kit: Any) -> None:
     given = kit.task()
 
     async def task(id: Any) -> Any:

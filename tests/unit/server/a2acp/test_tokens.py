@@ -20,7 +20,7 @@ from dragoman.server.a2acp.tokens import AuthService
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
-def test_a_new_secret_voids_our_tokens_and_a_dot_in_somebody_elses_id_does_not(client: Any, hub: Any) -> None:
+def test_a_new_secret_voids_our_tokens_and_a_dot_in_a_foreign_id_does_not(client: Any, hub: Any) -> None:
     now = hub.now() // SECOND
     auth = AuthService(hub, client._auth.broker, lambda: Authority(KeyRing([new_key(now)]).with_secret("us", SECRET)))
     ada = hub.known[AgentId("ada")]

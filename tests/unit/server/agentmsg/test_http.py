@@ -38,7 +38,7 @@ async def test_one_message_may_be_two_commands_in_order(client: Any, hub: Any, k
     assert hub.asked[1].to == "bob"
 
 
-async def test_a_report_about_no_task_of_the_hubs_is_a_letter(client: Any, hub: Any, kit: Any) -> None:
+async def test_a_report_about_no_task_of_the_hub_is_a_direct_message(client: Any, hub: Any, kit: Any) -> None:
     hub.script[Finish] = Fault(kind=Kind.NOT_FOUND, message="no such task", field="task_id")
     assert (await client.send(kit.message("TASK_COMPLETE", to="bob"))).status_code == 202
     assert [type(command) for command in hub.asked] == [Finish, Tell]
@@ -68,7 +68,7 @@ async def test_without_a_good_token_nothing_is_taken(
     assert len(hub.noted) == 7
 
 
-async def test_what_is_broken_is_told_by_field_and_status(client: Any, hub: Any, kit: Any) -> None:
+async def test_a_broken_message_is_refused_with_field_and_status(client: Any, hub: Any, kit: Any) -> None:
     for content, status, field in (
         (b"{", 400, None),
         (b'{"id":1,"id":2}', 400, "id"),
@@ -214,7 +214,7 @@ async def test_two_messages_of_one_name_are_acknowledged_one_after_the_other(cli
     assert [one.deliveries for one in hub.asked_for(Acknowledge)] == [(one.delivery.id,) for one in outgoing_messages]
 
 
-async def test_a_result_in_pieces_is_told_whole(client: Any, hub: Any, store: Any, kit: Any, connect: Any) -> None:
+async def test_a_result_in_pieces_arrives_whole(client: Any, hub: Any, store: Any, kit: Any, connect: Any) -> None:
     events, outgoing = kit.pieces()
 
     async def read(task: str, *, after: int, limit: int) -> Any:

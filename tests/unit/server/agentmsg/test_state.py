@@ -29,7 +29,7 @@ async def test_agents_and_the_admin_read_it(token: str, client: Any, state: Any,
     assert (await client("DELETE", "/state", token=token)).status_code == 405
 
 
-async def test_a_write_says_what_was_read_and_is_told_what_it_became(
+async def test_a_write_names_the_version_it_read_and_gets_the_new_one(
     client: Any, hub: Any, state: Any, kit: Any
 ) -> None:
     hub.script[ChangeState] = state.put(Registry.RESOURCE, "ada:tokens", limit=5)
@@ -129,7 +129,7 @@ async def test_a_watcher_that_closes_its_connection_frees_its_place_within_secon
     await kit.soon(free())
 
 
-async def test_a_watcher_that_only_stops_sending_is_told_on(
+async def test_a_watcher_that_only_stops_sending_still_gets_events(
     serving: Any, state: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "PROBE_SECONDS", 0.05)

@@ -99,7 +99,7 @@ async def test_a_query_sees_what_was_written_before_it_on_the_same_link(
         assert [(await peer.hear())["type"] for _ in range(2)] == ["ERROR_REPORT", "STATE_QUERY"]
 
 
-async def test_what_is_refused_is_told_and_the_link_goes_on(connect: Any, hub: Any, kit: Any) -> None:
+async def test_a_refusal_is_sent_and_the_connection_goes_on(connect: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         await peer.say(
             {"id": "no"}, kit.message("TASK_UPDATE", {"progress": 500}), {**kit.message("TASK_UPDATE"), "from": "bob"}
@@ -135,7 +135,7 @@ async def test_a_message_may_be_two_commands_and_is_refused_if_either_is(connect
         assert [type(one) for one in hub.asked[1:]] == [ReportStatus, Tell]
 
 
-async def test_a_report_about_no_task_of_the_hubs_is_a_letter(connect: Any, hub: Any, kit: Any) -> None:
+async def test_a_report_about_no_task_of_the_hub_is_a_direct_message(connect: Any, hub: Any, kit: Any) -> None:
     hub.script[Finish] = Fault(kind=Kind.NOT_FOUND, message="no such task", field="task_id")
     async with connect() as peer:
         said = kit.message("TASK_COMPLETE", to="bob")

@@ -173,7 +173,7 @@ async def test_a_connection_that_is_gone_at_once_holds_nothing_up(
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 1)
 
 
-async def test_what_cannot_be_put_into_words_holds_nothing_up(
+async def test_what_cannot_be_encoded_holds_nothing_up(
     push: CallbackSender, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def speechless(*_: object) -> list[bytes]:

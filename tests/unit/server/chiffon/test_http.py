@@ -118,7 +118,7 @@ async def test_without_a_good_token_nothing_goes(
     assert [(note.fault.kind, note.principal) for note in hub.noted] == [(Kind.UNAUTHENTICATED, "anonymous")]
 
 
-async def test_a_token_of_another_protocol_does_not_open_this_door(client: Any, hub: Any, kit: Any) -> None:
+async def test_a_token_of_another_protocol_does_not_open_this_endpoint(client: Any, hub: Any, kit: Any) -> None:
     response = await client.send(kit.message(), token=kit.tokens["forge-1"])
     assert error_in(response, 401, 5004)["agent_id"] == "forge-1"
     assert hub.asked == []
@@ -306,7 +306,7 @@ async def test_a_verb_nobody_knows_is_not_found(client: Any, kit: Any) -> None:
         ("GET", "/api/tasks/x/cancel", "POST"),
     ],
 )
-async def test_the_wrong_method_is_told_the_right_one(method: str, path: str, allowed: str, client: Any) -> None:
+async def test_a_wrong_method_is_refused_with_the_right_ones(method: str, path: str, allowed: str, client: Any) -> None:
     response = await client(method, path)
     assert (response.status_code, response.headers["allow"]) == (405, allowed)
 

@@ -50,7 +50,7 @@ class Raw:
         return data
 
 
-def test_whoever_stalls_is_closed_within_ten_seconds_unless_somebody_wants_otherwise() -> None:
+def test_a_stalled_client_is_closed_within_ten_seconds_unless_configured_otherwise() -> None:
     limits = Limits()
     assert max(limits.header_seconds, limits.body_seconds) + SWEEP_SECONDS <= 10
 
@@ -198,7 +198,7 @@ async def test_a_client_that_sends_before_it_reads_and_wants_to_leave_hears_why_
 
 
 @pytest.mark.parametrize(("version", "chunked"), [(b"HTTP/1.1", True), (b"HTTP/1.0", False)])
-async def test_a_stream_has_no_chunks_for_whoever_does_not_know_them(
+async def test_a_stream_has_no_chunks_for_a_client_that_does_not_know_them(
     version: bytes, chunked: bool, hub: Any, kit: Any
 ) -> None:
     async def two(scope: Any, receive: Any, send: Any) -> None:
@@ -230,7 +230,7 @@ async def test_an_offer_of_another_protocol_is_passed_over_and_the_body_is_read(
     assert len(hub.asked) == 1
 
 
-async def test_one_connection_too_many_is_told_so(opened: Any, kit: Any) -> None:
+async def test_one_connection_too_many_is_refused_with_the_reason(opened: Any, kit: Any) -> None:
     async with opened(max_connections=1) as serving, Raw(kit, serving.port) as first:
         first.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b" 299 " in await kit.soon(first.reader.readline())

@@ -28,7 +28,7 @@ def large(kit: Any, **more: Any) -> str:
     return json.dumps(kit.message("work_status", step={"number": 1, "name": "x", "output": "y" * FRAME}, **more))
 
 
-async def test_requests_beyond_the_allowance_are_refused_at_once_in_chiffons_words(
+async def test_requests_beyond_the_allowance_are_refused_at_once_with_a_chiffon_error(
     narrow: MemoryBudget, opened: Any, hub: Any, kit: Any
 ) -> None:
     hub.held = []

@@ -109,7 +109,7 @@ async def test_what_comes_while_an_empty_poll_is_closed_is_answered_with_it(clie
     assert [entry["message"]["payload"]["progress_percent"] for entry in messages] == [2]
 
 
-async def test_what_cannot_be_put_into_words_holds_up_nothing_else(
+async def test_what_cannot_be_encoded_holds_up_nothing_else(
     client: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a poll was answered 500, with everything else that it had taken."""

@@ -237,7 +237,7 @@ async def test_a_client_that_acknowledges_itself_is_not_acknowledged_for(
 
 
 @pytest.mark.parametrize("end", ["dies", "closes", "acknowledges"])
-async def test_the_first_notices_of_a_link_wait_for_the_clients_own_word(
+async def test_the_first_notices_of_a_connection_wait_for_the_clients_own_acknowledgment(
     end: str, connect: Connect, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be one that acknowledges, and die over them: then they must come again."""
@@ -269,7 +269,7 @@ async def test_a_client_that_reads_late_gets_everything_in_order(connect: Connec
         await hub.until(lambda: sum(len(ack.deliveries) for ack in hub.asked_for(Acknowledge)) == 8000)
 
 
-async def test_the_hub_is_told_how_far_writing_has_come_and_a_client_that_never_reads_is_cut(
+async def test_the_hub_learns_how_far_writing_has_come_and_a_client_that_never_reads_is_cut(
     opened: Any, hub: Any, kit: Any
 ) -> None:
     async with opened(write_seconds=0.2) as serving:
@@ -330,7 +330,7 @@ async def test_too_many_acknowledgments_in_one_frame_are_refused(
 
 
 @pytest.mark.parametrize("path", ["/api/agent/messages", "/api/tasks/x/cancel", "/nowhere"])
-async def test_a_websocket_where_there_is_none_is_told_where_there_is_one(path: str, serving: Any, kit: Any) -> None:
+async def test_a_websocket_at_a_wrong_address_is_refused_with_the_right_ones(path: str, serving: Any, kit: Any) -> None:
     with pytest.raises(websockets.InvalidStatus) as refused:
         await kit.soon(websockets.connect(f"ws://127.0.0.1:{serving.port}{path}", proxy=None))
     answer = refused.value.response
@@ -358,7 +358,7 @@ async def test_a_frame_far_too_large_ends_the_link_and_is_recorded(connect: Conn
     assert hub.noted[0].fault.kind is Kind.TOO_LARGE
 
 
-async def test_a_stop_answers_what_was_heard_before_it_closes(
+async def test_a_stop_answers_what_was_read_before_it_closes(
     connect: Connect, serving: Any, hub: Any, kit: Any
 ) -> None:
     hub.held = []

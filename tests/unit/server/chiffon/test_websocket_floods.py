@@ -50,7 +50,7 @@ async def test_between_the_frames_of_one_read_others_have_their_turn(
     assert turns >= 2000
 
 
-async def test_no_more_is_heard_of_what_was_read_than_may_be_under_way(opened: Any, hub: Any, kit: Any) -> None:
+async def test_no_more_frames_are_decoded_than_may_be_under_way(opened: Any, hub: Any, kit: Any) -> None:
     said = [json.dumps(kit.message("work_status")) for _ in range(60)]
     async with opened(unanswered_frames=4) as serving:
         headers = {"authorization": f"Bearer {kit.tokens['infra-1']}"}

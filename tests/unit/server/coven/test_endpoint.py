@@ -60,7 +60,7 @@ async def test_health_and_reflection_are_served() -> None:
                 assert answer.file_descriptor_response.file_descriptor_proto
 
 
-async def test_a_port_that_is_taken_is_said_so() -> None:
+async def test_a_taken_port_is_named_in_the_error() -> None:
     async with gateway() as hub:
         taken = int(hub.address.rpartition(":")[2])
         second = CovenEndpoint(hub.intake, hub.store, hub.files, port=taken)
@@ -121,7 +121,7 @@ async def test_work_that_was_not_sent_when_the_hub_stops_costs_no_attempt() -> N
         assert (head.status, head.attempts, head.lost_at) == (Status.ASSIGNED, 1, None)
 
 
-async def test_a_caller_is_told_to_come_back_when_the_hub_stops() -> None:
+async def test_a_stopping_hub_asks_a_caller_to_reconnect() -> None:
     async with gateway() as hub:
         agent = await hub.agent("worker")
         call = await hub.call(SendMessage(request_id="q", content="x", to_agent="worker"))
@@ -183,7 +183,7 @@ async def test_cancel_ends_the_callers_stream_with_error() -> None:
         assert end.fault.kind == "cancelled"
 
 
-async def test_nobody_to_do_it_is_said_at_once() -> None:
+async def test_that_no_agent_can_do_it_is_reported_at_once() -> None:
     async with gateway() as hub:
         for to in ("nobody", ""):
             call = await hub.call(SendMessage(request_id=f"q-{to}", content="x", to_agent=to))
@@ -191,7 +191,7 @@ async def test_nobody_to_do_it_is_said_at_once() -> None:
         assert not hub.files._kept
 
 
-async def test_whoever_has_the_capability_gets_a_message_to_nobody_in_particular() -> None:
+async def test_an_agent_with_the_capability_gets_a_message_without_a_receiver() -> None:
     async with gateway() as hub:
         await hub.agent("mute")
         agent = await hub.agent("talker", capabilities=["chat"])

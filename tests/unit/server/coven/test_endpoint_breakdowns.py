@@ -21,7 +21,7 @@ Code = grpc.StatusCode
 # --- breakdowns ---
 
 
-async def test_a_handler_that_breaks_ends_its_stream_and_the_door_stays_open(monkeypatch: Any) -> None:
+async def test_a_handler_that_breaks_ends_its_stream_and_the_endpoint_stays_open(monkeypatch: Any) -> None:
     async with gateway() as hub:
         agent = await hub.agent("worker")
         task = await hub.submit()
@@ -138,7 +138,7 @@ async def test_a_health_check_is_answered_by_the_stream_and_never_sent() -> None
 # --- given up ---
 
 
-async def test_an_agent_that_works_on_what_is_over_is_heard_no_more() -> None:
+async def test_the_hub_ignores_an_agent_that_works_on_a_finished_task() -> None:
     async with gateway() as hub:
         agent = await hub.agent("worker")
         task = await hub.submit()

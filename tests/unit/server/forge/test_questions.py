@@ -87,7 +87,7 @@ async def test_a_question_without_a_time_of_its_own_is_a_request_like_any_other(
 
 
 @pytest.mark.parametrize("end", ["cancelled", "timed out"])
-async def test_whoever_waits_for_an_answer_is_told_that_its_task_ended_first(hub: ForgeHub, end: str) -> None:
+async def test_an_agent_that_waits_for_an_answer_learns_that_its_task_ended_first(hub: ForgeHub, end: str) -> None:
     worker = await hub.connect("worker-1")
     due = Instant(hub.world.time + 600 * SECOND)
     task = await hub.world.submit(None, principal=ADMIN, pinned=AgentId("worker-1"), deadline=due, firm=True)

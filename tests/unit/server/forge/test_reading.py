@@ -34,7 +34,7 @@ async def test_agents_are_found_by_role_status_and_capabilities(hub: ForgeHub) -
 
 
 @pytest.mark.requirement("FG-QAG-3")
-async def test_a_role_that_nobody_has_is_refused_in_the_documents_words(hub: ForgeHub) -> None:
+async def test_a_role_that_no_agent_has_is_refused_with_the_documents_code(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
     refused = await planner.ask("query-agents", role="invalid-role")
     assert refused["code"] == "INVALID_REQUEST"
@@ -67,7 +67,7 @@ async def test_tasks_are_found_by_status_role_and_limit(hub: ForgeHub) -> None:
 
 @pytest.mark.requirement("forge-D14-reads")
 @pytest.mark.parametrize("together", [False, True])
-async def test_a_request_sees_what_was_said_before_it_on_the_same_link(hub: ForgeHub, together: bool) -> None:
+async def test_a_request_sees_the_messages_before_it_on_the_same_connection(hub: ForgeHub, together: bool) -> None:
     """Also while that is still being committed."""
     worker, planner = await hub.connect("worker-1"), await hub.connect("planner-1")
     id = (await planner.ask("submit-task", **JOB))["task"]["id"]

@@ -49,7 +49,7 @@ async def test_a_submitted_task_reaches_the_agent_with_the_role_and_the_capabili
 
 
 @pytest.mark.requirement("forge-D14", "FG-NOT-1")
-async def test_a_large_task_is_not_told_with_its_assignment_but_to_the_agent_that_asks(hub: ForgeHub) -> None:
+async def test_a_large_task_is_not_in_its_assignment_but_returned_to_the_agent_that_asks(hub: ForgeHub) -> None:
     worker, planner = [await hub.connect(id) for id in ("worker-1", "planner-1")]
     payload = {"text": "x" * 5000}
     task = (await planner.ask("submit-task", **{**JOB, "payload": payload}, colour="green"))["task"]
@@ -71,7 +71,7 @@ async def test_a_task_nobody_is_there_for_is_queued(hub: ForgeHub) -> None:
 
 
 @pytest.mark.requirement("FG-SUB-2", "forge-D5")
-async def test_a_task_that_nobody_else_could_do_is_queued_for_whoever_comes(hub: ForgeHub) -> None:
+async def test_a_task_that_no_other_agent_could_do_is_queued_for_agents_to_come(hub: ForgeHub) -> None:
     worker = await hub.connect("worker-1")
     mine = (await worker.ask("submit-task", **JOB))["task"]
     assert (mine["status"], mine["assignedTo"]) == ("queued", None)  # what it asks of others is not given to itself
@@ -159,7 +159,7 @@ async def test_the_same_request_again_has_the_first_outcome_and_other_content_is
 
 
 @pytest.mark.requirement("FG-NOT-2")
-async def test_a_cancelled_task_is_told_to_its_agent(hub: ForgeHub) -> None:
+async def test_the_agent_hears_of_a_cancelled_task(hub: ForgeHub) -> None:
     planner, worker, id = await at_work(hub)
     await worker.tell("progress", taskId=id, progress=0.1)
     answer = await planner.ask("cancel-task", taskId=id, reason="Dependency failed")
@@ -172,7 +172,7 @@ async def test_a_cancelled_task_is_told_to_its_agent(hub: ForgeHub) -> None:
 
 
 @pytest.mark.requirement("forge-all-D5")
-async def test_a_cancel_said_again_over_a_new_link_has_its_first_outcome(hub: ForgeHub) -> None:
+async def test_a_cancel_repeated_over_a_new_connection_has_its_first_outcome(hub: ForgeHub) -> None:
     planner, _, id = await at_work(hub)
     first = await planner.ask("cancel-task", id="c-1", taskId=id)
     planner = await hub.connect("planner-1")
@@ -184,7 +184,7 @@ async def test_a_cancel_said_again_over_a_new_link_has_its_first_outcome(hub: Fo
 
 
 @pytest.mark.requirement("forge-all-D5")
-async def test_an_update_said_again_changes_nothing_and_another_under_its_id_is_refused(hub: ForgeHub) -> None:
+async def test_a_repeated_update_changes_nothing_and_another_under_its_id_is_refused(hub: ForgeHub) -> None:
     _, worker, id = await at_work(hub)
     for _ in range(2):
         updated = await worker.ask("update-task", id="u-1", taskId=id, status="running", output="once")
@@ -257,7 +257,7 @@ async def test_files_of_a_repeated_or_refused_request_are_let_go_of(hub: ForgeHu
     assert bad["details"]["field"] == "payload.attachments[0].data"
 
 
-async def test_files_that_come_of_work_are_kept_and_told(hub: ForgeHub) -> None:
+async def test_files_that_work_produces_are_kept_and_listed(hub: ForgeHub) -> None:
     planner, worker, id = await at_work(hub)
     file = {"filename": "../plot.png", "mimeType": "image/png", "data": base64.b64encode(b"plot").decode()}
     await worker.tell("progress", taskId=id, file=file)
@@ -318,7 +318,7 @@ async def test_a_long_output_comes_in_pieces_the_last_with_the_outcome(hub: Forg
     assert got == output
 
 
-async def test_an_agent_that_comes_back_without_a_word_is_given_its_task_again(hub: ForgeHub) -> None:
+async def test_a_silent_agent_that_reconnects_is_assigned_its_task_again(hub: ForgeHub) -> None:
     _, worker, id = await at_work(hub)
     await worker.close()
     worker = await hub.connect("worker-1")
@@ -342,7 +342,7 @@ async def test_what_is_completed_cannot_fail_any_more(hub: ForgeHub) -> None:
     assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "conflict")
 
 
-async def test_what_the_hub_cannot_place_is_refused_in_forges_words(hub: ForgeHub) -> None:
+async def test_what_the_hub_cannot_place_is_refused_with_a_forge_error(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
     refused = await planner.ask("submit-task", type="x", agent="nobody")
     assert refused["code"] in ("INTERNAL_ERROR", "NOT_FOUND")
@@ -361,7 +361,7 @@ async def test_what_the_hub_cannot_place_is_refused_in_forges_words(hub: ForgeHu
         ({"kind": "typist", "dependencies": []}, "payload.kind"),
     ],
 )
-async def test_whom_a_task_is_for_is_called_as_the_sender_said_it(
+async def test_the_receiver_of_a_task_has_the_senders_name_for_it(
     hub: ForgeHub, whom: dict[str, Any], field: str
 ) -> None:
     await hub.add("typist-1", kind="secretary")
@@ -370,7 +370,7 @@ async def test_whom_a_task_is_for_is_called_as_the_sender_said_it(
     assert refused["details"]["field"] == field
 
 
-async def test_somebody_elses_task_cannot_be_ended(hub: ForgeHub) -> None:
+async def test_another_agents_task_cannot_be_ended(hub: ForgeHub) -> None:
     planner, _, id = await at_work(hub)
     other = await hub.connect("worker-2")
     for status in ("running", "completed", "failed"):
@@ -383,7 +383,7 @@ async def test_somebody_elses_task_cannot_be_ended(hub: ForgeHub) -> None:
 
 
 @pytest.mark.requirement("forge-D5", "FG-ERR-1")
-async def test_who_sees_a_task_that_is_not_its_own_to_cancel_is_told_so(hub: ForgeHub) -> None:
+async def test_an_agent_that_sees_a_task_and_may_not_cancel_it_learns_so(hub: ForgeHub) -> None:
     """NOT_FOUND is for whoever may not know of it."""
     _, worker, id = await at_work(hub)
     await hub.add("planner-2", role="planner")

@@ -130,7 +130,7 @@ async def test_a_hub_that_stops_says_so_and_closes(hub: ForgeHub) -> None:
     assert caught.value.rcvd.code == 1012
 
 
-async def test_who_cannot_be_answered_before_the_hub_stops_is_told_to_come_back(
+async def test_a_caller_that_cannot_be_answered_before_the_hub_stops_is_asked_to_come_back(
     hub: ForgeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut off without a word, and the log told of an error."""
@@ -154,7 +154,7 @@ async def test_who_cannot_be_answered_before_the_hub_stops_is_told_to_come_back(
 
 
 @pytest.mark.requirement("FG-NOT-4", "forge-D10")
-async def test_an_agent_at_work_has_the_time_that_it_was_told(hub: ForgeHub) -> None:
+async def test_a_working_agent_has_the_time_that_the_hub_announced(hub: ForgeHub) -> None:
     planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
     task = (await planner.ask("submit-task", type="x", agent="worker-1"))["task"]["id"]
     await worker.notice("task-assigned")
