@@ -110,11 +110,13 @@ def revoke(
     named = sys.stdin.read().strip() if token == "-" else token
     which = "token" if named.startswith("eyJ") and named.count(".") == 2 else "jti"
     void = Hub.find(location).post("agents", id, "revoke", body={which: named})
-    if output != "table":
-        printing.document(void, output)
-        return
-    printing.verdict(True, f"token {line(void['jti'])} of {line(id)} is void")
-    printing.suggest(f"dragoman audit query --subject {line(id)}", f"dragoman agent token {line(id)}")
+    printing.done(
+        void,
+        output,
+        f"token {line(void['jti'])} of {line(id)} is void",
+        f"dragoman audit query --subject {line(id)}",
+        f"dragoman agent token {line(id)}",
+    )
 
 
 def _credential(made: dict[str, str], output: Output, said: str) -> None:
@@ -152,8 +154,7 @@ PENDING = (("letters", "letter"), ("state_entities", "task of the shared state")
 def show(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one agent: its state, what it can do, what it works on."""
     agent = Hub.find(location).get("agents", id)
-    if output != "table":
-        printing.document(agent, output)
+    if printing.as_data(agent, output):
         return
     status = agent.get("status")
     state = printing.colored(line(status), sys.stdout)
@@ -190,11 +191,12 @@ def show(id: AgentName, /, *, output: Output = "table", location: HubLocation = 
 def rm(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Put an agent out. Its unfinished work goes back to the queue."""
     answer = Hub.find(location).delete("agents", id)
-    if output != "table":
-        printing.document(answer or {"agent_id": id, "removed": True}, output)
-        return
-    printing.verdict(True, f"agent {line(id)} is out; its unfinished work went back to the queue")
-    printing.suggest("dragoman agent ls")
+    printing.done(
+        answer or {"agent_id": id, "removed": True},
+        output,
+        f"agent {line(id)} is out; its unfinished work went back to the queue",
+        "dragoman agent ls",
+    )
 
 
 def _pending(held: object) -> str | None:

@@ -136,11 +136,7 @@ def logs(
 def restart(id: Id, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Stop an agent that the hub runs, and start it afresh."""
     agent = Hub.find(location).ask("POST", "agents", id, "restart", body={}, patience=120.0)
-    if output != "table":
-        printing.document(agent, output)
-        return
-    printing.verdict(True, f"agent {line(id)} was started afresh")
-    printing.suggest(f"dragoman agent logs {line(id)} -f")
+    printing.done(agent, output, f"agent {line(id)} was started afresh", f"dragoman agent logs {line(id)} -f")
 
 
 def _found(program: str, here: bool) -> str | None:

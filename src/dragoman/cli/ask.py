@@ -61,13 +61,9 @@ def ls(
     open_ones = [question for question in found if question.get("status") == "open"]
     more = printing.next_page("dragoman ask ls", answer, status=status, since=since)
     told = printing.count(len(open_ones), "question") + (", and more" if more else "")
-    printing.verdict(None if open_ones or more else True, f"{told} to answer")
-    if more:
-        printing.suggest(more)
-    elif open_ones:
-        printing.suggest(_how_to_answer(open_ones[0]))
-    else:
-        printing.suggest("dragoman ask watch" if status == "open" else "dragoman ask ls")
+    otherwise = "dragoman ask watch" if status == "open" else "dragoman ask ls"
+    first = _how_to_answer(open_ones[0]) if open_ones else otherwise
+    printing.end_of_list(None if open_ones or more else True, f"{told} to answer", more, first)
 
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
@@ -94,11 +90,7 @@ def answer(
         elif failure.code is Exit.NOT_ALLOWED:
             failure.next = _afterwards(question)
         raise
-    if output != "table":
-        printing.document(done, output)
-        return
-    printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
-    printing.suggest(_afterwards(question))
+    printing.done(done, output, f"answered {line(question.get('agent'))}: {line(said)}", _afterwards(question))
 
 
 @app.command

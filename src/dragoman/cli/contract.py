@@ -48,23 +48,21 @@ def ls(
     if output != "table":
         return
     more = printing.next_page("dragoman contract ls", answer, agent=agent, since=since)
-    printing.verdict(True if found else None, printing.count(len(found), "contract") + (", and more" if more else ""))
-    if more:
-        printing.suggest(more)
-    elif found:
-        printing.suggest(f"dragoman contract show {line(found[0]['id'])}")
+    counted = printing.count(len(found), "contract") + (", and more" if more else "")
+    if found:
+        commands = [f"dragoman contract show {line(found[0]['id'])}"]
     elif agent is not None:
-        printing.suggest("dragoman contract ls", "dragoman agent ls")
+        commands = ["dragoman contract ls", "dragoman agent ls"]
     else:
-        printing.suggest("agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO")
+        commands = ["agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO"]
+    printing.end_of_list(True if found else None, counted, more, *commands)
 
 
 @app.command
 def show(id: ContractName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one contract: who, what, how long, on which terms."""
     contract = lists.found(Hub.find(location), "contracts", id)
-    if output != "table":
-        printing.document(contract, output)
+    if printing.as_data(contract, output):
         return
     standing = contract.get("standing")
     state = printing.colored(line(standing), sys.stdout)
@@ -110,11 +108,7 @@ def end(
     hub = Hub.find(location)
     body = {} if reason is None else {"reason": reason}
     contract = lists.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
-    if output != "table":
-        printing.document(contract, output)
-        return
-    printing.verdict(True, f"the contract {line(contract.get('id'))} has ended")
-    printing.suggest("dragoman contract ls")
+    printing.done(contract, output, f"the contract {line(contract.get('id'))} has ended", "dragoman contract ls")
 
 
 def _party(party: Any) -> str:

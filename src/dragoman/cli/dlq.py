@@ -52,22 +52,16 @@ def ls(
     if output != "table":
         return
     more = printing.next_page("dragoman dlq ls", answer, task=task, since=since)
-    printing.verdict(not found, printing.count(len(found), "dead letter") + (", and more" if more else ""))
-    if more:
-        printing.suggest(more)
-    elif found:
-        id = line(found[0]["id"])
-        printing.suggest(f"dragoman dlq show {id}", f"dragoman dlq redrive {id}")
-    else:
-        printing.suggest("dragoman task ls --status failed")
+    counted = printing.count(len(found), "dead letter") + (", and more" if more else "")
+    first = [f"dragoman dlq {verb} {line(found[0]['id'])}" for verb in ("show", "redrive")] if found else ()
+    printing.end_of_list(not found, counted, more, *(first or ["dragoman task ls --status failed"]))
 
 
 @app.command
 def show(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one dead letter: what it holds and why it died."""
     letter = lists.found(Hub.find(location), "deadletters", id)
-    if output != "table":
-        printing.document(letter, output)
+    if printing.as_data(letter, output):
         return
     print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('kind'))}")
     printing.facts(
@@ -95,8 +89,7 @@ def redrive(
     body = {"input": arguments.read(input)} if input else {}
     hub = Hub.find(location)
     task = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
-    if output != "table":
-        printing.document(task, output)
+    if printing.as_data(task, output):
         return
     if "cargo" in task:  # a letter between agents
         printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
@@ -111,8 +104,4 @@ def discard(id: LetterName, /, *, output: Output = "table", location: HubLocatio
     """Forget a dead letter. Its task stays as it is."""
     hub = Hub.find(location)
     letter = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
-    if output != "table":
-        printing.document(letter, output)
-        return
-    printing.verdict(True, f"dead letter {line(id)} is discarded")
-    printing.suggest("dragoman dlq ls")
+    printing.done(letter, output, f"dead letter {line(id)} is discarded", "dragoman dlq ls")

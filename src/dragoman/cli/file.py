@@ -63,8 +63,4 @@ def rm(
     hub = Hub.find(location)
     for id in ids:
         hub.ask("DELETE", "files", id, query={"attached": "1"} if attached else None)
-    if output != "table":
-        printing.document({"removed": ids}, output)
-        return
-    printing.verdict(True, f"removed: {', '.join(line(id) for id in ids)}")
-    printing.suggest("dragoman file ls")
+    printing.done({"removed": ids}, output, f"removed: {', '.join(line(id) for id in ids)}", "dragoman file ls")

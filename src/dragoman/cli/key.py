@@ -68,8 +68,7 @@ def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     if location.hub:
         raise CommandError(Exit.USAGE, "a key is given up where the hub's data is", next="name it with --data DIR")
     lost = _given_up(location.directory)
-    if output != "table":
-        printing.document({"given_up": lost}, output)
+    if printing.as_data({"given_up": lost}, output):
         return
     if lost:
         printing.verdict(True, f"given up: {', '.join(lost)}; what it sealed stays shut until the key is put back")

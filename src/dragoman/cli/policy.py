@@ -65,8 +65,7 @@ def forbid(
 def _change(source: str, target: str, wish: dict[str, Any], output: Output, location: HubLocation) -> None:
     hub = Hub.find(location)
     answer = hub.post("policies", "domains", body={"source": source, "target": target, **wish})
-    if output != "table":
-        printing.document(answer, output)
+    if printing.as_data(answer, output):
         return
     may = "may" if wish["allow"] else "may not"
     what = f" for {line(', '.join(wish['intents']))}" if wish["intents"] else ""
@@ -85,11 +84,9 @@ def _change(source: str, target: str, wish: dict[str, Any], output: Output, loca
 def rm(source: Source, target: Target, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Take back what was said about a pair of domains."""
     answer = Hub.find(location).ask("DELETE", "policies", "domains", query={"source": source, "target": target})
-    if output != "table":
-        printing.document(answer, output)
-        return
-    printing.verdict(True, f"nothing is said any more about {line(source)} asking {line(target)}")
-    printing.suggest("dragoman policy ls")
+    printing.done(
+        answer, output, f"nothing is said any more about {line(source)} asking {line(target)}", "dragoman policy ls"
+    )
 
 
 @app.command

@@ -76,6 +76,12 @@ def suggest(*commands: str) -> None:
     note(f"  next: {BETWEEN.join(map(runnable, commands))}")
 
 
+def end_of_list(good: bool | None, sentence: str, more: str | None, *commands: str) -> None:
+    """Below a list: how much it was, and the next page, or else what may come next."""
+    verdict(good, sentence)
+    suggest(*([more] if more else commands))
+
+
 def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--cursor", **filters: Any) -> str | None:
     """The command that lists what comes after `answer`, by the same filters; None where that was all."""
     cursor = answer.get("next")
@@ -118,6 +124,20 @@ def _colourful(stream: TextIO) -> bool:
 def document(value: Any, form: Form = "json") -> None:
     """One thing as JSON: indented to be read, or on one line."""
     print(escaping.as_json(value, indent=None if form == "jsonl" else 2))
+
+
+def as_data(value: Any, form: Form) -> bool:
+    """Print it as JSON, if that is asked for. Whether it was."""
+    if form != "table":
+        document(value, form)
+    return form != "table"
+
+
+def done(value: Any, form: Form, sentence: str, *commands: str) -> None:
+    """The end of a command that changed something: what the API answered, or a sentence and what may come next."""
+    if not as_data(value, form):
+        verdict(True, sentence)
+        suggest(*commands)
 
 
 def listing(answer: Mapping[str, Any], key: str, columns: Sequence[Column], form: Form) -> Sequence[Item]:

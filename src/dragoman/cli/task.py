@@ -62,21 +62,15 @@ def ls(
         + (", and more" if more else "")
         + (f", {len(failed)} failed" if failed else "")
     )
-    printing.verdict(False if failed else True if found else None, counted)
-    if more:
-        printing.suggest(more)
-    elif found:
-        printing.suggest(f"dragoman task show {line((failed or found)[0]['id'])}")
-    else:
-        printing.suggest("dragoman call AGENT WORK key=value")
+    first = f"dragoman task show {line((failed or found)[0]['id'])}" if found else "dragoman call AGENT WORK key=value"
+    printing.end_of_list(False if failed else True if found else None, counted, more, first)
 
 
 @app.command
 def show(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one task: the verdict, the road it took, why, and what came out."""
     task = lists.found(Hub.find(location), "tasks", id)
-    if output != "table":
-        printing.document(task, output)
+    if printing.as_data(task, output):
         return
     mark = printing.mark(task_view.GOOD.get(str(task.get("status"))), sys.stdout)
     print(f"{mark} {task_view.headline(task, sys.stdout)}")
@@ -172,8 +166,7 @@ def why(id: TaskName, /, *, output: Output = "table", location: HubLocation = LO
     """Say why a task is where it is."""
     hub = Hub.find(location)
     answer = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
-    if output != "table":
-        printing.document(answer, output)
+    if printing.as_data(answer, output):
         return
     state = line(answer.get("status")) + (f" ({line(answer['waiting'])})" if answer.get("waiting") else "")
     good = task_view.GOOD.get(str(answer.get("status")))
@@ -234,8 +227,4 @@ def _post(location: HubLocation, id: str, verb: str, body: Mapping[str, Any] | N
 
 
 def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:
-    if output != "table":
-        printing.document(task, output)
-        return
-    printing.verdict(True, f"{done}: {task_view.headline(task)}")
-    printing.suggest(*task_view.next_commands(task))
+    printing.done(task, output, f"{done}: {task_view.headline(task)}", *task_view.next_commands(task))

@@ -39,8 +39,7 @@ def trace(
     """Show all tasks that came of one request, as a tree with times."""
     hub = Hub.find(location)
     told = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
-    if output != "table":
-        printing.document(told, output)
+    if printing.as_data(told, output):
         return
     tasks: Sequence[Task] = told.get("tasks") or []
     begun = min((at for task in tasks if (at := moment(task.get("created_at")))), default=None)

@@ -87,8 +87,7 @@ def _show(told: Translation, given: Any, output: Output) -> None:
     import msgspec
 
     tree: dict[str, Any] = msgspec.to_builtins(told)
-    if output != "table":
-        printing.document(tree if given is None else {**tree, "message": given}, output)
+    if printing.as_data(tree if given is None else {**tree, "message": given}, output):
         return
     lost = [one for one in tree["losses"] if one["how"] == "lost"]
     whom = "the agent" if told.towards == "agent" else "the caller"
