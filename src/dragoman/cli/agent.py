@@ -16,7 +16,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import Column, col
 
-app = App(name="agent", help="Let agents in, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")
+app = App(name="agent", help="Add agents, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")
 app.command(
     "dragoman.cli.agent_processes:run",
     name="run",
@@ -24,7 +24,7 @@ app.command(
     usage="Usage: dragoman agent run [OPTIONS] -- CMD ARG...",
 )
 app.command("dragoman.cli.agent_processes:logs", name="logs", help="Show what an agent printed.")
-app.command("dragoman.cli.agent_processes:restart", name="restart", help="Start an agent that the hub runs afresh.")
+app.command("dragoman.cli.agent_processes:restart", name="restart", help="Restart an agent that the hub runs.")
 
 COLUMNS = (
     col("id"),
@@ -49,30 +49,34 @@ def add(
     id: AgentName,
     /,
     *,
-    protocol: Annotated[str, Parameter(help="What it speaks: chiffon, coven, forge, agentmsg or a2acp.")],
-    kind: Annotated[str | None, Parameter(help="What sort of agent it is, for example infra.")] = None,
-    domain: Annotated[str | None, Parameter(help="Where it belongs; policies are about domains (a2acp).")] = None,
+    protocol: Annotated[str, Parameter(help="Its protocol: chiffon, coven, forge, agentmsg or a2acp.")],
+    kind: Annotated[
+        str | None, Parameter(help="Its kind, for example infra: callers may ask for a kind instead of an agent.")
+    ] = None,
+    domain: Annotated[
+        str | None, Parameter(help="The domain that it belongs to; policies are about domains (a2acp).")
+    ] = None,
     version: Annotated[str | None, Parameter(help="Its own version, for example 1.2.0.")] = None,
     capability: Annotated[
-        list[str] | None, Parameter(negative=(), help="What it may be asked to do; may be repeated.")
+        list[str] | None, Parameter(negative=(), help="A capability of the agent; may be repeated.")
     ] = None,
     role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
     offer: Annotated[
         list[str] | None,
         Parameter(
             negative=(),
-            help="Work that a2acp agents may agree on with it under a contract, whatever it speaks itself: an intent,"
+            help="Work for which a2acp agents may make a contract with it, whatever its own protocol is: an intent,"
             " a JSON object with its schemas, or @file.json; may be repeated.",
         ),
     ] = None,
     untrusted: Annotated[
         bool,
-        Parameter(negative=(), help="Nobody vouches for it. (One that the hub runs is put in a sandbox: agent run.)"),
+        Parameter(negative=(), help="Mark it as untrusted. (The hub runs untrusted agents in a sandbox: agent run.)"),
     ] = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
-    """Let an agent in. Its token is printed once and kept only as a hash."""
+    """Add an agent. Its token is printed once; the hub keeps only its hash."""
     body = {
         "agent_id": id,
         "protocol": protocol,
@@ -90,7 +94,7 @@ def add(
 
 @app.command
 def token(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Give an agent a new token. The old one ends at once, and so do links made with it."""
+    """Give an agent a new token. The old one ends at once, and so do its connections."""
     made = Hub.find(location).post("agents", id, "token")
     _credential(made, output, f"agent {line(id)} has a new token, shown this once:")
 
@@ -132,7 +136,7 @@ def _credential(made: dict[str, str], output: Output, said: str) -> None:
 def ls(
     *,
     kind: Annotated[str | None, Parameter(help="Only agents of this kind.")] = None,
-    protocol: Annotated[str | None, Parameter(help="Only those that speak this.")] = None,
+    protocol: Annotated[str | None, Parameter(help="Only agents of this protocol.")] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
@@ -189,12 +193,12 @@ def show(id: AgentName, /, *, output: Output = "table", location: HubLocation = 
 
 @app.command
 def rm(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Put an agent out. Its unfinished work goes back to the queue."""
+    """Remove an agent. Its unfinished work goes back to the queue."""
     answer = Hub.find(location).delete("agents", id)
     printing.done(
         answer or {"agent_id": id, "removed": True},
         output,
-        f"agent {line(id)} is out; its unfinished work went back to the queue",
+        f"agent {line(id)} is removed; its unfinished work went back to the queue",
         "dragoman agent ls",
     )
 

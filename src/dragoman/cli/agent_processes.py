@@ -29,36 +29,43 @@ MODULES = (".wasm", ".wat")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Id = Annotated[str, Parameter(name="ID", help="The agent's id.")]
-Level = Annotated[
-    Literal["debug", "info", "warn", "error"] | None, Parameter(help="Leave out what is less grave than this.")
-]
+Level = Annotated[Literal["debug", "info", "warn", "error"] | None, Parameter(help="Leave out lines below this level.")]
 
 
 def run(
     *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
-    id: Annotated[str | None, Parameter(name="--id", help="What to call it [after the program].")] = None,
-    kind: Annotated[str | None, Parameter(help="What sort of agent it is, for example infra.")] = None,
+    id: Annotated[str | None, Parameter(name="--id", help="Its id [the program's name].")] = None,
+    kind: Annotated[
+        str | None, Parameter(help="Its kind, for example infra: callers may ask for a kind instead of an agent.")
+    ] = None,
     role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
     capability: Annotated[
-        list[str] | None, Parameter(negative=(), help="What it can be asked to do; may be repeated.")
+        list[str] | None, Parameter(negative=(), help="A capability of the agent; may be repeated.")
     ] = None,
     restart: Annotated[
         Literal["never", "on-failure", "always"], Parameter(help="Whether to start it again when it ends.")
     ] = "on-failure",
     env: Annotated[
-        list[str] | None, Parameter(negative=(), help="NAME=VALUE for its environment, or NAME to pass ours on.")
+        list[str] | None,
+        Parameter(negative=(), help="NAME=VALUE for its environment, or NAME to pass this shell's value on."),
     ] = None,
     cwd: Annotated[
-        Path | None, Parameter(help="Where it runs, on the hub's machine [here; an untrusted one: in its own].")
+        Path | None,
+        Parameter(
+            help="Its working directory, on the hub's machine [this one; for an untrusted agent: one of its own]."
+        ),
     ] = None,
     untrusted: Annotated[bool, Parameter(negative=(), help="Run it in a sandbox, or not at all.")] = False,
     allow_file: Annotated[
         list[str] | None,
-        Parameter(negative=(), help="What an untrusted one may read, or with :rw behind it write; may be repeated."),
+        Parameter(
+            negative=(),
+            help="A file or directory that an untrusted agent may read, or with :rw also write; may be repeated.",
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        Parameter(negative=(), help="NAME or NAME:PORT that an untrusted one may connect to; may be repeated."),
+        Parameter(negative=(), help="NAME or NAME:PORT that an untrusted agent may connect to; may be repeated."),
     ] = None,
     detach: Annotated[bool, Parameter(negative=(), help="Leave it running under the hub, and return.")] = False,
     output: Output = "table",
@@ -111,7 +118,9 @@ def logs(
     *,
     lines: Annotated[Lines, Parameter(help=f"How many of the newest lines, at most {PAGE}.")] = 100,
     level: Level = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Go on as more come.")] = False,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], negative=(), help="Follow: print new lines as they come.")
+    ] = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
@@ -134,9 +143,9 @@ def logs(
 
 
 def restart(id: Id, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Stop an agent that the hub runs, and start it afresh."""
+    """Restart an agent that the hub runs."""
     agent = Hub.find(location).ask("POST", "agents", id, "restart", body={}, patience=120.0)
-    printing.done(agent, output, f"agent {line(id)} was started afresh", f"dragoman agent logs {line(id)} -f")
+    printing.done(agent, output, f"agent {line(id)} was restarted", f"dragoman agent logs {line(id)} -f")
 
 
 def _found(program: str, here: bool) -> str | None:

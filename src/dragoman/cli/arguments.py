@@ -40,7 +40,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
                 )
             key, equals, text = argument.partition("=")
             if not (key and equals):
-                raise CommandError(Exit.USAGE, f"{line(argument)!r} is no argument", next=HOW)
+                raise CommandError(Exit.USAGE, f"{line(argument)!r} is not an argument", next=HOW)
             found[key] = value(text)
     return found
 
@@ -54,15 +54,15 @@ def offers(text: str) -> list[Any]:
         text = _read(partial(Path(place).read_text, "utf-8-sig"), place)
     elif not text.lstrip().startswith(("{", "[")):
         if not text.strip() or not _is_text(text):
-            raise CommandError(Exit.USAGE, "--offer names no intent", next=OFFERED)
+            raise CommandError(Exit.USAGE, "--offer is empty", next=OFFERED)
         return [{"intent": text, "input_schema": True}]
     try:
         found = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise CommandError(Exit.USAGE, f"{line(place)} is no JSON: {line(error)}", next=OFFERED) from None
+        raise CommandError(Exit.USAGE, f"{line(place)} is not JSON: {line(error)}", next=OFFERED) from None
     listed = found if isinstance(found, list) else [found]
     if not listed or not all(isinstance(one, dict) for one in listed):
-        raise CommandError(Exit.USAGE, f"{line(place)} holds no offer", next=OFFERED)
+        raise CommandError(Exit.USAGE, f"{line(place)} does not hold an offer", next=OFFERED)
     return [{"input_schema": True, **one} for one in listed]
 
 
@@ -119,7 +119,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 CONNECTION = Group("Connection", sort_key=90)
@@ -133,8 +133,8 @@ def _not_below_zero(type_: object, value: float | None) -> None:
 Seconds = Annotated[float, Parameter(validator=_not_below_zero)]
 Lines = Annotated[int, Parameter(name=["--lines", "-n"], validator=_not_below_zero)]
 
-Interval = Annotated[Seconds, Parameter(help="Seconds between two looks.")]
-For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after so many seconds.")]
+Interval = Annotated[Seconds, Parameter(help="Seconds between two requests to the hub.")]
+For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after this many seconds.")]
 
 LOOK = 2.0
 """Seconds that a single look may take, also where all of them together get less."""
@@ -142,13 +142,15 @@ LOOK = 2.0
 BREATH = 0.05
 """The least number of seconds between two looks."""
 
-Limit = Annotated[int, Parameter(help="At most so many.")]
-Cursor = Annotated[str | None, Parameter(help="Where the last page ended.")]
+Limit = Annotated[int, Parameter(help="At most this many entries.")]
+Cursor = Annotated[str | None, Parameter(help="Go on after this cursor, which the last page ended with.")]
 
 Form = Literal["table", "json", "jsonl"]
 
 Output = Annotated[Form, Parameter(name=["--output", "-o"], help="How to print: table, json or jsonl.")]
-OutputLines = Annotated[Form, Parameter(name=["--output", "-o"], help="table, or jsonl (json means it too).")]
+OutputLines = Annotated[
+    Form, Parameter(name=["--output", "-o"], help="table or jsonl (json is the same as jsonl here).")
+]
 """Of what never ends."""
 
 Config = Annotated[

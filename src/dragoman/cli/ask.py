@@ -31,10 +31,10 @@ COLUMNS = (
 )
 
 NO_MORE = {
-    "answered": "somebody has answered it already",
-    "expired": "nobody answered in time; it is over",
-    "withdrawn": "its task ended first; nobody waits for an answer any more",
-    "with_agent": "an agent is asked; people are only if no agent can help",
+    "answered": "this question has been answered already",
+    "expired": "this question has expired: nobody answered in time",
+    "withdrawn": "this question was withdrawn: its task has ended",
+    "with_agent": "an agent is asked this question; a person is only asked if no agent can answer",
 }
 """Why nobody is asked to type an answer to a question that is not open."""
 
@@ -44,7 +44,7 @@ def ls(
     *,
     status: Annotated[
         Literal["open", "with_agent", "answered", "expired", "withdrawn", "all"],
-        Parameter(help="Which ones; those that are open are for people."),
+        Parameter(help="Only questions with this status; open ones wait for a person."),
     ] = "open",
     since: Since = None,
     limit: Limit = 100,
@@ -69,7 +69,9 @@ def ls(
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
 def answer(
     id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning or end.")],
-    said: Annotated[str | None, Parameter(name="ANSWER", help="The answer; JSON where it parses.")] = None,
+    said: Annotated[
+        str | None, Parameter(name="ANSWER", help="The answer; read as JSON if it is JSON, else as text.")
+    ] = None,
     /,
     *,
     output: Output = "table",

@@ -49,13 +49,13 @@ LONG_WALK = 600.0
 @app.command
 def query(
     *,
-    principal: Annotated[str | None, Parameter(help="Only what this agent (or admin) asked for.")] = None,
-    subject: Annotated[str | None, Parameter(help="Only what is about this task, agent or question.")] = None,
-    outcome: Annotated[Literal["accepted", "refused"] | None, Parameter(help="Only what came to this.")] = None,
+    principal: Annotated[str | None, Parameter(help="Only requests of this agent (or admin).")] = None,
+    subject: Annotated[str | None, Parameter(help="Only records about this task, agent or question.")] = None,
+    outcome: Annotated[Literal["accepted", "refused"] | None, Parameter(help="Only records with this outcome.")] = None,
     since: Since = None,
     limit: Limit = 50,
     before: Annotated[int | None, Parameter(help="Only records with smaller numbers.")] = None,
-    cursor: Annotated[str | None, Parameter(help="From the oldest on, behind the record of this number.")] = None,
+    cursor: Annotated[str | None, Parameter(help="List from the oldest on, after the record of this number.")] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
@@ -116,7 +116,7 @@ def _back(hub: Hub, filters: dict[str, Any], limit: int, before: int | None, sta
 
 @app.command
 def checkpoint(
-    file: Annotated[Path | None, Parameter(name="FILE", help="Where to keep it; it must not exist.")] = None,
+    file: Annotated[Path | None, Parameter(name="FILE", help="The file to write; it must not exist.")] = None,
     /,
     *,
     location: HubLocation = LOCAL,
@@ -144,7 +144,7 @@ def verify(
     *,
     checkpoint: Annotated[
         list[Path] | None,
-        Parameter(negative=(), help="Hold the chain against this checkpoint, too; may be repeated."),
+        Parameter(negative=(), help="Also compare the chain with this checkpoint; may be repeated."),
     ] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,

@@ -58,7 +58,9 @@ def backup(
     printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
     if keys:
         printing.note(f"  not in it: {', '.join(line(key) for key in keys)}")
-        printing.note("  without these, what they locked stays shut and tokens end: keep a copy, apart from this one")
+        printing.note(
+            "  without these keys nobody can read what they encrypted, and tokens end: keep a copy, apart from this"
+        )
     if beside:
         printing.note(
             f"  nor: {', '.join(line(directory) for directory in beside)}: copy what is in there, too, after this"

@@ -39,13 +39,13 @@ def call(
     work: Annotated[str, Parameter(help="The type of work, for example run_playbook.")],
     /,
     *input: Annotated[str, Parameter(help="key=value, @file.json, or - for JSON on stdin.", allow_leading_hyphen=True)],
-    via: Annotated[Via, Parameter(help="The door by which it enters the hub.")] = "api",
+    via: Annotated[Via, Parameter(help="The protocol by which the work is sent to the hub.")] = "api",
     wait: Annotated[bool, Parameter(negative="--detach", help="Wait for the result, or only print the id.")] = True,
-    kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, also if an agent is called so.")] = False,
-    timeout: Annotated[Seconds | None, Parameter(help="Seconds for all of it; the task goes on after them.")] = None,
-    name: Annotated[str | None, Parameter(help="What to call the task.")] = None,
+    kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, even if an agent has that id.")] = False,
+    timeout: Annotated[Seconds | None, Parameter(help="Seconds to wait in all; the task goes on after them.")] = None,
+    name: Annotated[str | None, Parameter(help="The task's name.")] = None,
     priority: Annotated[
-        Literal["low", "normal", "high", "critical"] | None, Parameter(help="What goes first [normal].")
+        Literal["low", "normal", "high", "critical"] | None, Parameter(help="The task's priority [normal].")
     ] = None,
     after: Annotated[list[str] | None, Parameter(negative=(), help="Ids of tasks that must be done first.")] = None,
     require: Annotated[list[str] | None, Parameter(negative=(), help="A capability the agent must have.")] = None,
@@ -84,7 +84,7 @@ def _submit(hub: Hub, body: Mapping[str, Any]) -> Mapping[str, Any]:
         task: Mapping[str, Any] = hub.ask("POST", "tasks", body=body, headers={"Idempotency-Key": os.urandom(16).hex()})
     except CommandError as failure:
         if failure.code is Exit.TIMEOUT:
-            failure.sentence += "; it may have taken the task all the same"
+            failure.sentence += "; it may have accepted the task nevertheless"
             failure.next = "dragoman task ls"
         raise
     return task
@@ -96,9 +96,7 @@ def _by_another_door(
     from dragoman.cli.call_via import ChiffonCaller, ProtocolCaller, require_supported
 
     if not wait:
-        raise CommandError(
-            Exit.USAGE, f"--via {via} needs somebody who takes the result", next="leave --detach or --via out"
-        )
+        raise CommandError(Exit.USAGE, f"--via {via} must wait for the result", next="leave out --detach or --via")
     require_supported(via, body)
     caller = ChiffonCaller(hub) if via == "chiffon" else ProtocolCaller(hub, via, location, body, deadline)
     over = False
@@ -121,7 +119,7 @@ def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output
             for event in follow(hub, id, deadline=deadline):
                 _tell(event, output, shown)
     except KeyboardInterrupt:
-        printing.note(f"\n  task {line(id)} goes on without you")
+        printing.note(f"\n  task {line(id)} goes on")
         printing.suggest(f"dragoman task logs {line(id)} --follow", f"dragoman task cancel {line(id)}")
         raise
     return finish(hub.get("tasks", id), output)

@@ -46,7 +46,7 @@ def require_supported(via: str, body: Mapping[str, Any]) -> None:
     """Refuse options that the protocol cannot carry, before an agent is added."""
     lost = sorted(UNSUPPORTED[via] & body.keys())
     if lost:
-        raise CommandError(Exit.USAGE, f"{via} cannot carry {', '.join(lost)}", next="leave it out, or leave --via out")
+        raise CommandError(Exit.USAGE, f"{via} cannot carry {', '.join(lost)}", next="leave out the option, or --via")
 
 
 class ProtocolCaller:
@@ -59,7 +59,7 @@ class ProtocolCaller:
         self._deadline = deadline
         self._protocol = protocol
         self._address = hub.agent_address(
-            protocol, "ws", location.directory, fix="leave --via out, or run this beside the hub"
+            protocol, "ws", location.directory, fix="leave out --via, or run this beside the hub"
         )
         if location.data is not None and hub.url.startswith("https:"):
             os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds what the hub beside us shows
@@ -84,7 +84,7 @@ class ProtocolCaller:
         except DragomanError as error:
             agent = line(body.get("agent") or body.get("kind"))
             raise CommandError(
-                Exit.FAILED, line(error), next=f"leave --via out, or see what {agent} does: dragoman agent ls"
+                Exit.FAILED, line(error), next=f"leave out --via, or see what {agent} does: dragoman agent ls"
             ) from error
         if self._protocol == "a2acp":  # there a caller knows a task by a name of its own
             task = self._admin.get("tasks", principal=self.name)["tasks"][0]["id"]

@@ -20,7 +20,7 @@ from dragoman.cli.escaping import line
 
 def cert(
     *,
-    dir: Annotated[Path, Parameter(help="Where the files go; made if missing, closed to others.")] = Path(
+    dir: Annotated[Path, Parameter(help="The directory for the files; made if missing, readable by you only.")] = Path(
         ".dragoman/tls"
     ),
     host: Annotated[

@@ -92,7 +92,7 @@ def show(id: ContractName, /, *, output: Output = "table", location: HubLocation
         printing.suggest(f"dragoman contract end {line(id)}")
     else:
         source, target = (line((contract.get(side) or {}).get("agent")) for side in ("source", "target"))
-        printing.suggest(f"to go on, {source} shakes hands with {target} again", "dragoman contract ls")
+        printing.suggest(f"to go on, {source} must make a new contract with {target}", "dragoman contract ls")
 
 
 @app.command
@@ -100,11 +100,11 @@ def end(
     id: ContractName,
     /,
     *,
-    reason: Annotated[str | None, Parameter(help="What both agents are told.")] = None,
+    reason: Annotated[str | None, Parameter(help="The reason that both agents get.")] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
-    """End a collaboration. Both agents are told."""
+    """End a contract. The hub informs both agents."""
     hub = Hub.find(location)
     body = {} if reason is None else {"reason": reason}
     contract = lists.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))

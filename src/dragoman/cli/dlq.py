@@ -85,17 +85,17 @@ def redrive(
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
-    """Send a dead letter on its way again, with a corrected input if one is given."""
+    """Send a dead letter again, with a corrected input if one is given."""
     body = {"input": arguments.read(input)} if input else {}
     hub = Hub.find(location)
     task = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
     if printing.as_data(task, output):
         return
     if "cargo" in task:  # a letter between agents
-        printing.verdict(True, f"on its way again to {line(task.get('receiver'))}")
+        printing.verdict(True, f"sent again to {line(task.get('receiver'))}")
         printing.suggest("dragoman dlq ls")
         return
-    printing.verdict(True, f"on its way again: {task_view.headline(task)}")
+    printing.verdict(True, f"sent again: {task_view.headline(task)}")
     printing.suggest(*task_view.next_commands(task))
 
 

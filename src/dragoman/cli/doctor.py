@@ -193,7 +193,7 @@ def _hub(location: HubLocation, directory: DataDir) -> tuple[list[Finding], bool
     if location.hub is None and here is None:
         return [Finding("hub", "warning", f"none is running in {directory.path}", f"start one: {start}")], False
     if location.hub is None and here is not None and not alive(here.pid):
-        said = f"the last one (process {here.pid}) ended without saying goodbye; nothing accepted is lost"
+        said = f"the last one (process {here.pid}) ended without a clean stop; nothing it accepted is lost"
         return [Finding("hub", "warning", said, f"start it again: {start}")], False
     try:
         hub = Hub.find(location)
@@ -239,7 +239,7 @@ def _token_and_version(hub: Hub) -> Iterator[Finding]:
         told: Any = hub.ask("GET", base="/openapi.json", patience=5.0)
         theirs = str(told["info"]["version"])
     except (CommandError, KeyError, TypeError):
-        yield Finding("version", "warning", "the hub does not tell its version", "look whether it is a Dragoman hub")
+        yield Finding("version", "warning", "the hub does not report its version", "look whether it is a Dragoman hub")
         return
     ours = installed()
     if theirs == ours:

@@ -60,6 +60,14 @@ class CommandError(Exception):
         self.next = next
 
 
+class NotAHub(CommandError):
+    """Another program answers where a hub was expected."""
+
+    def __init__(self, url: str) -> None:
+        sentence = f"the server at {url} is not a Dragoman hub"
+        super().__init__(Exit.UNREACHABLE, sentence, next="check --hub / DRAGOMAN_URL")
+
+
 LISTS = {
     "agents": "dragoman agent ls",
     "tasks": "dragoman task ls",
@@ -102,7 +110,7 @@ def from_problem(status: int, problem: Any) -> CommandError:
         sentence = f"{sentence.removesuffix('.')}, as in {', '.join(map(str, matches))}"
         next = _list(problem)
     if sentence.endswith(_UNKNOWN):
-        sentence, next = "what answers there has no such address", "check --hub / DRAGOMAN_URL"
+        sentence, next = "the server at this URL does not have this address", "check --hub / DRAGOMAN_URL"
     sentence = _TOKEN.sub(r"`dragoman agent token \1`", _BEARER.sub("", sentence))
     if listed := _LISTED.search(sentence):
         what, more = sentence[: listed.start()], sentence[listed.end() :]

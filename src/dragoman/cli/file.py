@@ -12,7 +12,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import Column, col
 
-app = App(name="file", help="Files that agents and people brought: ls, rm.")
+app = App(name="file", help="Files that agents and people uploaded: ls, rm.")
 
 COLUMNS = (
     col("id"),
@@ -27,7 +27,9 @@ COLUMNS = (
 @app.command
 def ls(
     *,
-    owner: Annotated[str | None, Parameter(help="Only those that this agent brought; admin is people.")] = None,
+    owner: Annotated[
+        str | None, Parameter(help="Only files that this agent uploaded; admin stands for people.")
+    ] = None,
     unattached: Annotated[bool, Parameter(negative=(), help="Only those that belong to no task.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -53,9 +55,7 @@ def rm(
     ids: Annotated[list[str], Parameter(name="ID", help="The files' ids.")],
     /,
     *,
-    attached: Annotated[
-        bool, Parameter(negative=(), help="Also files that belong to a task: it names them, and they are gone.")
-    ] = False,
+    attached: Annotated[bool, Parameter(negative=(), help="Also remove files that belong to a task.")] = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:

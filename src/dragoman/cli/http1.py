@@ -140,7 +140,7 @@ def _body(source: io.BufferedReader, status: int, headers: Mapping[bytes, bytes]
     if stated is None:
         return _Plain(source, None)
     if not stated.isdigit():
-        raise BadHttp("an answer of no sensible length")
+        raise BadHttp("an answer with an invalid length")
     return _Plain(source, int(stated))
 
 
@@ -159,7 +159,7 @@ def _headers(source: io.BufferedReader) -> dict[bytes, bytes]:
             return headers
         name, _, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip()
-    raise BadHttp("an answer of too many headers")
+    raise BadHttp("an answer with too many headers")
 
 
 def _line(source: io.BufferedReader) -> bytes:
@@ -167,7 +167,7 @@ def _line(source: io.BufferedReader) -> bytes:
     if not line:
         raise ConnectionResetError("the connection ended without an answer")
     if not line.endswith(b"\n"):
-        raise BadHttp("an answer without an end")
+        raise BadHttp("an answer whose header does not end")
     return line.rstrip(b"\r\n")
 
 
@@ -230,7 +230,7 @@ class _Chunked(io.RawIOBase):
             try:
                 length = int(_line(self._source).partition(b";")[0], 16)
             except ValueError as error:
-                raise BadHttp("a piece of no sensible length") from error
+                raise BadHttp("a chunk with an invalid length") from error
             self._piece = _Plain(self._source, length)
             if length == 0:
                 _headers(self._source)

@@ -21,7 +21,7 @@ from dragoman.app.program import program
 from dragoman.cli import errors, escaping
 from dragoman.cli.arguments import HubLocation
 from dragoman.cli.deadline import NEVER, Deadline
-from dragoman.cli.errors import CommandError, Exit
+from dragoman.cli.errors import CommandError, Exit, NotAHub
 from dragoman.cli.http1 import Answer, BadHttp, Connection
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Hub:
         """`certificate`: what the hub beside us shows, if this is that one; `deadline`: for all that it is asked."""
         parts = urlsplit(url if "//" in url or url == CHILDS else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} is no hub's URL", next=_meant(parts))
+            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} is not a hub's URL", next=_meant(parts))
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._secure = parts.scheme == "https"
         self._certificate = certificate
@@ -64,12 +64,14 @@ class Hub:
         try:
             self._port = parts.port
         except ValueError:
-            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} has no sensible port") from None
+            raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} has an invalid port") from None
         self._base = parts.path.rstrip("/")
         self._headers = {"Accept": "application/json"}
         if token:
             if not token.isascii() or not token.isprintable():
-                raise CommandError(Exit.USAGE, "DRAGOMAN_TOKEN holds characters that no token has", next="set it again")
+                raise CommandError(
+                    Exit.USAGE, "DRAGOMAN_TOKEN contains characters that a token cannot have", next="set it again"
+                )
             self._headers["Authorization"] = f"Bearer {token}"
 
     @classmethod
@@ -168,9 +170,7 @@ class Hub:
         try:
             return json.loads(content)
         except ValueError:
-            raise CommandError(
-                Exit.UNREACHABLE, f"what answers at {self.url} is no Dragoman hub", next="check --hub / DRAGOMAN_URL"
-            ) from None
+            raise NotAHub(self.url) from None
 
     def exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], *, patience: float = PATIENCE
@@ -288,14 +288,14 @@ class Hub:
         from dragoman.security import trust
 
         if isinstance(error, ssl.SSLCertVerificationError):
-            said = f"what answers at {self.url} is not trusted ({escaping.line(error.verify_message)})"
+            said = f"the certificate of {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
             return CommandError(Exit.UNREACHABLE, said, next=fix)
         # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
         if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
             plain = f"http{self.url.removeprefix('https')}"
             return CommandError(
-                Exit.UNREACHABLE, f"what answers at {self.url} speaks no TLS", next=f"name it as --hub {plain}"
+                Exit.UNREACHABLE, f"the server at {self.url} does not speak TLS", next=f"name it as --hub {plain}"
             )
         if isinstance(error, ssl.SSLError | ConnectionResetError):
             said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
@@ -326,7 +326,7 @@ def _target(base: str, path: tuple[str, ...], query: dict[str, Any] | None) -> s
     for part in path:
         if not part or "/" in part:  # it would be another address
             raise CommandError(
-                Exit.NOT_FOUND, f"nothing is called {escaping.line(part)!r}", next=errors.LISTS.get(path[0])
+                Exit.NOT_FOUND, f"there is nothing with the id {escaping.line(part)!r}", next=errors.LISTS.get(path[0])
             )
     target = "/".join((base, *(quote(part, safe="") for part in path)))
     given = {key: value for key, value in (query or {}).items() if value is not None}

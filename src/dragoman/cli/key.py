@@ -16,9 +16,9 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import Column, Item, col
 
-app = App(name="key", help="The keys that sign tokens, and the one that seals: ls, rotate, give-up.")
+app = App(name="key", help="The keys that sign tokens, and the master key: ls, rotate, give-up.")
 
-USES = {"signs": "signs", "verifies": "verifies", "shared": "shared: whoever has it signs"}
+USES = {"signs": "signs", "verifies": "verifies", "shared": "shared: every holder of the secret signs"}
 
 COLUMNS = (
     col("key", "kid"),
@@ -43,7 +43,7 @@ def rotate(
     *,
     distrust: Annotated[
         bool,
-        Parameter(negative=(), help="The old keys may have been stolen: every token out there is void at once."),
+        Parameter(negative=(), help="The old keys may have been stolen: every token that they signed is void at once."),
     ] = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
@@ -66,12 +66,16 @@ def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     The hub must not run. It makes a new key when it seals something next.
     """
     if location.hub:
-        raise CommandError(Exit.USAGE, "a key is given up where the hub's data is", next="name it with --data DIR")
+        raise CommandError(
+            Exit.USAGE, "this command works on a data directory, not on a running hub", next="name it with --data DIR"
+        )
     lost = _given_up(location.directory)
     if printing.as_data({"given_up": lost}, output):
         return
     if lost:
-        printing.verdict(True, f"given up: {', '.join(lost)}; what it sealed stays shut until the key is put back")
+        printing.verdict(
+            True, f"given up: {', '.join(lost)}; what it encrypted cannot be read until the key is put back"
+        )
     else:
         printing.verdict(None, "no key is missing; nothing was changed")
     printing.suggest("dragoman doctor")

@@ -19,27 +19,32 @@ SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("
 COMMANDS = (
     ("dev", "dragoman.cli.serving:dev", SERVE, "Start a hub on this machine, with everything in one process."),
     ("serve", "dragoman.cli.serving:serve", SERVE, "Start a hub as its settings file says."),
-    ("agent", "dragoman.cli.agent:app", WORK, "Let agents in, or run them: add, run, ls, show, logs, …"),
+    ("agent", "dragoman.cli.agent:app", WORK, "Add agents, or run them: add, run, ls, show, logs, …"),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
-    ("trace", "dragoman.cli.trace:trace", WORK, "Everything that came of one request, step by step."),
+    ("trace", "dragoman.cli.trace:trace", WORK, "All tasks that one request led to, step by step."),
     ("ask", "dragoman.cli.ask:app", WORK, "Questions that agents put to people: ls, answer, watch."),
     ("tail", "dragoman.cli.tail:tail", WORK, "Follow what happens."),
     ("translate", "dragoman.cli.translate:translate", WORK, "Show a message of one protocol as it arrives in another."),
-    ("play", "dragoman.cli.scenarios.play:play", WORK, "Play a conversation between agents that is written down."),
+    ("play", "dragoman.cli.scenarios.play:play", WORK, "Play a scripted conversation between agents."),
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
-    ("file", "dragoman.cli.file:app", LOOK, "Files that agents and people brought: ls, rm."),
-    ("contract", "dragoman.cli.contract:app", LOOK, "What agents agreed on: ls, show, end."),
+    ("file", "dragoman.cli.file:app", LOOK, "Files that agents and people uploaded: ls, rm."),
+    ("contract", "dragoman.cli.contract:app", LOOK, "Contracts between agents: ls, show, end."),
     ("policy", "dragoman.cli.policy:app", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
-    ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the one that seals: ls, rotate, give-up."),
+    ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the master key: ls, rotate, give-up."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify, checkpoint."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
-    ("conformance", "dragoman.cli.scenarios.conformance:app", LOOK, "Try the protocols' clauses: hub, agent."),
-    ("sandbox", "dragoman.cli.sandbox:app", LOOK, "How untrusted code is held back on this machine: check."),
+    (
+        "conformance",
+        "dragoman.cli.scenarios.conformance:app",
+        LOOK,
+        "Check a hub or an agent against the protocols: hub, agent.",
+    ),
+    ("sandbox", "dragoman.cli.sandbox:app", LOOK, "Which sandbox holds untrusted code on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
     ("config", "dragoman.cli.about:app", LOOK, "The settings, and where each came from: show."),
-    ("completion", "dragoman.cli.about:completion", LOOK, "Have a shell complete commands and options."),
+    ("completion", "dragoman.cli.about:completion", LOOK, "Print or install completion for a shell."),
     ("version", "dragoman.cli.about:version", LOOK, "Print the version."),
 )
 
@@ -110,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.OK  # rich, which prints the help, has done the same, and would end us as if a task had failed
     except OSError as error:  # a full disk behind stdout, a file that cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        place = f"{error.filename!r}" if error.filename else "what was to be printed"
+        place = f"{error.filename!r}" if error.filename else "stdout"
         said = f"cannot read or write {place}: {error.strerror or error}"
         return _tell(CommandError(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
 
@@ -172,7 +177,7 @@ def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
 def _summary(error: CycloptsError) -> str:
     """What the parser says, in our words where its own are none."""
     if isinstance(error, UnusedCliTokensError):
-        return f"this is one word too many: {' '.join(map(repr, error.unused_tokens or ()))}"
+        return f"unexpected argument: {' '.join(map(repr, error.unused_tokens or ()))}"
     return str(error).strip()
 
 

@@ -75,17 +75,17 @@ def _change(source: str, target: str, wish: dict[str, Any], output: Output, loca
     for domain in dict.fromkeys((source, target)):
         if domain not in (*there, ANY):
             printing.note(
-                f"  no agent is of the domain {line(domain)} yet; there are: {line(', '.join(sorted(there)))}"
+                f"  no agent belongs to the domain {line(domain)} yet; known domains: {line(', '.join(sorted(there)))}"
             )
     printing.suggest("dragoman policy ls")
 
 
 @app.command
 def rm(source: Source, target: Target, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Take back what was said about a pair of domains."""
+    """Remove the policy about a pair of domains."""
     answer = Hub.find(location).ask("DELETE", "policies", "domains", query={"source": source, "target": target})
     printing.done(
-        answer, output, f"nothing is said any more about {line(source)} asking {line(target)}", "dragoman policy ls"
+        answer, output, f"the policy about {line(source)} asking {line(target)} is removed", "dragoman policy ls"
     )
 
 

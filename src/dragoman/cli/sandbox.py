@@ -15,7 +15,7 @@ from dragoman.cli.escaping import line
 from dragoman.sandbox.levels import SandboxLevels, all_levels
 from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, Workload
 
-app = App(name="sandbox", help="How untrusted code is held back on this machine: check.")
+app = App(name="sandbox", help="Which sandbox holds untrusted code on this machine: check.")
 
 STANDS = {True: "passed", False: "failed", None: "missing"}
 
@@ -23,13 +23,13 @@ STANDS = {True: "passed", False: "failed", None: "missing"}
 @app.command
 def check(
     *,
-    workload: Annotated[Workload, Parameter(help="What is to run: a process, a wasm module, python source.")] = (
+    workload: Annotated[Workload, Parameter(help="What to run: a process, a wasm module, python source.")] = (
         Workload.PROCESS
     ),
-    require: Annotated[Level, Parameter(help="The level that has to stand; the exit code says whether.")] = (
-        Level.BUBBLEWRAP
-    ),
-    trials: Annotated[bool, Parameter(negative="", help="Show every attempt and what came of it.")] = False,
+    require: Annotated[
+        Level, Parameter(help="The least level that must work here; the exit code says whether it does.")
+    ] = (Level.BUBBLEWRAP),
+    trials: Annotated[bool, Parameter(negative="", help="Show every attempt and its result.")] = False,
     json: Annotated[bool, Parameter(negative="", help="The same as -o json.")] = False,
     output: Output = "table",
 ) -> int:

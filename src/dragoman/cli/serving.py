@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from dragoman.app.program import program
 from dragoman.cli import escaping
 from dragoman.cli.arguments import Config
-from dragoman.cli.errors import CommandError, Exit
+from dragoman.cli.errors import CommandError, Exit, NotAHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,9 +38,9 @@ def dev(
     ] = None,
     key: Annotated[Path | None, Parameter(help="The certificate's key.")] = None,
     allow_plain: Annotated[
-        bool | None, Parameter(negative=(), help="Do without TLS even where others can reach the ports.")
+        bool | None, Parameter(negative=(), help="Serve without TLS even if other machines can reach the ports.")
     ] = None,
-    data: Annotated[Path | None, Parameter(help="Where everything is kept [.dragoman].")] = None,
+    data: Annotated[Path | None, Parameter(help="The data directory [.dragoman].")] = None,
     demo: Annotated[bool, Parameter(help="Start demo agents beside it.")] = False,
     ready_json: ReadyJson = False,
     config: Config = None,
@@ -93,7 +93,7 @@ def settings_file(config: Path | None) -> Path | None:
 def settings_stop(problems: list[str]) -> CommandError:
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return CommandError(
-        Exit.USAGE, f"the settings do not work:{lines}", next="correct them, then look: dragoman config show --origin"
+        Exit.USAGE, f"the settings are invalid:{lines}", next="correct them, then look: dragoman config show --origin"
     )
 
 
@@ -175,8 +175,10 @@ def _refuse_a_second(directory: Any) -> None:
 
     try:
         Hub(here.http, None, here.certificate).ask("GET", base="/livez", patience=2.0)
+    except NotAHub:
+        pass
     except CommandError as failure:
-        if failure.code is Exit.UNREACHABLE and "is no Dragoman hub" not in failure.sentence:
+        if failure.code is Exit.UNREACHABLE:
             return
     raise CommandError(
         Exit.NOT_ALLOWED,
@@ -239,7 +241,7 @@ def banner(
         f"  dragoman serves at  {http}",
         *([f"  its page            {http}/#token={token}"] if token else []),
         f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
-        "  demo agents         are about to come; leave them out with --no-demo"
+        "  demo agents         start in a moment; --no-demo leaves them out"
         if demo
         else f"  try next            {escaping.line(following)}",
         "  stop with           Ctrl-C: work under way is kept and goes on at the next start",

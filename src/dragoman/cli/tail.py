@@ -22,7 +22,7 @@ def tail(
     what: Annotated[Literal["tasks", "audit"], Parameter(help="Changes of tasks, or the audit record.")] = "tasks",
     /,
     *,
-    lines: Annotated[Lines, Parameter(help="How much of the past to begin with.")] = 10,
+    lines: Annotated[Lines, Parameter(help="How many past entries to begin with.")] = 10,
     interval: Interval = 1.0,
     seconds: For = None,
     output: OutputLines = "table",

@@ -163,7 +163,7 @@ def _log(at: Any, words: str, body: Mapping[str, Any]) -> None:
 
 @app.command
 def why(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Say why a task is where it is."""
+    """Explain why a task is where it is."""
     hub = Hub.find(location)
     answer = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "why"))
     if printing.as_data(answer, output):
@@ -199,7 +199,7 @@ def cancel(
     id: TaskName,
     /,
     *,
-    reason: Annotated[str | None, Parameter(help="Why; it is kept with the task.")] = None,
+    reason: Annotated[str | None, Parameter(help="The reason; it is kept with the task.")] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
@@ -210,7 +210,7 @@ def cancel(
 
 @app.command
 def pause(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Hold a task until somebody resumes it."""
+    """Hold a task until it is resumed."""
     _changed(_post(location, id, "pause"), "held", output)
 
 

@@ -179,7 +179,7 @@ def _handed(body: Mapping[str, Any]) -> str:
     if not hands.get("from"):
         return ""
     why = f" ({str(hands['reason']).replace('_', ' ')})" if hands.get("reason") else ""
-    return f"from {hands['from']} to {hands.get('to') or 'whoever can'}{why}"
+    return f"from {hands['from']} to {hands.get('to') or 'any agent that can'}{why}"
 
 
 def _tool(body: Mapping[str, Any]) -> str:

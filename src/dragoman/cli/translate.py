@@ -23,8 +23,8 @@ MARKS = {"near": "≈", "lost": "✗"}
 
 
 def translate(
-    source: Annotated[Spoken, Parameter(name="FROM", help="What the message speaks.")],
-    target: Annotated[Spoken, Parameter(name="TO", help="What whoever gets it speaks.")],
+    source: Annotated[Spoken, Parameter(name="FROM", help="The protocol of the message.")],
+    target: Annotated[Spoken, Parameter(name="TO", help="The protocol of the receiver.")],
     file: Annotated[
         str | None,
         Parameter(name="MESSAGE", allow_leading_hyphen=True, help="A file, or - for stdin; else an example."),
@@ -53,11 +53,11 @@ def translate(
     except RemoteProtocolError as error:
         place = f" (field {line(error.field)})" if error.field else ""
         raise CommandError(
-            Exit.USAGE, f"this is no message of {source}: {line(error.what)}{place}", next=_see(source)
+            Exit.USAGE, f"this is not a message of {source}: {line(error.what)}{place}", next=_see(source)
         ) from None
     except Refused as refused:
         raise CommandError(
-            Exit.USAGE, f"this cannot be carried: {line(refused.fault.message)}", next=_see(source)
+            Exit.USAGE, f"this message cannot be translated: {line(refused.fault.message)}", next=_see(source)
         ) from None
     _show(told, given, output)
 
@@ -92,9 +92,9 @@ def _show(told: Translation, given: Any, output: Output) -> None:
     lost = [one for one in tree["losses"] if one["how"] == "lost"]
     whom = "the agent" if told.towards == "agent" else "the caller"
     if given is not None:
-        printing.note(f"{line(told.source)} says:\n{escaping.as_json(given, indent=2)}")
-    printing.note(f"understood: {line(printing.cell(tree['understood']))}")
-    printing.note(f"{whom} hears, in {line(told.target)}:" if told.arrives else f"{whom} hears nothing of it")
+        printing.note(f"{line(told.source)} message:\n{escaping.as_json(given, indent=2)}")
+    printing.note(f"the hub understands: {line(printing.cell(tree['understood']))}")
+    printing.note(f"{whom} receives, in {line(told.target)}:" if told.arrives else f"{whom} receives nothing")
     for message in told.arrives:
         printing.document(message)
     _losses(tree["losses"])

@@ -80,10 +80,10 @@ def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        ("answered", "somebody has answered it already"),
-        ("expired", "nobody answered in time; it is over"),
-        ("withdrawn", "its task ended first; nobody waits for an answer any more"),
-        ("with_agent", "an agent is asked; people are only if no agent can help"),
+        ("answered", "this question has been answered already"),
+        ("expired", "this question has expired: nobody answered in time"),
+        ("withdrawn", "this question was withdrawn: its task has ended"),
+        ("with_agent", "an agent is asked this question; a person is only asked if no agent can answer"),
     ],
 )
 def test_a_question_that_nobody_may_answer_says_so_before_anybody_types(

@@ -203,7 +203,7 @@ def test_via_chiffon_asks_as_an_agent_and_leaves_nothing_behind(working: Any, ru
 
 
 @pytest.mark.parametrize(
-    ("extra", "said"), [(("--detach",), "takes the result"), (("--name", "n"), "cannot carry name")]
+    ("extra", "said"), [(("--detach",), "wait for the result"), (("--name", "n"), "cannot carry name")]
 )
 def test_via_chiffon_refuses_what_chiffon_cannot_say(working: Any, run: Any, extra: Any, said: str) -> None:
     ran = run("call", "deployer", "x", "--via", "chiffon", *extra)

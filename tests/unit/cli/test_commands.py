@@ -59,7 +59,7 @@ def test_policies_say_for_what_and_whom_they_hold(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/agents"] = (200, {"agents": [{**AGENT, "domain": "a"}, AGENT]})
     assert run("policy", "allow", "a", "b", "--intent", "run", "--encrypt").err.splitlines() == [
         "✓ agents of a may ask agents of b for run, and only encrypted",
-        "  no agent is of the domain b yet; there are: a, default",
+        "  no agent belongs to the domain b yet; known domains: a, default",
         "  next: dragoman policy ls",
     ]
 
@@ -182,7 +182,7 @@ def test_the_next_command_is_for_the_same_hub_and_called_as_we_were(
     assert run("task", "ls", "--limit=2").err.splitlines()[-1] == "  next: dragoman task ls --limit 2 --cursor c7"
     monkeypatch.setattr("sys.argv", ["dragoman", "task", "ls", "more", "--data", "d"])
     assert run("task", "ls", "more").err.splitlines() == [
-        "error: this is one word too many: 'more'",
+        "error: unexpected argument: 'more'",
         "  next: dragoman task ls --help",
     ]
 

@@ -162,7 +162,7 @@ def test_a_task_whose_acceptance_was_lost_may_exist_all_the_same(
     hub.answers["GET /api/v1/agents/deployer"] = (200, {"id": "deployer", "kind": "infra"})
     monkeypatch.setattr(Hub, "ask", _deaf_to_post(Hub.ask))
     ran = run("call", "deployer", "x", "--timeout", "5")
-    assert (ran.code, "it may have taken the task all the same" in ran.err) == (6, True)
+    assert (ran.code, "it may have accepted the task nevertheless" in ran.err) == (6, True)
     assert ran.err.splitlines()[-1] == "  next: dragoman task ls"
 
 

@@ -102,7 +102,7 @@ def test_chiffons_own_refusals_are_shown_too(hub: Any, run: Any) -> None:
         (
             404,
             {"detail": "Nothing lives at this address. Look at GET /openapi.json for what there is."},
-            "what answers there has no such address",
+            "the server at this URL does not have this address",
             "check --hub / DRAGOMAN_URL",
         ),
         (
@@ -198,7 +198,7 @@ def test_a_name_that_nobody_has_leads_to_the_address_and_not_to_a_hub_here(
 def test_something_else_at_the_address_is_5(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/tasks"] = (200, b"<html>hello</html>")
     ran = run("task", "ls")
-    assert (ran.code, "is no Dragoman hub" in ran.err) == (5, True)
+    assert (ran.code, "is not a Dragoman hub" in ran.err) == (5, True)
 
 
 @pytest.mark.parametrize("said", [b"\x00\x01 nonsense\r\n\r\n", b""], ids=["nonsense", "nothing"])
@@ -294,5 +294,5 @@ def test_a_full_disk_is_one_sentence_without_a_traceback(tmp_path: Path) -> None
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()[-2:]) == (
         4,
-        ["error: cannot read or write what was to be printed: No space left on device", "  next: dragoman doctor"],
+        ["error: cannot read or write stdout: No space left on device", "  next: dragoman doctor"],
     )

@@ -164,7 +164,7 @@ def test_wrong_settings_are_all_reported_at_once(started: Any, run: Any, monkeyp
     done = run("dev")
     assert (done.code, started) == (2, [])
     assert done.err.splitlines() == [
-        "error: the settings do not work:",
+        "error: the settings are invalid:",
         "  - dragoman.toml: server.port: 'x' does not do: expected `int`, got `str`.",
         "  - environment variable DRAGOMAN_SERVER__PROT: no such setting. Did you mean 'DRAGOMAN_SERVER__PORT'?",
         "  next: correct them, then look: dragoman config show --origin",

@@ -79,13 +79,13 @@ def test_a_name_that_would_be_another_address_is_nobodys(
 ) -> None:
     ran = run(*tokens)
     assert (ran.code, hub.asked) == (3, [])
-    assert ran.err == f"error: nothing is called {tokens[-1]!r}\n  next: dragoman {next}\n"
+    assert ran.err == f"error: there is nothing with the id {tokens[-1]!r}\n  next: dragoman {next}\n"
 
 
 def test_a_client_that_expects_tls_of_a_plain_hub_learns_so(hub: Any, run: Any) -> None:
     ran = run("task", "ls", "--hub", hub.url.replace("http", "https"))
     assert ran.code == 5
-    assert "speaks no TLS" in ran.err
+    assert "does not speak TLS" in ran.err
     assert f"--hub {hub.url}" in ran.err
 
 

@@ -20,14 +20,14 @@ from dragoman.cli.scenarios.fake_agents import FakeAgents
 from dragoman.cli.scenarios.steps import NotTried, Outcome, Report, run
 from dragoman.cli.scenarios.temporary_hub import hub_for
 
-app = App(name="conformance", help="Try the protocols' clauses: hub, agent.")
+app = App(name="conformance", help="Check a hub or an agent against the protocols: hub, agent.")
 
 Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
 ALL: tuple[Spoken, ...] = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 ENDS = (Exit.NOT_ALLOWED, Exit.UNREACHABLE)
 """What keeps us from letting anybody in: no clause has been tried then."""
 
-Fresh = Annotated[bool, Parameter(negative=(), help="Against a hub of its own, which ends with the checks.")]
+Fresh = Annotated[bool, Parameter(negative=(), help="Use a temporary hub, which ends with the checks.")]
 
 
 @app.command(usage="Usage: dragoman conformance hub [OPTIONS] [PROTOCOL...]")
@@ -37,7 +37,7 @@ def hub(
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> int:
-    """Try clauses of the protocols against a running hub: agents are let in, speak by hand, and are put out again."""
+    """Check a running hub against clauses of the protocols, by fake agents that are added and removed again."""
     with ExitStack() as after:
         found, data = hub_for(location, fresh=fresh, after=after, fix="add --fresh")
         fakes = after.enter_context(FakeAgents(found))
@@ -47,16 +47,16 @@ def hub(
 @app.command(usage="Usage: dragoman conformance agent [OPTIONS] -- CMD ARG...")
 def agent(
     *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
-    protocol: Annotated[Spoken, Parameter(help="What it speaks; forge over its standard streams.")] = "forge",
-    id: Annotated[str | None, Parameter(name="--id", help="What it calls itself [a fresh name].")] = None,
-    work: Annotated[str | None, Parameter(help="The type of work to give it [the first it declares].")] = None,
+    protocol: Annotated[Spoken, Parameter(help="Its protocol; forge is spoken over its standard streams.")] = "forge",
+    id: Annotated[str | None, Parameter(name="--id", help="Its id [a fresh one].")] = None,
+    work: Annotated[str | None, Parameter(help="The type of work to give it [the first that it declares].")] = None,
     input: Annotated[list[str] | None, Parameter(negative=(), help="key=value for that work; may be repeated.")] = None,
     patience: Annotated[float, Parameter(help="Seconds that a task may take.")] = 20.0,
     fresh: Fresh = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> int:
-    """Try an agent: it is started, given work, told to stop, and watched.
+    """Check an agent: it is started, given work, and stopped.
 
     One that speaks forge is run by the hub, over its standard streams. Any other is started here, and finds the hub by
     DRAGOMAN_URL, DRAGOMAN_TOKEN and DRAGOMAN_AGENT_ID in its environment.
@@ -65,7 +65,7 @@ def agent(
 
     if not command:
         raise CommandError(
-            Exit.USAGE, "there is no agent to try", next="dragoman conformance agent --fresh -- node agent.js"
+            Exit.USAGE, "the agent's command is missing", next="dragoman conformance agent --fresh -- node agent.js"
         )
     with ExitStack() as after:
         found, data = hub_for(location, fresh=fresh, after=after, fix="add --fresh")

@@ -63,12 +63,12 @@ def play(
     file: Annotated[Path, Parameter(help="A flow, for example examples/agent-collaboration-flow.json.")],
     /,
     *,
-    fresh: Annotated[bool, Parameter(negative=(), help="At a hub of its own, which ends with the play.")] = False,
-    patience: Annotated[float, Parameter(help="Seconds to wait for what is expected.")] = 10.0,
+    fresh: Annotated[bool, Parameter(negative=(), help="Use a temporary hub, which ends with the play.")] = False,
+    patience: Annotated[float, Parameter(help="Seconds to wait for each expected message.")] = 10.0,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> int:
-    """Play a conversation between agents that is written down, and compare what comes with what it expects."""
+    """Play a scripted conversation between agents, and compare each message with what the script expects."""
     flow = _read(file)
     with ExitStack() as after:
         hub, data = hub_for(location, fresh=fresh, after=after, fix=f"dragoman play {line(file)} --fresh")
@@ -105,7 +105,7 @@ def _read(file: Path) -> Flow:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise CommandError(
-            Exit.USAGE, f"{line(file)} is no flow: {line(why)}", next="see examples/*-flow.json"
+            Exit.USAGE, f"{line(file)} is not a flow: {line(why)}", next="see examples/*-flow.json"
         ) from error
 
 

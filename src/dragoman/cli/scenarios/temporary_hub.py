@@ -52,7 +52,7 @@ def temporary_hub() -> Iterator[tuple[Hub, Path]]:
             if not first:
                 why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
                 raise CommandError(
-                    Exit.UNREACHABLE, f"a hub of its own did not start: {line(why)}", next="dragoman doctor"
+                    Exit.UNREACHABLE, f"the temporary hub did not start: {line(why)}", next="dragoman doctor"
                 )
             ready = json.loads(first)
             yield Hub(ready["http"], ready["admin_token"]), data
