@@ -41,6 +41,7 @@ from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
 from dragoman.server.limits import Limits as ServerLimits
 from dragoman.server.refusals import RefusalLog
+from dragoman.server.session import Invalid
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire import Role
 from dragoman.wire.guard import Limits
@@ -90,12 +91,12 @@ class HubEnd:
         self._session = session(ScriptedHub(), self._agent)
 
     def receive(self, data: bytes) -> list[Any]:
-        return [self._session.hear(self._agent, data)]
+        return [self._session.decode(self._agent, data)]
 
     def complaint(self, event: Any, stamp: Any) -> bytes | None:
-        if event.fault is None:
+        if not isinstance(event, Invalid):
             return None
-        return self._session.refuse(event.fault, event.about, self._agent, NOW, stamp[0]) or None
+        return self._session.encode_refusal(event.fault, event.context, self._agent) or None
 
 
 class ChiffonAgent:

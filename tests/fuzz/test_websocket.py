@@ -70,10 +70,10 @@ class Ears:
         self.messages: list[bytes] = []
         self.marks = 0
 
-    def heard(self, frame: bytes) -> None:
+    def receive(self, frame: bytes) -> None:
         self.messages.append(frame)
 
-    def marked(self) -> None:
+    def ponged(self) -> None:
         self.marks += 1
 
     def writable(self) -> None: ...

@@ -116,7 +116,7 @@ async def _audit_refusal(context: Context, route: ApiRoute, request: Request, re
     stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
     if route.method == "GET" and not stranger:
         return
-    await context.refusals.note(
+    await context.refusals.record(
         f"{route.method} {route.path}",
         refusal.fault,
         principal=None if stranger else ADMIN,

@@ -167,7 +167,7 @@ async def hub(
         children = Supervisor(
             intake,
             data=Path(settings.data),
-            tongue=lambda agent, log, whole: ForgeSession(forge, agent, log, whole_tasks=whole),
+            session=lambda agent, log, whole: ForgeSession(forge, agent, log, whole_tasks=whole),
             task=store.task,
             sandbox_rules=settings.sandbox.child_rules(),
         )

@@ -114,11 +114,11 @@ class AgentFiles:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
         status = chiffon.status_of(fault)
         headers = ((b"retry-after", b"%d" % retry_after(fault)),) if status in (429, 503) else ()
-        await answer(send, status, self._handler.no(fault), headers=headers)
+        await answer(send, status, self._handler.encode_refusal(fault), headers=headers)
 
     async def _wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
-        await answer(send, 405, self._handler.no(fault), headers=((b"allow", allowed.encode()),))
+        await answer(send, 405, self._handler.encode_refusal(fault), headers=((b"allow", allowed.encode()),))
 
 
 async def remove_file(

@@ -1,100 +1,117 @@
-"""The connection loop behind every ordered link: frames in, commands on; outgoing messages out, acknowledgments back.
+"""The connection loop, the same for every connection that keeps its order: it reads frames, enqueues commands, writes
+outgoing messages, and acknowledges deliveries.
 
-It speaks no protocol. A `session.Session` turns a frame into what was heard and an outgoing message into frames; the
-connection loop keeps the promises that are the same for all:
+It knows no protocol: a `session.Session` decodes a frame and encodes an outgoing message. It knows no transport: a
+`Wire` writes frames, and stops and resumes reading. The loop keeps the promises that are the same for all:
 
-- *Order*: frames of one link reach the intake in the order in which they came. They do not wait for each other's
+- *Order*: frames of one connection reach the intake in the order in which they came. They do not wait for each other's
   commits: many may be under way at once, and one commit takes them all. Only a frame that reads what the ones before
   it may have changed waits until they are committed, so a request sees the effect of every message sent before it.
 - *Backpressure, in*: beyond `unanswered` frames under way, or `BEHIND` bytes that wait for their turn, or when the hub
-  holds as many bytes of messages as it may (`core.memory`), we stop reading, so a slow disk slows the sender. Who talks
-  too fast is told so at once, where the protocol has a measure for that: `measured` frames are heard when they come,
-  even if it is somebody else's turn, unless they are long.
-- *Backpressure, out*: the hub gives a link at most a window of unacknowledged outgoing messages, and of bytes that were
-  not written yet, for which it is told how far writing has come; a peer that does not read keeps what it is owed in the
+  holds as many bytes of messages as it may (`core.memory`), the loop stops reading, so a slow disk slows the sender. A
+  protocol with a rate limit refuses an agent that exceeds it at once: `measured` frames are decoded when they come,
+  even while an earlier one is looked up, unless they are long.
+- *Backpressure, out*: the hub gives a connection at most a window of unacknowledged outgoing messages, and of bytes
+  that were not written yet, for which the loop reports how far writing has come; what a peer does not read stays in the
   store.
-- *Answers*: a refused frame is answered with an error in the protocol's words, and the link goes on. Receipts for
+- *Answers*: a refused frame is answered with an error of its protocol, and the connection goes on. Receipts for
   accepted ones, where the peer wants them, are gathered and sent together. What follows a frame about a task that was
   refused for now does not overtake it (`core.pipelining`).
-- *Acknowledgment*: a peer that acknowledges explicitly is taken at its word. For one that does not, a ping goes
-  behind what was written, and its pong acknowledges the notices before it: they have arrived in the peer's
-  WebSocket. Where it could do so in words, it is given a moment for its first ones. Work is not acknowledged so: its
-  first status does that (chiffon-D5), or the hub's clock runs out.
+- *Acknowledgment*: a peer that acknowledges explicitly is believed. For one that does not, a ping goes behind what was
+  written, and its pong acknowledges the notices before it: they have arrived in the peer's WebSocket. Where the
+  protocol has acknowledgments, the peer has a moment for its first ones. Work is not acknowledged so: its first status
+  does that (chiffon-D5), or the hub's clock runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
-from dragoman.core.commands import Acknowledge, Command, NoteRefusal, PaceLink
+from dragoman.core.commands import Acknowledge, CloseLink, Command, NoteRefusal, PaceLink
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
-from dragoman.core.ports import Intake, StoreFailed
+from dragoman.core.ports import Future, Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.server.outgoing import report_unencodable
 from dragoman.server.refusals import UNREADABLE
-from dragoman.server.session import LATER, Heard, Session, Streaming, Talkative
-from dragoman.server.unencodable import unspeakable
+from dragoman.server.session import (
+    LATER,
+    Acknowledged,
+    Answered,
+    Batch,
+    CommandFrame,
+    Decoded,
+    Ignored,
+    Invalid,
+    LookUp,
+    Request,
+    Session,
+)
 
 log = structlog.get_logger("dragoman.server")
 
 
 PACE = 1024 * 1024
-"""After so many bytes the hub is told how far writing has come: a fraction of what a link may have (`link_bytes`)."""
+"""After so many bytes the hub learns how far writing has come: a fraction of what a link may have (`link_bytes`)."""
 AGAIN_SECONDS = 1.0
 BEHIND = 4 * 1024 * 1024
 LONG = 4 * 1024
-"""Bytes above which a frame is kept as it came until its turn: what was heard takes many times the room."""
+"""Bytes above which a frame is kept as it came until its turn: decoded it takes many times the room."""
 
-WORD_SECONDS = 1.0
-"""So long a peer that could acknowledge in words is given for its first ones, before its pongs are taken for them: it
-may die over the first notices of a link, and then they must come again."""
+FIRST_ACKNOWLEDGMENT_SECONDS = 1.0
+"""So long a peer that could acknowledge explicitly has for its first acknowledgments, before its pongs count as such:
+it may die over the first notices of a connection, and then they must come again."""
 
 
 class Wire(Protocol):
-    """The socket as the connection loop needs it (`websocket.Socket`)."""
+    """The transport as the connection loop needs it: a WebSocket, a child's pipes, a gRPC stream."""
 
     @property
-    def has_room(self) -> bool: ...
+    def has_room(self) -> bool:
+        """Whether the peer keeps up with what is written; `writable` of the loop is called when it does again."""
+        ...
 
     def write(self, frames: Sequence[bytes]) -> None: ...
 
-    def mark(self) -> None: ...
+    def ping(self) -> None:
+        """Ask for a sign that everything written so far has arrived; `ponged` of the loop is called then."""
+        ...
 
     def stop_reading(self) -> None: ...
 
-    def go_on_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
 
 class ConnectionLoop:
-    """One link: `core.ports.LinkEnd` towards the hub, `websocket.Listener` towards the socket."""
+    """One connection: `core.ports.LinkEnd` towards the hub, a listener towards its wire."""
 
     def __init__(
         self,
         hub: Intake,
         agent: AgentId,
-        session: SessionId,
-        tongue: Session,
+        session_id: SessionId,
+        session: Session,
         wire: Wire,
         *,
         hang_up: Callable[[str], None],
         receipts: bool = False,
         one_by_one: bool = False,
         unanswered: int = 256,
-        word_seconds: float = 0.0,
+        acknowledgment_seconds: float = 0.0,
         measured: bool = False,
     ) -> None:
         self._hub = hub
         self._agent = agent
+        self._session_id = session_id
         self._session = session
-        self._tongue = tongue
         self._wire = wire
         self._hang_up = hang_up
         self._receipts = receipts
@@ -105,7 +122,7 @@ class ConnectionLoop:
         self.under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._held: deque[tuple[bytes, int]] = deque()
+        self._unwritten: deque[tuple[bytes, int]] = deque()
         """Frames for which the peer has no room, and how much of what the hub gave us is written with each."""
         self._written = 0
         self._paced = 0
@@ -115,26 +132,24 @@ class ConnectionLoop:
         """Messages whose commands the hub has not decided and committed yet."""
         self._all_decided: asyncio.Future[None] | None = None
         """There while a frame that reads waits for them."""
-        self._behind: deque[bytes | Heard] = deque()
+        self._behind: deque[bytes | Decoded] = deque()
         self._behind_bytes = 0
         self._accepted: list[str] = []
-        self._unmarked: list[DeliveryId] = []
-        self._marked: list[DeliveryId] = []
+        self._unpinged: list[DeliveryId] = []
+        self._pinged: list[DeliveryId] = []
         self._arrived: list[DeliveryId] = []
-        """Notices whose pong came, while the peer may still acknowledge them in its own words."""
-        self._word_seconds = word_seconds
+        """Notices whose pong came, while the peer may still acknowledge them explicitly."""
+        self._acknowledgment_seconds = acknowledgment_seconds
         self._closed = False
         self._draining = False
         self._memory = hub.memory
         self._crowded = False
         """Whether we do not read because the hub holds too many bytes."""
-        self._streaming = tongue if isinstance(tongue, Streaming) else None
-        if isinstance(tongue, Talkative):
-            tongue.meet(self.tell)
+        session.opened(self)
 
-    # -- in: the socket calls
+    # -- in: the wire calls
 
-    def heard(self, frame: bytes) -> None:
+    def receive(self, frame: bytes) -> None:
         agent = self._hub.agent(self._agent)
         if agent is None or self._closed:
             return  # the hub is about to hang up
@@ -143,71 +158,79 @@ class ConnectionLoop:
             self._behind_bytes += len(frame)
             self._begin(len(frame))
             return
-        heard = self._tongue.hear(agent, frame)
-        if self._looking is not None and (heard.look or heard.command or heard.fault):
-            self._behind.append(heard)
+        decoded = self._session.decode(agent, frame)
+        if self._looking is not None and isinstance(decoded, CommandFrame | LookUp | Invalid):
+            self._behind.append(decoded)
             self._begin()
             return
-        self._act(heard, len(frame))
+        self._act(decoded, len(frame))
 
-    def _act(self, heard: Heard, size: int = 0) -> None:
+    def _act(self, decoded: Decoded, size: int = 0) -> None:
         """`size`: how many bytes the hub holds of it until it is decided."""
-        if heard.acks:
-            self.acknowledges = True
-            self._hub.enqueue_and_forget(
-                Acknowledge(principal=self._agent, deliveries=heard.acks, session=self._session)
-            )
-            return
-        if heard.answers:
-            self._write(heard.answers)
-            return
-        if heard.parts:
-            for part in heard.parts:
-                self.heard(part)
-            return
-        if heard.look is not None:
-            self._begin(size)
-            self._looking = asyncio.ensure_future(self._look(heard, heard.look, size))
-            return
-        if heard.command is not None:
-            command: Command = heard.command
-        elif heard.fault is not None:
-            what = f"{self._tongue.protocol}.frame"
-            command = NoteRefusal(
-                principal=self._agent,
-                protocol=self._tongue.protocol,
-                what=what,
-                fault=heard.fault,
-                about=heard.message_id,
-            )
-        else:
-            return
-        self._begin(size)
-        self._hand_in(heard, command, size)
+        match decoded:
+            case CommandFrame(command=command, request=request):
+                self._begin(size)
+                self._enqueue(command, request, size)
+            case Acknowledged(deliveries=deliveries) if deliveries:
+                self.acknowledges = True
+                self._hub.enqueue_and_forget(
+                    Acknowledge(principal=self._agent, deliveries=deliveries, session=self._session_id)
+                )
+            case LookUp():
+                self._begin(size)
+                self._looking = asyncio.ensure_future(self._look_up(decoded, size))
+            case Invalid():
+                self._begin(size)
+                self._note_refusal(decoded, size)
+            case Answered(frames=frames):
+                self.write(frames)
+            case Batch(frames=frames):
+                for frame in frames:
+                    self.receive(frame)
+            case Acknowledged() | Ignored():
+                pass
 
-    def _hand_in(self, heard: Heard, command: Command, size: int) -> None:
+    def _enqueue(self, command: Command, request: Request, size: int) -> None:
         self._undecided += 1
-        then = partial(self._answered, heard, size)
-        if not heard.also or heard.fault is not None:
-            self._hub.enqueue_then(command, self._in_turn(heard, command, then))
+        then = partial(self._decided, command, request, size)
+        if not request.also:
+            self._hub.enqueue_then(command, self._in_order(command, request, then))
             return
-        verdicts = self._in_turn(heard, command, _Verdicts(1 + len(heard.also), then))
-        for one in (command, *heard.also):
-            self._hub.enqueue_then(one, verdicts)
+        outcomes = self._in_order(command, request, _Outcomes(1 + len(request.also), then))
+        for one in (command, *request.also):
+            self._hub.enqueue_then(one, outcomes)
 
-    def _in_turn(self, heard: Heard, command: Command, then: Then) -> Then:
+    def _in_order(self, command: Command, request: Request, then: Then) -> Then:
         """No message about a task overtakes one that was refused for now."""
-        if heard.lane is None or heard.message_id is None or heard.fault is not None:
+        if request.lane is None or request.message_id is None:
             return then
         span = getattr(command, "span", None)
         return Pipelined(
             self._pipeline,
-            heard.lane,
-            heard.message_id,
+            request.lane,
+            request.message_id,
             then,
             stream=None if span is None else getattr(command, "stream", ""),
             begins=span is not None and span.start == 0,
         )
+
+    def _note_refusal(self, invalid: Invalid, size: int) -> None:
+        """Answer it when its refusal is in the audit record."""
+        self._undecided += 1
+        protocol = self._session.protocol
+        note = NoteRefusal(
+            principal=self._agent,
+            protocol=protocol,
+            what=f"{protocol}.frame",
+            fault=invalid.fault,
+            about=invalid.message_id,
+        )
+
+        def noted(_outcome: Any, _refusal: Refused | None) -> None:
+            self._end_decision(size)
+            self._refuse(invalid.fault, invalid.context)
+
+        self._hub.enqueue_then(note, noted)
 
     def _begin(self, size: int = 0) -> None:
         self.under_way += 1
@@ -228,90 +251,91 @@ class ConnectionLoop:
         if size > LONG:
             self._memory.give_back(self._agent, size)
         if not self._draining and (self.under_way == self._unanswered // 2 or not self.under_way):
-            self._go_on()
+            self._resume_reading()
 
     def _room_again(self) -> None:
         self._crowded = False
         if not self._draining and not self._closed and self.under_way < self._unanswered:
-            self._go_on()
+            self._resume_reading()
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._crowded:
-            self._wire.go_on_reading()
+            self._wire.resume_reading()
 
-    async def _look(self, heard: Heard, look: Callable[[], Awaitable[Sequence[bytes] | Command]], size: int) -> None:
+    async def _look_up(self, lookup: LookUp, size: int) -> None:
         """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
+        request, protocol = lookup.request, self._session.protocol
         try:
-            if heard.reads and self._undecided:
+            if lookup.after_commits and self._undecided:
                 self._all_decided = asyncio.get_running_loop().create_future()
                 await self._all_decided
-            found = await look()
+            found = await lookup.find()
             if isinstance(found, Command):
                 self._begin(size)
-                self._hand_in(heard, found, size)
+                self._enqueue(found, request, size)
             else:
-                self._write(found)
+                self.write(found)
         except Refused as refused:
-            self._refuse(refused.fault, heard.about)
+            self._refuse(refused.fault, request.context)
         except StoreFailed as error:
-            log.error("the store cannot be read", protocol=self._tongue.protocol, agent=self._agent, why=str(error))
-            self._refuse(UNREADABLE, heard.about)
+            log.error("the store cannot be read", protocol=protocol, agent=self._agent, why=str(error))
+            self._refuse(UNREADABLE, request.context)
         except Exception:
-            log.exception("look", protocol=self._tongue.protocol, agent=self._agent)
-            self._refuse(Fault(kind=Kind.INTERNAL, message="the hub could not look that up"), heard.about)
+            log.exception("lookup", protocol=protocol, agent=self._agent)
+            self._refuse(Fault(kind=Kind.INTERNAL, message="the hub could not look that up"), request.context)
         self._looking = None
         self._end(size)
         while self._behind and self._looking is None:
             waiting = self._behind.popleft()
             held = 0
-            if isinstance(waiting, Heard):
-                self._act(waiting)
-            else:
+            if isinstance(waiting, bytes):
                 held = len(waiting)
                 self._behind_bytes -= held
                 later, self._behind = self._behind, deque()
-                self.heard(waiting)
-                self._behind.extend(later)  # behind all the parts of this one
+                self.receive(waiting)
+                self._behind.extend(later)  # behind all the messages of this one
+            else:
+                self._act(waiting)
             self._end(held)
 
-    def _answered(self, heard: Heard, size: int, outcome: Any, refusal: Refused | None) -> None:
-        if refusal is not None and heard.otherwise is not None:
-            meant = heard.otherwise(refusal.fault)
+    def _decided(self, command: Command, request: Request, size: int, outcome: Any, refusal: Refused | None) -> None:
+        """The hub has decided the command that a message came to, and committed it."""
+        if refusal is not None and request.otherwise is not None:
+            meant = request.otherwise(refusal.fault)
             if meant is not None:
-                then = partial(self._answered, msgspec.structs.replace(heard, otherwise=None), size)
-                self._hub.enqueue_then(meant, self._in_turn(heard, meant, then))
+                last = msgspec.structs.replace(request, otherwise=None)
+                then = partial(self._decided, meant, last, size)
+                self._hub.enqueue_then(meant, self._in_order(meant, last, then))
                 return
+        self._end_decision(size)
+        if refusal is not None:
+            self._refuse(refusal.fault, request.context)
+            return
+        agent = self._hub.agent(self._agent)
+        if agent is not None and (answer := self._session.encode_answer(command, request, outcome, agent)):
+            self.write(answer)
+        if self._receipts and request.receipt and request.message_id is not None:
+            if not self._accepted:
+                asyncio.get_running_loop().call_soon(self._send_receipts)
+            self._accepted.append(request.message_id)
+
+    def _end_decision(self, size: int) -> None:
         self._undecided -= 1
         if not self._undecided and self._all_decided is not None:
             self._all_decided.set_result(None)
             self._all_decided = None
         self._end(size)
-        fault = heard.fault
-        if fault is None and refusal is not None:
-            fault = refusal.fault
-        if fault is not None:
-            self._refuse(fault, heard.about)
-            return
-        agent = self._hub.agent(self._agent)
-        if agent is not None and (said := self._tongue.answer(heard, outcome, agent)):
-            self._write(said)
-        if self._receipts and heard.receipt and heard.message_id is not None:
-            if not self._accepted:
-                asyncio.get_running_loop().call_soon(self._send_receipts)
-            self._accepted.append(heard.message_id)
 
-    def _refuse(self, fault: Fault, about: Any) -> None:
+    def _refuse(self, fault: Fault, context: Any) -> None:
         agent = self._hub.agent(self._agent)
-        if agent is not None:
-            said = self._tongue.refuse(fault, about, agent, self._hub.now(), self._hub.mint())
-            if said:
-                self._write([said])
+        if agent is not None and (refusal := self._session.encode_refusal(fault, context, agent)):
+            self.write([refusal])
 
     def _send_receipts(self) -> None:
         accepted, self._accepted = self._accepted, []
         if accepted:
             together = [(id,) for id in accepted] if self._one_by_one else [accepted]
-            self._write([self._tongue.receipt(ids) for ids in together])
+            self.write([self._session.encode_receipt(ids) for ids in together])
 
     # -- out: the hub calls
 
@@ -320,140 +344,136 @@ class ConnectionLoop:
         if agent is None or self._closed:
             return
         now = self._hub.now()
-        free = not self._held and self._wire.has_room
+        free = not self._unwritten and self._wire.has_room
         frames: list[bytes] = []
         written = 0
         for outgoing in outgoing_messages:
             try:
-                said = self._tongue.say(outgoing, agent, now)
+                encoded = self._session.encode(outgoing, agent, now)
             except Exception as error:
-                unspeakable(self._hub, self._agent, outgoing, error)
+                report_unencodable(self._hub, self._agent, outgoing, error)
                 written += outgoing.weight
                 continue
-            if free or not said:
-                frames.extend(said)
+            if free or not encoded:
+                frames.extend(encoded)
                 written += outgoing.weight
             else:
-                self._held.extend((frame, 0) for frame in said[:-1])
-                self._held.append((said[-1], outgoing.weight))
-            if outgoing.delivery.kind is not MessageKind.WORK and said is not LATER:
-                self._unmarked.append(outgoing.delivery.id)
+                self._unwritten.extend((frame, 0) for frame in encoded[:-1])
+                self._unwritten.append((encoded[-1], outgoing.weight))
+            if outgoing.delivery.kind is not MessageKind.WORK and encoded is not LATER:
+                self._unpinged.append(outgoing.delivery.id)
         if frames:
             self._wire.write(frames)
-        self._wrote(written)
+        self._count_written(written)
         if free:
-            self._mark()
+            self._ping()
 
     def hang_up(self, reason: str) -> None:
-        self.part()
+        self.close()
         self._hang_up(reason)
 
-    def part(self) -> None:
-        """The link is gone: nothing more is heard or said over it."""
+    def close(self) -> None:
+        """The connection is gone: nothing more is read from it or written to it."""
         self._closed = True
         self._memory.no_matter(self._room_again)
-        self._fall_silent()
-
-    def _fall_silent(self) -> None:
-        if isinstance(self._tongue, Talkative):
-            self._tongue.part()
-
-    def tell(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
-        """Write frames that nobody waits for, if there is room; or those of an outgoing message that was to follow."""
-        if self._closed or self._held or not self._wire.has_room:
-            return False
-        if outgoing is not None and outgoing.delivery.kind is not MessageKind.WORK:
-            self._unmarked.append(outgoing.delivery.id)
-        self._write(frames)
-        return True
+        self._session.closed()
 
     # -- writing
 
-    def add(self, frames: Sequence[bytes]) -> None:
-        """Frames of the door's own, behind all that waits for room."""
-        self._write(frames)
-
-    def _write(self, frames: Sequence[bytes]) -> None:
-        if self._held or not self._wire.has_room:
-            self._held.extend((frame, 0) for frame in frames)
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Behind all that waits for room."""
+        if self._unwritten or not self._wire.has_room:
+            self._unwritten.extend((frame, 0) for frame in frames)
             return
         self._wire.write(frames)
-        self._mark()
+        self._ping()
+
+    def write_if_room(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
+        if self._closed or self._unwritten or not self._wire.has_room:
+            return False
+        if outgoing is not None and outgoing.delivery.kind is not MessageKind.WORK:
+            self._unpinged.append(outgoing.delivery.id)
+        self.write(frames)
+        return True
 
     def writable(self) -> None:
-        while self._held and self._wire.has_room:
-            frame, weight = self._held.popleft()
+        """The wire calls: the peer has read what held us up."""
+        while self._unwritten and self._wire.has_room:
+            frame, weight = self._unwritten.popleft()
             self._wire.write([frame])
-            self._wrote(weight)
-        if not self._held:
-            self._mark()
-            if self._streaming is not None and self._wire.has_room:
-                self._streaming.room()
+            self._count_written(weight)
+        if not self._unwritten:
+            self._ping()
+            if self._wire.has_room:
+                self._session.writable()
 
-    def _wrote(self, weight: int) -> None:
+    def _count_written(self, weight: int) -> None:
         self._written += weight
         if self._written - self._paced >= PACE:
-            self._tell_pace()
+            self._report_pace()
 
-    def _tell_pace(self) -> None:
+    def _report_pace(self) -> None:
         self._paced = self._written
-        told = PaceLink(principal=self._agent, session=self._session, written=self._written)
-        self._hub.enqueue_then(told, self._pace_told)
+        pace = PaceLink(principal=self._agent, session=self._session_id, written=self._written)
+        self._hub.enqueue_then(pace, self._pace_reported)
 
-    def _pace_told(self, outcome: Any, refusal: Refused | None) -> None:
-        if refusal is not None and not self._closed:  # nothing is committed just now; but told it must be
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._tell_pace)
+    def _pace_reported(self, outcome: Any, refusal: Refused | None) -> None:
+        if refusal is not None and not self._closed:  # nothing is committed just now; but the hub must know
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._report_pace)
 
-    def _mark(self) -> None:
+    # -- acknowledgments of a peer that sends none
+
+    def _ping(self) -> None:
         """Ask for a sign that what was written arrived, one at a time."""
-        if self._marked or not self._unmarked:
+        if self._pinged or not self._unpinged:
             return
         if self.acknowledges:
-            self._unmarked.clear()
+            self._unpinged.clear()
             return
-        self._marked, self._unmarked = self._unmarked, []
-        self._wire.mark()
+        self._pinged, self._unpinged = self._unpinged, []
+        self._wire.ping()
 
-    def marked(self) -> None:
-        arrived, self._marked = self._marked, []
+    def ponged(self) -> None:
+        """The wire calls: everything before the last ping has arrived."""
+        arrived, self._pinged = self._pinged, []
         if arrived and not self.acknowledges:
-            if self._word_seconds and not self._arrived:
-                asyncio.get_running_loop().call_later(self._word_seconds, self._no_word)
+            if self._acknowledgment_seconds and not self._arrived:
+                asyncio.get_running_loop().call_later(self._acknowledgment_seconds, self._none_came)
             self._arrived += arrived
-            if not self._word_seconds:
-                self.take_as_acknowledged()
-        if not self._held:
-            self._mark()
+            if not self._acknowledgment_seconds:
+                self.acknowledge_arrived()
+        if not self._unwritten:
+            self._ping()
 
-    def _no_word(self) -> None:
-        """A peer that does not acknowledge by itself, then."""
+    def _none_came(self) -> None:
+        """A peer that does not acknowledge explicitly, then."""
         if not self._closed and not self._draining:
-            self._word_seconds = 0.0
-            self.take_as_acknowledged()
+            self._acknowledgment_seconds = 0.0
+            self.acknowledge_arrived()
 
-    def take_as_acknowledged(self) -> None:
-        """Whatever has arrived, unless the peer acknowledges by itself."""
+    def acknowledge_arrived(self) -> None:
+        """Whatever has arrived, unless the peer acknowledges explicitly."""
         arrived, self._arrived = self._arrived, []
         if arrived and not self.acknowledges:
             self._hub.enqueue_and_forget(
-                Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session)
+                Acknowledge(principal=self._agent, deliveries=tuple(arrived), session=self._session_id)
             )
 
     # -- the end
 
     async def drain(self) -> None:
-        """Stop reading, and wait until what was heard is answered."""
+        """Stop reading, and wait until everything that came is answered."""
         self._draining = True
         self._wire.stop_reading()
         await self._idle.wait()
         self._send_receipts()
-        self._fall_silent()
+        self._session.closed()
 
 
-class _Verdicts:
-    """What the commands of one message came to, in their order: the first one's outcome, and the first refusal."""
+class _Outcomes:
+    """The outcomes of the commands of one message, in their order: the first one's, and the first refusal."""
 
-    def __init__(self, expected: int, then: Callable[[Any, Refused | None], None]) -> None:
+    def __init__(self, expected: int, then: Then) -> None:
         self._expected = expected
         self._then = then
         self._outcomes: list[Any] = []
@@ -464,3 +484,18 @@ class _Verdicts:
         self._refusal = self._refusal or refusal
         if len(self._outcomes) == self._expected:
             self._then(self._outcomes[0], self._refusal)
+
+
+def close_link(hub: Intake, command: CloseLink) -> Future[Any]:
+    """Enqueue the end of a link, and let go of its session when that is decided: until then the hub may still give it
+    something. Whether the hub could commit it does not matter to anybody: the next hub finds out by itself."""
+    session = command.session
+
+    def closed(done: asyncio.Future[Any]) -> None:
+        hub.detach(session)
+        if not done.cancelled() and done.exception() is not None:
+            log.info("link not closed", session=session)
+
+    closing = hub.enqueue(command)
+    closing.add_done_callback(closed)
+    return closing

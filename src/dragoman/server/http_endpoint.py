@@ -43,9 +43,10 @@ from dragoman.server.asgi import (
     read_body,
     retry_after,
 )
+from dragoman.server.connection import close_link
 from dragoman.server.limits import Limits
+from dragoman.server.outgoing import report_unencodable
 from dragoman.server.refusals import UNREADABLE, RefusalLog
-from dragoman.server.unencodable import unspeakable
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.server")
@@ -85,8 +86,8 @@ class HttpEndpoint(ABC):
         """Whose token this is; raises `Refused`."""
 
     @abstractmethod
-    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        """A refusal in the protocol's words; `about` is the protocol's own."""
+    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        """A refusal as the protocol has it; `about` is the protocol's own."""
 
     @abstractmethod
     def status_of(self, fault: Fault) -> int: ...
@@ -109,7 +110,7 @@ class HttpEndpoint(ABC):
     # -- endpoints
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        wait, count, arrived = self._wishes(scope["query_string"])
+        wait, count, arrived = self._query(scope["query_string"])
         instance, acknowledged = authentication.instance(scope), None
         if arrived:  # decided before the poll is opened, for it was handed in before
             acknowledged = self._hub.enqueue(
@@ -126,7 +127,7 @@ class HttpEndpoint(ABC):
         for outgoing in outgoing_messages:
             if outgoing.delivery.task in unread:
                 continue  # it is offered again behind the one that could not be read
-            frames = await self._said(outgoing, agent, now)
+            frames = await self._encoded(outgoing, agent, now)
             if frames is None:
                 unread.add(outgoing.delivery.task)
                 continue
@@ -134,7 +135,7 @@ class HttpEndpoint(ABC):
                 entries.append(b'{"delivery_id":"%b","message":%b}' % (id.encode(), frame))
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
-    async def _said(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+    async def _encoded(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
         """Its frames; none, if there are no words for it; None, if they cannot be found now."""
         try:
             return await self.frames(outgoing, agent, now)
@@ -142,7 +143,7 @@ class HttpEndpoint(ABC):
             log.error("not told now", task=outgoing.delivery.task, why=str(error))
             return None
         except Exception as error:
-            unspeakable(self._hub, agent.id, outgoing, error)
+            report_unencodable(self._hub, agent.id, outgoing, error)
         return ()
 
     async def _take(
@@ -168,20 +169,14 @@ class HttpEndpoint(ABC):
         finally:
             self._polls.discard(poll)
             if not poll.outgoing_messages:  # else the hub has let go of it: a poll takes outgoing messages once
-                closed = self._hub.enqueue(CloseLink(principal=opening.principal, session=session, lost=False))
-                closed.add_done_callback(lambda done: self._closed(session, done))
+                closed = close_link(self._hub, CloseLink(principal=opening.principal, session=session, lost=False))
                 with contextlib.suppress(Refused):  # then nothing was given to it either
                     await closed  # until then something may still be given to it
             else:
                 self._hub.detach(session)
         return outcome, poll
 
-    def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
-        self._hub.detach(session)
-        if not closed.cancelled() and closed.exception() is not None:
-            log.warning("poll not closed", session=session)
-
-    def _wishes(self, query: bytes) -> tuple[float, int, Sequence[str]]:
+    def _query(self, query: bytes) -> tuple[float, int, Sequence[str]]:
         """How long to wait, how much to take, and which deliveries have arrived."""
         said = parse_qs(query.decode("latin-1"))
         arrived = [id for ids in said.get("ack", ()) for id in ids.split(",") if id]
@@ -218,7 +213,7 @@ class HttpEndpoint(ABC):
         for poll in self._polls:
             poll.wake()
 
-    # -- saying no
+    # -- refusing
 
     def by_method(self, apps: Mapping[str, ASGIApp]) -> ASGIApp:
         """The endpoint of a path where each method does something else."""
@@ -247,12 +242,12 @@ class HttpEndpoint(ABC):
             except Disconnected:
                 return
             except Decided as decided:
-                await self.no(send, None, decided.fault, agent=agent)
+                await self.refuse(send, None, decided.fault, agent=agent)
             except (Refused, RemoteProtocolError) as error:
-                await self.no(send, what, self.fault(error), agent=agent)
+                await self.refuse(send, what, self.fault(error), agent=agent)
             except StoreFailed as error:
                 log.error("the store cannot be read", what=what, why=str(error))
-                await self.no(send, what, UNREADABLE, agent=agent)
+                await self.refuse(send, what, UNREADABLE, agent=agent)
 
         return app
 
@@ -266,7 +261,7 @@ class HttpEndpoint(ABC):
     def fault(self, error: Refused | RemoteProtocolError) -> Fault:
         return error.fault if isinstance(error, Refused) else self.fault_of(error)
 
-    async def no(
+    async def refuse(
         self,
         send: Send,
         what: str | None,
@@ -280,18 +275,18 @@ class HttpEndpoint(ABC):
         """Refuse; `what` was tried, or None if the hub decided and recorded it itself."""
         if what is not None:
             who = agent.id if agent is not None else principal
-            await self._refusals.note(what, fault, principal=who, protocol=self.protocol, about=subject)
+            await self._refusals.record(what, fault, principal=who, protocol=self.protocol, about=subject)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         status = self.status_of(fault)
         if status == 401:
             headers = ((b"www-authenticate", b"Bearer"),)
         elif status in (429, 503):
             headers = ((b"retry-after", b"%d" % retry_after(fault)),)
-        await answer(send, status, self.words(fault, agent, about), headers=headers)
+        await answer(send, status, self.encode_refusal(fault, agent, about), headers=headers)
 
     async def wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
-        await answer(send, 405, self.words(fault, None, None), headers=((b"allow", allowed.encode()),))
+        await answer(send, 405, self.encode_refusal(fault, None, None), headers=((b"allow", allowed.encode()),))
 
 
 class Poll:

@@ -41,7 +41,7 @@ class RefusalLog:
         self._said_at = float("-inf")
         self.count = 0
 
-    async def note(
+    async def record(
         self, what: str, fault: Fault, *, principal: AgentId | None, protocol: str, about: str | None = None
     ) -> None:
         """`what` is the verb that was tried; `about` the message or path it was about."""

@@ -131,7 +131,7 @@ class Serving:
         handler = ChiffonHandler(
             hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files
         )
-        self.push = CallbackSender(hub, handler.carry, allowed=callback_networks, resolve=resolve)
+        self.push = CallbackSender(hub, handler.encode, allowed=callback_networks, resolve=resolve)
         self.http = ChiffonHttp(handler, callbacks=self.push, negotiation=negotiation)
         self.ws = ChiffonWebSocket(handler)
         routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}

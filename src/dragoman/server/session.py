@@ -1,96 +1,205 @@
-"""One protocol's words on an ordered link: what the connection loop (`connection`) asks of a protocol, and is told by
-it."""
+"""A session: one protocol's side of one connection. The connection loop (`connection`) asks it what a frame means and
+how to encode what the hub has for the agent.
+
+`decode` gives one of a closed union, which the loop takes apart:
+
+    CommandFrame   a command for the hub
+    LookUp         something must be read or kept first; then it is a command, or answered
+    Invalid        a fault to answer with
+    Acknowledged   deliveries that the agent has
+    Answered       answered without the hub
+    Batch          several messages; each is decoded in its turn
+    Ignored        nothing to do
+
+Some outgoing messages need something read before they can be encoded: a contract, an output that came in pieces. Until
+their frames are written, the messages after them wait behind, so that no lane is overtaken.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from dragoman.core.commands import Command
-from dragoman.core.ids import DeliveryId, Instant
+from dragoman.core.ids import AgentId, DeliveryId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault
+from dragoman.server.outgoing import report_unencodable
+
+log = structlog.get_logger("dragoman.server")
 
 LATER: Sequence[bytes] = []
-"""What a session says of an outgoing message whose frames follow. It counts as arrived only after they did."""
+"""The frames of an outgoing message follow. It counts as arrived only after they did."""
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """What a frame meant: a command, or deliveries to acknowledge, or something to look up, or a fault.
+class Request(msgspec.Struct, frozen=True):
+    """What is known of a message that becomes a command. `context` is the session's own: what an answer needs.
 
-    `look` is awaited and gives the frames to answer with, or a command to go on with (its file had to be kept first).
-    It may raise `Refused`. Frames that come after it do not overtake a command that comes out of it. `reads`: it reads
-    what earlier messages of the link may change, so it begins only when those are committed (forge-D14).
-    `parts` are the messages of a frame that had several; each is heard in its turn. `answers` are written at once, for
-    what is answered without the hub. `about` is the session's own.
+    `also` are commands that the same message becomes, behind the first: the hub accepts it when it accepts all of them,
+    and its outcome is the first one's. `otherwise` gives the command that it means after all if the hub refused the
+    first with this fault, if any. `receipt`: whether the sender gets a receipt, where receipts are given.
 
-    `also` are commands that the same message becomes, behind the first: it is accepted when all of them are, and its
-    outcome is the first one's. `otherwise` says what it means after all if that was refused with this fault, if
-    anything. `receipt`: whether the peer is told that it was accepted, where receipts are given.
-
-    `lane` is the task that it is about, where messages about one keep their order also when one of them is refused for
-    now (`core.pipelining`).
+    `lane` is the task that it is about, where messages about one keep their order also when the hub refuses one of them
+    for now (`core.pipelining`).
     """
 
-    command: Command | None = None
+    message_id: str | None = None
+    context: Any = None
     also: tuple[Command, ...] = ()
     otherwise: Callable[[Fault], Command | None] | None = None
     receipt: bool = True
-    message_id: str | None = None
-    acks: tuple[DeliveryId, ...] = ()
-    fault: Fault | None = None
-    look: Callable[[], Awaitable[Sequence[bytes] | Command]] | None = None
-    reads: bool = False
-    parts: tuple[bytes, ...] = ()
-    answers: tuple[bytes, ...] = ()
-    about: Any = None
     lane: str | None = None
 
 
-class Session(Protocol):
-    """One protocol's words on a link."""
+class CommandFrame(msgspec.Struct, frozen=True):
+    command: Command
+    request: Request
+
+
+class LookUp(msgspec.Struct, frozen=True):
+    """`find` gives the frames to answer with, or the command to go on with; it may raise `Refused`. Frames that come
+    after it do not overtake it. `after_commits`: it reads what earlier messages of the connection may change, so it
+    begins only when those are committed (forge-D14)."""
+
+    find: Callable[[], Awaitable[Sequence[bytes] | Command]]
+    request: Request
+    after_commits: bool = False
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    fault: Fault
+    message_id: str | None = None
+    context: Any = None
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    deliveries: tuple[DeliveryId, ...]
+    message_id: str | None = None
+
+
+class Answered(msgspec.Struct, frozen=True):
+    frames: tuple[bytes, ...]
+    message_id: str | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    frames: tuple[bytes, ...]
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    message_id: str | None = None
+
+
+Decoded = CommandFrame | LookUp | Invalid | Acknowledged | Answered | Batch | Ignored
+
+NOTHING = Ignored()
+
+
+class Connection(Protocol):
+    """What a session may do with its connection, beside what it is asked (`connection.ConnectionLoop`)."""
+
+    def write_if_room(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
+        """Write frames that nobody waits for, or those of an outgoing message that was to follow; False: there is no
+        room for them now."""
+        ...
+
+
+class Session(ABC):
+    """One for each connection."""
 
     protocol: str
 
-    def hear(self, agent: Agent, frame: bytes) -> Heard:
-        """Never raises: what cannot be understood is a fault."""
-        ...
+    def __init__(self, hub: Intake, agent: AgentId) -> None:
+        self._hub = hub
+        self._agent = agent
+        self._connection: Connection | None = None
+        self._room = asyncio.Event()
+        self._waiting: deque[tuple[Outgoing, Agent]] = deque()
+        self._writing: asyncio.Task[None] | None = None
 
-    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """The frames of an outgoing message; `LATER`, where something must be read first and `tell` brings them."""
-        ...
+    # -- what a protocol says
 
-    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        """What a request is answered with once its command is committed; nothing, in a protocol without responses."""
-        ...
+    @abstractmethod
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
+        """Never raises: what cannot be understood is `Invalid`."""
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
+    @abstractmethod
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        """The frames of an outgoing message; None where something must be read first."""
+
+    @abstractmethod
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        """The frames, after whatever has to be read."""
+
+    def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        """The answer to a message once its command is committed; nothing, in a protocol without responses."""
+        return ()
+
+    @abstractmethod
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
         """Empty for what is not answered, such as an event."""
-        ...
 
-    def receipt(self, message_ids: Sequence[str]) -> bytes: ...
+    def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
+        """Empty in a protocol without receipts."""
+        return b""
 
+    # -- the connection
 
-@runtime_checkable
-class Talkative(Protocol):
-    """A tongue that also says things which the hub did not give it, such as what others published."""
+    def opened(self, connection: Connection) -> None:
+        """The connection is open."""
+        self._connection = connection
 
-    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
-        """The link begins. `tell` writes frames, or says that there is no room for them now."""
-        ...
+    def writable(self) -> None:
+        """There may be room again for what `write_if_room` had none for."""
+        self._room.set()
 
-    def part(self) -> None:
-        """The link ends."""
-        ...
+    def closed(self) -> None:
+        """The connection is gone, or about to be."""
+        self._connection = None
+        self._room.set()
+        if self._writing is not None:
+            self._writing.cancel()
 
+    # -- outgoing messages, in order
 
-@runtime_checkable
-class Streaming(Talkative, Protocol):
-    """A talkative tongue that goes on as fast as its peer reads."""
+    def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        """The frames of an outgoing message; `LATER` where they follow by `write_if_room`."""
+        if self._writing is None and (frames := self.encode_now(outgoing, agent, now)) is not None:
+            return frames
+        self._waiting.append((outgoing, agent))
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write_in_order())
+        return LATER
 
-    def room(self) -> None:
-        """There may be room again for what `tell` had none for."""
-        ...
+    async def _write_in_order(self) -> None:
+        try:
+            while self._waiting:
+                outgoing, agent = self._waiting[0]
+                try:
+                    frames = await self.encode_after_reading(outgoing, agent)
+                    for frame in frames[:-1]:
+                        await self._write([frame])
+                    await self._write(frames[-1:], outgoing)  # it has arrived when its last frame has
+                except StoreFailed:
+                    log.warning("unread", task=outgoing.delivery.task)  # it was not acknowledged: it is offered again
+                except Exception as error:
+                    report_unencodable(self._hub, self._agent, outgoing, error)
+                self._waiting.popleft()
+        finally:
+            self._writing = None
+
+    async def _write(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> None:
+        """When there is room for them."""
+        while frames and self._connection is not None:
+            self._room.clear()
+            if self._connection.write_if_room(frames, outgoing):
+                return
+            await self._room.wait()

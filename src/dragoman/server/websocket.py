@@ -5,7 +5,7 @@ Here a `Listener` is called as frames arrive, says itself when reading shall sto
 ASGI application only opens the link and learns of its end. The plainest frames are read and written by `ws_frames`; the
 rest of the protocol (everything else that may be in a frame, the handshakes) stays with the `websockets` library.
 
-`mark` sends a ping behind everything written so far, and `marked` is called when the peer's WebSocket answers it: then
+`ping` sends one behind everything written so far, and `ponged` is called when the peer's WebSocket answers it: then
 all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
 answering pings; it is not blamed for that. One that reads nothing is: when nothing could be written to it for
 `write_seconds`, its connection is cut. A close that waits until everything was written would wait for ever.
@@ -46,7 +46,7 @@ from dragoman.server.ws_frames import BINARY, TEXT, Cutter, written
 EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
 
-MARK = b"dragoman"
+PING = b"dragoman"
 VERSION = "13"
 
 TURN_SECONDS = 0.005
@@ -75,12 +75,12 @@ DEFLATE = ServerPerMessageDeflateFactory(
 class Listener(Protocol):
     """The application's end."""
 
-    def heard(self, frame: bytes) -> None:
+    def receive(self, frame: bytes) -> None:
         """A whole message came."""
         ...
 
-    def marked(self) -> None:
-        """Everything written before the last `mark` has arrived."""
+    def ponged(self) -> None:
+        """Everything written before the last `ping` has arrived."""
         ...
 
     def writable(self) -> None:
@@ -260,7 +260,7 @@ class Socket(WebSocketsSansIOProtocol):
                 self.conn.fail(CloseCode.INVALID_DATA, "a text frame that is not UTF-8")
                 self.handle_parser_exception()
                 return
-        self.listener.heard(message)
+        self.listener.receive(message)
 
     def handle_parser_exception(self) -> None:
         """As uvicorn's, except that the connection is closed when the peer has had time to read why."""
@@ -271,7 +271,7 @@ class Socket(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.stop_keepalive()
-        self.go_on_reading()
+        self.resume_reading()
         self._lingers_until = self.loop.time() + LINGER_SECONDS
         self._linger(self._lingers_until)
 
@@ -298,7 +298,7 @@ class Socket(WebSocketsSansIOProtocol):
             if not self._held:
                 self.transport.pause_reading()
 
-    def go_on_reading(self) -> None:
+    def resume_reading(self) -> None:
         if self.read_paused and not self.transport.is_closing():
             self.read_paused = False
             if not self._held:
@@ -342,18 +342,18 @@ class Socket(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True  # it ended, by a refusal; uvicorn would log that it did not
 
-    def mark(self) -> None:
+    def ping(self) -> None:
         if not self.open:
             return
         try:
-            self.conn.send_ping(MARK)
+            self.conn.send_ping(PING)
         except InvalidState:
             return
         self.transport.write(b"".join(self.conn.data_to_send()))
 
     def handle_pong(self, event: Frame) -> None:
-        if self.listener is not None and bytes(event.data) == MARK:
-            self.listener.marked()
+        if self.listener is not None and bytes(event.data) == PING:
+            self.listener.ponged()
         else:
             super().handle_pong(event)
 

@@ -13,7 +13,7 @@ error in the protocol's own words as its body. After that the hub closes a link 
     4001   the token was replaced, or the agent removed       get the new token
     4009   a newer connection of the same agent took over     nothing: the newer one serves
 
-A door says who may come in, how to say no, and which tongue is spoken (`WebSocketEndpoint`); the rest is here.
+A door says who may come in, how to say no, and which session speaks (`WebSocketEndpoint`); the rest is here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import structlog
@@ -33,7 +33,7 @@ from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
-from dragoman.server.connection import ConnectionLoop
+from dragoman.server.connection import ConnectionLoop, close_link
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Session
@@ -71,16 +71,16 @@ class WebSocketConnection:
         self._stopped: set[str] = set()
         self._frames = 0
         self._window: asyncio.TimerHandle | None = None
-        self.pump: ConnectionLoop | None = None
+        self.loop: ConnectionLoop | None = None
 
     # -- towards the socket
 
-    def heard(self, frame: bytes) -> None:
-        if self.pump is None:
+    def receive(self, frame: bytes) -> None:
+        if self.loop is None:
             return
         if self._pace is not None:
             self._count(self._pace)
-        self.pump.heard(frame)
+        self.loop.receive(frame)
         if not self._socket.has_room:
             self._stop("room")
 
@@ -93,17 +93,17 @@ class WebSocketConnection:
 
     def _rested(self) -> None:
         self._window, self._frames = None, 0
-        self._go_on("pace")
+        self._resume("pace")
 
-    def marked(self) -> None:
-        if self.pump is not None:
-            self.pump.marked()
+    def ponged(self) -> None:
+        if self.loop is not None:
+            self.loop.ponged()
 
     def writable(self) -> None:
-        if self.pump is not None:
-            self.pump.writable()
+        if self.loop is not None:
+            self.loop.writable()
         if self._socket.has_room:
-            self._go_on("room")
+            self._resume("room")
 
     # -- towards the connection loop
 
@@ -114,39 +114,39 @@ class WebSocketConnection:
     def write(self, frames: Sequence[bytes]) -> None:
         self._send(frames)
 
-    def mark(self) -> None:
-        self._socket.mark()
+    def ping(self) -> None:
+        self._socket.ping()
 
     def stop_reading(self) -> None:
-        self._stop("pump")
+        self._stop("loop")
 
-    def go_on_reading(self) -> None:
-        self._go_on("pump")
+    def resume_reading(self) -> None:
+        self._resume("loop")
 
     def close(self) -> None:
         if self._window is not None:
             self._window.cancel()
-        if self.pump is not None:
-            self.pump.part()
-            self.pump = None
+        if self.loop is not None:
+            self.loop.close()
+            self.loop = None
 
     def _stop(self, why: str) -> None:
         self._stopped.add(why)
         self._socket.stop_reading()
 
-    def _go_on(self, why: str) -> None:
+    def _resume(self, why: str) -> None:
         self._stopped.discard(why)
         if not self._stopped:
-            self._socket.go_on_reading()
+            self._socket.resume_reading()
 
 
 class Link(msgspec.Struct, frozen=True):
     """One that is open."""
 
     agent: AgentId
-    pump: ConnectionLoop
-    edge: WebSocketConnection
-    tongue: Session
+    loop: ConnectionLoop
+    wire: WebSocketConnection
+    session: Session
     send: Send
 
 
@@ -163,8 +163,9 @@ class WebSocketEndpoint(ABC):
     frames_at_once: ClassVar[int | None] = None
     measured: ClassVar[bool] = False
     """Whether the protocol has a measure for how fast its agents talk (`connection.ConnectionLoop`)."""
-    word_seconds: ClassVar[float] = 0.0
-    """How long a peer may take for its first acknowledgment, where it has one (`connection.WORD_SECONDS`)."""
+    acknowledgment_seconds: ClassVar[float] = 0.0
+    """How long a peer may take for its first acknowledgment, where it has one
+    (`connection.FIRST_ACKNOWLEDGMENT_SECONDS`)."""
 
     def __init__(self, hub: Intake, *, limits: Limits, refusals: RefusalLog) -> None:
         self._hub = hub
@@ -180,14 +181,14 @@ class WebSocketEndpoint(ABC):
         """Whose token this is; raises `Refused`."""
 
     @abstractmethod
-    def no(self, fault: Fault) -> bytes:
+    def encode_refusal(self, fault: Fault) -> bytes:
         """The refusal of a handshake, in the protocol's words."""
 
     @abstractmethod
     def status_of(self, fault: Fault) -> int: ...
 
     @abstractmethod
-    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+    def session(self, agent: Agent, subprotocol: str) -> Session:
         """The words on a new link."""
 
     def binary(self, subprotocol: str) -> bool:
@@ -224,7 +225,7 @@ class WebSocketEndpoint(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             fault = Fault(kind=Kind.INVALID, message="this path speaks WebSocket; connect with an upgrade")
-            await answer(send, 426, self.no(fault), headers=((b"upgrade", b"websocket"),))
+            await answer(send, 426, self.encode_refusal(fault), headers=((b"upgrade", b"websocket"),))
             return
         await receive()  # websocket.connect
         try:
@@ -247,18 +248,18 @@ class WebSocketEndpoint(ABC):
         return None
 
     async def _turn_away(self, send: Send, fault: Fault) -> None:
-        await self._refusals.note("agent.connect", fault, principal=None, protocol=self.protocol)
+        await self._refusals.record("agent.connect", fault, principal=None, protocol=self.protocol)
         status = self.status_of(fault)
         headers = [JSON, *([(b"www-authenticate", b"Bearer")] if status == 401 else [])]
         await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": self.no(fault)})
+        await send({"type": "websocket.http.response.body", "body": self.encode_refusal(fault)})
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
         session = SessionId(self._hub.mint())
         spoken = subprotocol or self.subprotocols[0]
         link = self._linked(agent, session, scope, send, spoken)
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        self._hub.attach(session, link.pump)
+        self._hub.attach(session, link.loop)
         self._links[session] = link
         code: int | None = None
         try:
@@ -280,15 +281,14 @@ class WebSocketEndpoint(ABC):
                 pass
             code = message.get("code")
             if code in IN_ORDER:  # it is not in the middle of anything
-                link.pump.take_as_acknowledged()
+                link.loop.acknowledge_arrived()
         except Refused as refused:
             log.warning("no link", agent=agent.id, why=refused.fault.kind.value)
             await _close(send, TRY_LATER, str(refused.fault))
         finally:
             self._links.pop(session, None)
-            link.edge.close()
-            closed = self._hub.enqueue(CloseLink(principal=agent.id, session=session))
-            closed.add_done_callback(lambda done: self._closed(session, done))
+            link.wire.close()
+            close_link(self._hub, CloseLink(principal=agent.id, session=session))
             log.info("disconnected", agent=agent.id, session=session, code=code)
         if code == TOO_BIG:
             await self._note_too_big(agent.id)
@@ -296,32 +296,27 @@ class WebSocketEndpoint(ABC):
     def _linked(self, agent: Agent, session: SessionId, scope: Scope, send: Send, spoken: str) -> Link:
         socket: Socket = scope["extensions"][EXTENSION]
         edge = WebSocketConnection(socket, binary=self.binary(spoken), frames_at_once=self.frames_at_once)
-        tongue = self.tongue(agent, spoken)
-        edge.pump = ConnectionLoop(
+        speaking = self.session(agent, spoken)
+        edge.loop = ConnectionLoop(
             self._hub,
             agent.id,
             session,
-            tongue,
+            speaking,
             edge,
             hang_up=self._hanging_up(send),
             receipts=self.receipts(scope),
             one_by_one=self.one_by_one(scope),
             unanswered=self._limits.unanswered_frames,
-            word_seconds=self.word_seconds,
+            acknowledgment_seconds=self.acknowledgment_seconds,
             measured=self.measured,
         )
         socket.listener = edge
         socket.hold_for(agent.id, self._hub.memory)
-        return Link(agent.id, edge.pump, edge, tongue, send)
+        return Link(agent.id, edge.loop, edge, speaking, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:
         fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._limits.ws_bytes} bytes")
-        await self._refusals.note(f"{self.protocol}.frame", fault, principal=agent, protocol=self.protocol)
-
-    def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
-        self._hub.detach(session)
-        if not closed.cancelled():
-            closed.exception()
+        await self._refusals.record(f"{self.protocol}.frame", fault, principal=agent, protocol=self.protocol)
 
     def _hanging_up(self, send: Send) -> Callable[[str], None]:
         def hang_up(reason: str) -> None:
@@ -352,7 +347,7 @@ class WebSocketEndpoint(ABC):
             await asyncio.sleep(LOOK_SECONDS)
         try:
             async with asyncio.timeout_at(end + seconds * (1 - LINGER) / 2):
-                await link.pump.drain()
+                await link.loop.drain()
         except TimeoutError:
             log.info("not all was answered", agent=link.agent, session=session)
         await _close(link.send, RESTART, "the hub stops; connect again")

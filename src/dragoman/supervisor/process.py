@@ -23,12 +23,12 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.core.commands import CloseLink, OpenLink, PartLink, ReportFault
-from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
+from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import ConnectionLoop
-from dragoman.server.session import Session
+from dragoman.server.forge.session import ForgeSession
 from dragoman.supervisor import throttle
 from dragoman.supervisor.environment_files import EnvironmentFiles
 from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
@@ -58,12 +58,6 @@ CHECK_SECONDS = (0.05, 1.0)
 """So often in the time of a task it is looked whether that is over, but within these bounds."""
 
 
-class Words(Session, Protocol):
-    """Forge's words, as a child needs them."""
-
-    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes: ...
-
-
 LogSink = Callable[[str, str, dict[str, Any]], None]
 """Level, message, context: for what an agent logs in the protocol's own words."""
 
@@ -76,7 +70,7 @@ class ChildContext(msgspec.Struct, frozen=True, eq=False):
     environments: EnvironmentFiles
     throttled: ThrottledPipes
     homes: Path
-    tongue: Callable[[AgentId, LogSink, bool], Words]
+    session: Callable[[AgentId, LogSink, bool], ForgeSession]
     environ: dict[str, str]
     sandbox_policy: SandboxPolicy
     task: Callable[[TaskId], Awaitable[Task | None]]
@@ -124,9 +118,9 @@ class ChildProcess:
         self._task_limit: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
-        self._tongue = context.tongue(child.agent, self._on_log_message, is_module)
-        self._pump = ConnectionLoop(
-            self._hub, child.agent, self._session, self._tongue, self, hang_up=self._agent_removed, measured=True
+        self._forge = context.session(child.agent, self._on_log_message, is_module)
+        self._connection = ConnectionLoop(
+            self._hub, child.agent, self._session, self._forge, self, hang_up=self._agent_removed, measured=True
         )
         self._ours: tuple[int, int, int] | None = None
         self._stdin: StdinPipe | None = None
@@ -157,7 +151,7 @@ class ChildProcess:
                 pipe.close()
         if self._stdin is not None:
             self._stdin.close()
-            self._pump.part()
+            self._connection.close()
             closed = self._hub.enqueue(CloseLink(principal=self._child.agent, session=self._session))
             closed.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._hub.detach(self._session)
@@ -168,12 +162,12 @@ class ChildProcess:
         (to, out, err), self._ours = self._ours, None
         throttled = self._context.throttled
         self._stdin = StdinPipe(
-            to, drained=self._drained, arrived=self._pump.marked, refused=self._stdin_closed, apart=True
+            to, drained=self._drained, arrived=self._connection.ponged, refused=self._stdin_closed, apart=True
         )
         self._stdout = OutputPipe(out, self._on_stdout, throttled=throttled, ready=self._ready)
         self._stdout.ended.add_done_callback(self._stdout_closed)
         self._stderr = OutputPipe(err, self._on_stderr, throttled=throttled)
-        self._hub.attach(self._session, self._pump)
+        self._hub.attach(self._session, self._connection)
         opened = self._hub.enqueue(
             OpenLink(
                 principal=self._child.agent,
@@ -207,7 +201,7 @@ class ChildProcess:
         # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
         either: set[asyncio.Future[Any]] = {asyncio.ensure_future(parting), ended}
         await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        self._pump.add([self._tongue.shutdown(int(grace * 1000), reason, self._hub.now(), self._hub.mint())])
+        self._connection.write([self._forge.encode_shutdown(int(grace * 1000), reason)])
         await asyncio.wait({ended}, timeout=grace)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if ended.done():
@@ -231,7 +225,7 @@ class ChildProcess:
         self._log_skipped()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_OUTPUT_SECONDS):
-                await self._pump.drain()
+                await self._connection.drain()
         if self._stdin is not None:
             self._stdin.close()
         agent = self._child.agent
@@ -249,7 +243,7 @@ class ChildProcess:
                 retryable=True,
                 facts={"agent_id": agent},
             )
-        self._pump.part()
+        self._connection.close()
         with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
             await self._hub.execute(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)
@@ -330,7 +324,7 @@ class ChildProcess:
         if self._stdin is not None:
             self._stdin.write(frames)
 
-    def mark(self) -> None:
+    def ping(self) -> None:
         if self._stdin is not None:
             self._stdin.mark()
 
@@ -338,12 +332,12 @@ class ChildProcess:
         if self._stdout is not None and self._handle is not None and not self._handle.ended.done():
             self._stdout.stop()
 
-    def go_on_reading(self) -> None:
+    def resume_reading(self) -> None:
         if self._stdout is not None:
             self._stdout.resume()
 
     def _drained(self) -> None:
-        self._pump.writable()
+        self._connection.writable()
         if self._stdout is not None:
             self._stdout.look_again()
 
@@ -360,7 +354,7 @@ class ChildProcess:
             self._child.flush()
             if self._stdin is not None and REGISTERS in line:
                 self._stdin.together()
-            self._pump.heard(line)
+            self._connection.receive(line)
             return throttle.MESSAGE
         return self._log(line, "stdout", "info")
 

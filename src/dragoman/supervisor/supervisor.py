@@ -27,11 +27,12 @@ from dragoman.core.model.agents import Agent, Offer, Profile
 from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Refused
+from dragoman.server.forge.session import ForgeSession
 from dragoman.supervisor.child import Child
 from dragoman.supervisor.child_log import ChildLog, ChildLogs
 from dragoman.supervisor.environment_files import EnvironmentFiles
 from dragoman.supervisor.pipes import ThrottledPipes
-from dragoman.supervisor.process import ChildContext, LogSink, Words
+from dragoman.supervisor.process import ChildContext, LogSink
 from dragoman.supervisor.sandbox_policy import SandboxPolicy
 from dragoman.supervisor.spawner_client import SpawnerClient
 from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, SandboxRules, State, spec_of
@@ -85,7 +86,7 @@ class Supervisor:
         hub: Intake,
         *,
         data: Path,
-        tongue: Callable[[AgentId, LogSink, bool], Words],
+        session: Callable[[AgentId, LogSink, bool], ForgeSession],
         task: Callable[[TaskId], Awaitable[Task | None]],
         sandbox_rules: SandboxRules | None = None,
         environ: Mapping[str, str] | None = None,
@@ -101,7 +102,7 @@ class Supervisor:
             environments=self._environments,
             throttled=ThrottledPipes(),
             homes=data / "agents",
-            tongue=tongue,
+            session=session,
             environ=dict(os.environ if environ is None else environ),
             sandbox_policy=SandboxPolicy(data, sandbox_rules or SandboxRules()),
             task=task,

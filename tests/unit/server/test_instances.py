@@ -20,7 +20,7 @@ def headers(token: str, instance: str) -> dict[str, str]:
 
 
 def instances(hub: Hub, id: str) -> tuple[str, ...]:
-    agent = hub._stage.running.intake.agent(AgentId(id))
+    agent = hub._environment.running.intake.agent(AgentId(id))
     assert agent is not None
     newest = () if agent.instance is None else (agent.instance,)
     return (*reversed(agent.former_instances), *newest)

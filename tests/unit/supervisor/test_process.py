@@ -87,13 +87,19 @@ class SpawnerClient:
             os.close(descriptor)
 
 
-class Words:
+class FakeSession:
     protocol = "forge"
 
-    def say(self, outgoing: Any, agent: Any, now: int) -> list[bytes]:
+    def opened(self, connection: Any) -> None: ...
+
+    def writable(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+    def encode(self, outgoing: Any, agent: Any, now: int) -> list[bytes]:
         return [b"order"]
 
-    def shutdown(self, grace_ms: int, reason: str, now: int, message_id: str) -> bytes:
+    def encode_shutdown(self, grace_ms: int, reason: str) -> bytes:
         return b"shutdown"
 
 
@@ -122,7 +128,7 @@ async def run(hub: Hub, spawner: SpawnerClient, tmp_path: Path) -> AsyncIterator
         environments=None,  # type: ignore[arg-type]
         throttled=ThrottledPipes(),
         homes=tmp_path,
-        tongue=lambda agent, log, whole: Words(),  # type: ignore[arg-type, return-value]
+        session=lambda agent, log, whole: FakeSession(),  # type: ignore[arg-type, return-value]
         environ={},
         sandbox_policy=None,  # type: ignore[arg-type]
         task=None,  # type: ignore[arg-type]

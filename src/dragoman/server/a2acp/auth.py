@@ -77,7 +77,7 @@ class A2acpAuth:
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
-            await self._door.no(send, "auth.token", self._door.fault(error), agent=agent)
+            await self._door.refuse(send, "auth.token", self._door.fault(error), agent=agent)
             return
         expires = rfc3339(Instant(granted.expires_at * SECOND))
         body = msgspec.json.encode({"token": granted.token, "expires_at": expires})

@@ -38,13 +38,13 @@ from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.server import authentication
 from dragoman.server.a2acp.contract_keys import ContractKeys
 from dragoman.server.a2acp.correlation import Correlations
-from dragoman.server.a2acp.interpreter import Reading, reads_tasks
+from dragoman.server.a2acp.interpreter import Interpreter, reads_tasks
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
-from dragoman.server.outgoing import account
+from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import RefusalLog
-from dragoman.server.session import Heard
+from dragoman.server.session import Invalid, LookUp, Request
 from dragoman.wire.role import Role
 
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +85,7 @@ class A2acpHandler:
         self.seals = ContractKeys(vault)
         self.broker = auth.broker
         self.threads = Correlations(self)
-        self._reading = Reading(self)
+        self._interpreter = Interpreter(self)
         self.voice = a2acp.Voice(
             broker=self.broker,
             party=self.party,
@@ -111,7 +111,7 @@ class A2acpHandler:
 
     # -- what
 
-    def understand(self, data: bytes, link: Agent | None, *, traceparent: str | None = None) -> Heard:
+    def decode(self, data: bytes, link: Agent | None, *, traceparent: str | None = None) -> LookUp | Invalid:
         """A message as what it means, or the fault to answer with. Never raises.
 
         `link`: who is connected, where a link has authenticated somebody.
@@ -137,16 +137,14 @@ class A2acpHandler:
         except A2acpError as error:
             asks = tree.get("message_type") != MessageType.ERROR.value
             broken = About(id=error.about, thread=error.thread, sender=codec.sender(tree), asks=asks, agent=link)
-            return Heard(fault=a2acp.fault_of(error), message_id=error.about, about=broken)
+            return Invalid(a2acp.fault_of(error), error.about, broken)
         except Refused as refused:
-            return Heard(fault=refused.fault, message_id=about.id, about=about)
-        look = partial(self._reading.meaning, agent, message, tree, granted, traceparent, len(data))
-        return Heard(
-            look=look,
-            reads=reads_tasks(message),
-            message_id=message.message_id,
-            about=about,
-            lane=None if message.message_type is MessageType.REQUEST else message.correlation_id,
+            return Invalid(refused.fault, about.id, about)
+        lane = None if message.message_type is MessageType.REQUEST else message.correlation_id
+        return LookUp(
+            partial(self._interpreter.command_of, agent, message, tree, granted, traceparent, len(data)),
+            Request(message.message_id, about, lane=lane),
+            after_commits=reads_tasks(message),
         )
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
@@ -160,7 +158,7 @@ class A2acpHandler:
 
     # -- what it came to
 
-    def told(self, about: About, outcome: Any) -> bytes | None:
+    def encode_answer(self, about: About, outcome: Any) -> bytes | None:
         """The broker's own answer to what was committed, where it needs nothing more."""
         if isinstance(outcome, Contract):
             self.seals.terms(outcome)
@@ -181,7 +179,7 @@ class A2acpHandler:
         """The broker's response to a request of its own intents."""
         return self._say(MessageType.RESPONSE, asked.intent, payload, asked.source_agent)
 
-    def complaint(self, fault: Fault, about: About | None) -> bytes:
+    def encode_refusal(self, fault: Fault, about: About | None) -> bytes:
         """The error message about a refused one."""
         about = about or About()
         agent, to = about.agent, about.sender or NOBODY
@@ -211,7 +209,7 @@ class A2acpHandler:
 
     # -- outgoing messages
 
-    async def carry(self, outgoing: Outgoing, agent: Agent, now: Instant) -> bytes:
+    async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> bytes:
         """An outgoing message as its message."""
         await self.threads.recall(agent.id)
         wanted = a2acp.wanted(outgoing)
@@ -219,9 +217,9 @@ class A2acpHandler:
         if row is not None:
             self.seals.terms(row)
         whole = await self._whole(outgoing) if self.is_long(outgoing) else None
-        return self.put(outgoing, agent, now, row, whole)
+        return self.encode_under(outgoing, agent, now, row, whole)
 
-    def put(
+    def encode_under(
         self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None
     ) -> bytes:
         kind, id = outgoing.delivery.kind, a2acp.message_id(outgoing.delivery.id)
@@ -236,4 +234,4 @@ class A2acpHandler:
         return outgoing.delivery.kind is MessageKind.RESULT and a2acp.ends_in_pieces(outgoing.event)
 
     async def _whole(self, outgoing: Outgoing) -> str:
-        return (await account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
+        return (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output

@@ -44,6 +44,7 @@ from dragoman.server.a2acp.websocket import A2acpWebSocket
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
 from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
+from dragoman.server.session import Invalid
 from dragoman.wire.errors import RemoteProtocolError
 
 SLACK = 2.0
@@ -73,8 +74,8 @@ class A2acpHttp(HttpEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._handler.complaint(fault, about if isinstance(about, About) else About(agent=agent))
+    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._handler.encode_refusal(fault, about if isinstance(about, About) else About(agent=agent))
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
@@ -91,7 +92,7 @@ class A2acpHttp(HttpEndpoint):
             raise Refused(a2acp.fault_of(error)) from None
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return (await self._handler.carry(outgoing, agent, now),)
+        return (await self._handler.encode(outgoing, agent, now),)
 
     # -- POST /a2acp/messages
 
@@ -104,14 +105,12 @@ class A2acpHttp(HttpEndpoint):
             data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
             later = responds_later(scope)
             trace = header(scope, b"traceparent")
-            heard = self._handler.understand(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
-            about = heard.about
-            if heard.fault is not None:
-                what = refused_as(heard.fault)
-                raise Refused(heard.fault)
-            assert heard.look is not None
-            what = "a2acp.message"
-            found = await heard.look()
+            decoded = self._handler.decode(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
+            if isinstance(decoded, Invalid):
+                about, what = decoded.context, refused_as(decoded.fault)
+                raise Refused(decoded.fault)
+            about, what = decoded.request.context, "a2acp.message"
+            found = await decoded.find()
             what = None  # what the hub itself refuses, it records
             said: _Answer | None
             if isinstance(found, Submit | ShakeHands) and not later:
@@ -126,10 +125,10 @@ class A2acpHttp(HttpEndpoint):
             fault = self.fault(error)
             if what is not None or not isinstance(error, Refused):
                 what = refused_as(fault)
-            await self.no(send, what, fault, agent=about.agent, about=about, subject=about.id)
+            await self.refuse(send, what, fault, agent=about.agent, about=about, subject=about.id)
             return
         except StoreFailed:
-            await self.no(send, "a2acp.message", UNREADABLE, agent=about.agent, about=about, subject=about.id)
+            await self.refuse(send, "a2acp.message", UNREADABLE, agent=about.agent, about=about, subject=about.id)
             return
         if said is not None:
             await self._hand_over(said, about, receive, send)
@@ -143,7 +142,7 @@ class A2acpHttp(HttpEndpoint):
 
     async def _decided(self, command: Command, about: About) -> _Answer | None:
         """What a committed command is answered with, if it is at once; raises `Refused`."""
-        told = self._handler.told(about, await self._hub.execute(command))
+        told = self._handler.encode_answer(about, await self._hub.execute(command))
         return None if told is None else _Answer(told)
 
     async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
@@ -159,7 +158,7 @@ class A2acpHttp(HttpEndpoint):
             raise Refused(LEAVING if self._draining else UNANSWERED)
         (outgoing,) = waited.outgoing_messages
         assert about.agent is not None
-        frame = await self._handler.carry(outgoing, about.agent, self._hub.now())
+        frame = await self._handler.encode(outgoing, about.agent, self._hub.now())
         return _Answer(frame, a2acp.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:

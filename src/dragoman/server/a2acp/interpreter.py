@@ -43,7 +43,7 @@ SEALED = ("alg", "kid", "nonce", "ciphertext")
 _PLAIN = guard.Limits(bytes=PAYLOAD_BYTES, depth=codec.LIMITS.depth)
 
 
-class Reading:
+class Interpreter:
     """One for all doors."""
 
     def __init__(self, handler: A2acpHandler) -> None:
@@ -53,7 +53,7 @@ class Reading:
         self.seals = handler.seals
         self.threads = handler.threads
 
-    async def meaning(
+    async def command_of(
         self,
         agent: Agent,
         message: Message,

@@ -23,8 +23,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.server.a2acp.handler import A2acpHandler, About
-from dragoman.server.ordered_writer import OrderedWriter
-from dragoman.server.session import Heard
+from dragoman.server.session import Acknowledged, Decoded, Invalid, LookUp, Request, Session
 
 MOST_ACKS = 10_000
 
@@ -36,7 +35,7 @@ class _Acks(msgspec.Struct, frozen=True):
 _acks = msgspec.json.Decoder(_Acks).decode
 
 
-class A2acpSession(OrderedWriter):
+class A2acpSession(Session):
     """One for each link."""
 
     protocol = PROTOCOL
@@ -47,62 +46,58 @@ class A2acpSession(OrderedWriter):
 
     # -- in
 
-    def hear(self, agent: Agent, frame: bytes) -> Heard:
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
         if frame.startswith(b'{"ack"'):
             return self._acknowledged(frame)
-        heard = self._handler.understand(frame, agent)
-        if heard.look is None:
-            spelt = heard.message_id is None and b'"ack"' in frame and is_ack(frame)
-            return self._acknowledged(frame) if spelt else heard
-        return msgspec.structs.replace(heard, look=partial(self._look, heard))
+        decoded = self._handler.decode(frame, agent)
+        if isinstance(decoded, Invalid):
+            other_ack = decoded.message_id is None and b'"ack"' in frame and is_ack(frame)
+            return self._acknowledged(frame) if other_ack else decoded
+        return msgspec.structs.replace(decoded, find=partial(self._find, decoded))
 
-    async def _look(self, heard: Heard) -> Sequence[bytes] | Command:
-        assert heard.look is not None
+    async def _find(self, lookup: LookUp) -> Sequence[bytes] | Command:
         try:
-            return await heard.look()
+            return await lookup.find()
         except Refused as refused:
-            await note(self._handler, refused.fault, heard.about)
+            await note(self._handler, refused.fault, lookup.request.context)
             raise
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again", retryable=True)
             raise Refused(fault) from None
 
-    def _acknowledged(self, frame: bytes) -> Heard:
+    def _acknowledged(self, frame: bytes) -> Decoded:
         try:
             named = _acks(frame).ack
         except msgspec.MsgspecError:
             named = None
         if named is None or len(named) > MOST_ACKS:
             what = f"expected a list of at most {MOST_ACKS} message ids"
-            return Heard(fault=Fault(kind=Kind.INVALID, message=what, field="ack", facts={"stage": "shape"}))
-        return Heard(acks=tuple(delivery_named(id) for id in named))
+            return Invalid(Fault(kind=Kind.INVALID, message=what, field="ack", facts={"stage": "shape"}))
+        return Acknowledged(tuple(delivery_named(id) for id in named))
 
-    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
+    def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
         """A handshake's end comes as a delivery; the broker's other answers need nothing that is not at hand."""
-        deciding = self._handler.told(heard.about, outcome)
-        return () if deciding is None else (deciding,)
+        answer = self._handler.encode_answer(request.context, outcome)
+        return () if answer is None else (answer,)
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
-        told = about if isinstance(about, About) else About(agent=agent)
-        return self._handler.complaint(fault, told) if told.asks else b""
-
-    def receipt(self, message_ids: Sequence[str]) -> bytes:
-        return b""  # none are given
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
+        about = context if isinstance(context, About) else About(agent=agent)
+        return self._handler.encode_refusal(fault, about) if about.asks else b""
 
     # -- out
 
-    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """At once where everything is at hand; else in its turn, when its contract or its output was read."""
-        at_hand = self._handler.threads.remembers(agent.id) and not self._handler.is_long(outgoing)
-        if self.free and at_hand:
-            wanted = a2acp.wanted(outgoing)
-            row = None if wanted is None else self._handler.seals.known(wanted)
-            if wanted is None or row is not None:
-                return (self._handler.put(outgoing, agent, now, row),)
-        return self.say_in_turn(outgoing, agent)
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        """Where its contract and its output are at hand."""
+        if not self._handler.threads.remembers(agent.id) or self._handler.is_long(outgoing):
+            return None
+        wanted = a2acp.wanted(outgoing)
+        row = None if wanted is None else self._handler.seals.known(wanted)
+        if wanted is not None and row is None:
+            return None
+        return (self._handler.encode_under(outgoing, agent, now, row),)
 
-    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        return (await self._handler.carry(outgoing, agent, self._handler.hub.now()),)
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        return (await self._handler.encode(outgoing, agent, self._hub.now()),)
 
 
 def is_ack(frame: bytes) -> bool:
@@ -117,7 +112,7 @@ def is_ack(frame: bytes) -> bool:
 async def note(handler: A2acpHandler, fault: Fault, about: About) -> None:
     """What was refused before the hub decided anything is in the audit record too."""
     who = None if about.agent is None else about.agent.id
-    await handler.refusals.note(refused_as(fault), fault, principal=who, protocol=PROTOCOL, about=about.id)
+    await handler.refusals.record(refused_as(fault), fault, principal=who, protocol=PROTOCOL, about=about.id)
 
 
 def refused_as(fault: Fault) -> str:

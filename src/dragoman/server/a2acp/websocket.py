@@ -18,7 +18,7 @@ from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.session import A2acpSession
 from dragoman.server.asgi import Receive, Scope, Send
-from dragoman.server.connection import WORD_SECONDS
+from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
 from dragoman.server.session import Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
@@ -30,7 +30,7 @@ class A2acpWebSocket(WebSocketEndpoint):
     path = "/a2acp/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
-    word_seconds = WORD_SECONDS
+    acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
     vouches = True
 
     def __init__(self, handler: A2acpHandler) -> None:
@@ -40,13 +40,13 @@ class A2acpWebSocket(WebSocketEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def no(self, fault: Fault) -> bytes:
-        return self._handler.complaint(fault, None)
+    def encode_refusal(self, fault: Fault) -> bytes:
+        return self._handler.encode_refusal(fault, None)
 
     def status_of(self, fault: Fault) -> int:
         return a2acp.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+    def session(self, agent: Agent, subprotocol: str) -> Session:
         return A2acpSession(self._handler, agent)
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:

@@ -38,14 +38,14 @@ from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
-from dragoman.server import authentication, named_files
+from dragoman.server import authentication, named_files, session
 from dragoman.server.agentmsg.memory import Handed
 from dragoman.server.agentmsg.memory import Heard as Before
 from dragoman.server.asgi import Scope
 from dragoman.server.limits import Limits
-from dragoman.server.outgoing import account
+from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import RefusalLog
-from dragoman.server.session import Heard
+from dragoman.server.session import Answered, CommandFrame, Ignored, LookUp, Request
 from dragoman.wire import guard
 from dragoman.wire.role import Role
 
@@ -59,6 +59,9 @@ ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageT
 _encode = msgspec.json.Encoder().encode
 
 Look = Callable[[Agent, Message], Awaitable[Sequence[bytes]]]
+
+Whole = CommandFrame | LookUp | session.Invalid | session.Acknowledged | Answered | Ignored
+"""Agentmsg has no batches."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -144,9 +147,9 @@ class AgentmsgHandler:
 
     # -- what
 
-    def understand(
+    def decode(
         self, agent: Agent, data: bytes, look: Look, *, traceparent: str | None = None, waits: bool = False
-    ) -> Heard:
+    ) -> Whole:
         """A message as what it means, or the fault to answer with. Never raises.
 
         `look` answers a STATE_QUERY. `waits`: somebody waits for the answer to this very request, so a message that is
@@ -161,12 +164,12 @@ class AgentmsgHandler:
                     agent, message, tree, data, look, kept=kept, traceparent=traceparent, content=content
                 )
             case Acknowledged(message=message, message_ids=named):
-                return Heard(acks=self._settled(line, message, named), message_id=message.id)
+                return session.Acknowledged(self._settled(line, message, named), message.id)
             case Repeated(message=message, acknowledged=done):
                 return self._again(agent, message, data, look, done=done, traceparent=traceparent, waits=waits)
             case Outlived(message=message, refusal=refusal):
                 fault = agentmsg.outlived(message.type.value, message.id, message.metadata.ttl_ms or 0)
-                return Heard(fault=fault, message_id=message.id, about=About(message.id, refusal is not None))
+                return session.Invalid(fault, message.id, About(message.id, refusal is not None))
             case Invalid() as broken:
                 error = AgentmsgError(
                     broken.what,
@@ -175,8 +178,7 @@ class AgentmsgHandler:
                     about=broken.about,
                     error_type=broken.refusal.error_type,
                 )
-                about = About(broken.about, broken.asks)
-                return Heard(fault=agentmsg.fault_of(error), message_id=broken.about, about=about)
+                return session.Invalid(agentmsg.fault_of(error), broken.about, About(broken.about, broken.asks))
 
     def _received(
         self,
@@ -189,11 +191,11 @@ class AgentmsgHandler:
         kept: bool,
         traceparent: str | None,
         content: bytes | None = None,
-    ) -> Heard:
+    ) -> Whole:
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
             self.alive(agent.id)
-            return Heard(look=partial(look, agent, message), reads=True, message_id=message.id, about=about)
+            return LookUp(partial(look, agent, message), Request(message.id, about), after_commits=True)
         try:
             commands = agentmsg.commands_of(
                 agent,
@@ -206,22 +208,21 @@ class AgentmsgHandler:
                 content=content,
             )
         except Refused as refused:
-            return Heard(fault=refused.fault, message_id=message.id, about=about)
+            return session.Invalid(refused.fault, message.id, about)
         carried = message.to not in NOBODY and message.type in agentmsg.CARRIED
         versioned = message.type is MessageType.STATE_UPDATE  # its ACK says more
-        first, look_up = commands[0], None
-        if isinstance(first, ReportProgress) and (file := named_files.id_in(tree.get("payload"))) is not None:
-            look_up = partial(named_files.with_file, first, self.files, file)
-        return Heard(
-            command=first if look_up is None else None,
-            look=look_up,
+        first = commands[0]
+        request = Request(
+            message.id,
+            about,
             also=commands[1:],
             otherwise=partial(agentmsg.otherwise, agent, message, tree, data) if carried else None,
-            message_id=message.id,
-            about=about,
             receipt=kept and not versioned,
             lane=about.task,
         )
+        if isinstance(first, ReportProgress) and (file := named_files.id_in(tree.get("payload"))) is not None:
+            return LookUp(partial(named_files.with_file, first, self.files, file), request)
+        return CommandFrame(first, request)
 
     def _again(
         self,
@@ -233,16 +234,16 @@ class AgentmsgHandler:
         done: bool,
         traceparent: str | None,
         waits: bool,
-    ) -> Heard:
+    ) -> Whole:
         self.alive(agent.id)
         if done and message.type is not MessageType.TASK_ASSIGNMENT:  # its outcome is told again, too
             version = self._versions.get((agent.id, message.id))
-            return Heard(answers=(self.acknowledgment((message.id,), agent.id, version),), message_id=message.id)
+            return Answered((self.encode_receipt((message.id,), agent.id, version),), message.id)
         kept = routing.is_kept(message)
         if message.type in ASKED_AGAIN or (waits and kept):
             tree = codec.parse(data, self._guard)
             return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
-        return Heard(message_id=message.id)
+        return Ignored(message.id)
 
     def _settled(self, line: Line, ack: Message, named: Sequence[str]) -> tuple[DeliveryId, ...]:
         exact, about = ack.metadata.delivery_id, ack.metadata.correlation_id
@@ -252,7 +253,7 @@ class AgentmsgHandler:
 
     # -- what it came to
 
-    def decided(self, agent: Agent, about: About, outcome: Any) -> Sequence[bytes]:
+    def encode_answer(self, agent: Agent, about: About, outcome: Any) -> Sequence[bytes]:
         """All of a message's commands are committed: what it is answered with beside the ACK, if anything."""
         message = about.message
         if message is None:
@@ -273,7 +274,7 @@ class AgentmsgHandler:
                 self._versions[agent.id, message.id] = version
                 if len(self._versions) > MOST_VERSIONS:
                     del self._versions[next(iter(self._versions))]
-                return (self.acknowledgment((message.id,), agent.id, version),)
+                return (self.encode_receipt((message.id,), agent.id, version),)
         return ()
 
     def undone(self, agent: AgentId, about: About) -> None:
@@ -281,15 +282,15 @@ class AgentmsgHandler:
         if about.message is not None:
             self.line(agent).connection.inbox.release(_key(about.message))
 
-    # -- the hub's words
+    # -- what the hub sends
 
-    def acknowledgment(self, message_ids: Sequence[str], to: AgentId, version: int | None = None) -> bytes:
+    def encode_receipt(self, message_ids: Sequence[str], to: AgentId, version: int | None = None) -> bytes:
         """One ACK for messages that cannot be lost any more."""
         return agentmsg.acknowledgment(
             message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
         )
 
-    def carry(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
+    def encode(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
         """An outgoing message as its message; what must be acknowledged is remembered. `whole` is the output of one
         that is `in_pieces`."""
         frame, message_id = agentmsg.wire_of(outgoing, agent, now, whole=whole)
@@ -298,16 +299,16 @@ class AgentmsgHandler:
             self.line(agent.id).handed.give(message_id, delivery.id)
         return frame
 
-    async def whole(self, outgoing: Outgoing) -> str:
+    async def read_output(self, outgoing: Outgoing) -> str:
         """The output of a task that came in pieces."""
         most = self.limits.message_bytes // 2
-        told = await account(self.store, outgoing.delivery.task, outgoing.event.seq, most)
+        told = await read_account(self.store, outgoing.delivery.task, outgoing.event.seq, most)
         short = in_short(told.output, most)
         return short + CUT if told.truncated and short == told.output else short
 
-    # -- no
+    # -- refusals
 
-    def refuse(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
+    def encode_refusal(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
         """The ERROR_REPORT about a refused message; empty where nobody is to be told."""
         if about is not None:
             self.undone(to, about)
@@ -323,7 +324,7 @@ class AgentmsgHandler:
             said=None if about is None else about.type,
         )
 
-    def report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
+    def encode_report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
         """The report alone, as the body of an HTTP answer. `bare`: the fields it names are not those of a message."""
         told = agentmsg.report(
             fault,

@@ -26,12 +26,20 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
-from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Whole, in_pieces
 from dragoman.server.agentmsg.state import BARE, AgentmsgState, read
 from dragoman.server.agentmsg.websocket import AgentmsgWebSocket
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
-from dragoman.server.session import Heard
+from dragoman.server.session import (
+    Acknowledged,
+    Answered,
+    CommandFrame,
+    Ignored,
+    Invalid,
+    LookUp,
+    Request,
+)
 from dragoman.wire.errors import RemoteProtocolError
 
 
@@ -55,10 +63,10 @@ class AgentmsgHttp(HttpEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
         if isinstance(about, About):
-            return self._handler.report(fault, about=about)
-        return self._handler.report(fault, bare=about == BARE)
+            return self._handler.encode_report(fault, about=about)
+        return self._handler.encode_report(fault, bare=about == BARE)
 
     def status_of(self, fault: Fault) -> int:
         return agentmsg.status_of(fault)
@@ -72,8 +80,8 @@ class AgentmsgHttp(HttpEndpoint):
         return self._handler.json(data)
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        whole = await self._handler.whole(outgoing) if in_pieces(outgoing) else None
-        return (self._handler.carry(outgoing, agent, now, whole),)
+        whole = await self._handler.read_output(outgoing) if in_pieces(outgoing) else None
+        return (self._handler.encode(outgoing, agent, now, whole),)
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         data = await read_body(scope, receive, SMALL_BODY, agent.id)
@@ -84,10 +92,11 @@ class AgentmsgHttp(HttpEndpoint):
 
             await super().ack(agent, scope, read, send)
             return
-        heard = self._handler.understand(agent, data, self._look)
-        if heard.fault is not None:
-            raise Refused(heard.fault)
-        await answer(send, 200, b'{"acknowledged":%d}' % await self.acknowledged(agent, heard.acks))
+        decoded = self._handler.decode(agent, data, self._query_state)
+        if isinstance(decoded, Invalid):
+            raise Refused(decoded.fault)
+        deliveries = decoded.deliveries if isinstance(decoded, Acknowledged) else ()
+        await answer(send, 200, b'{"acknowledged":%d}' % await self.acknowledged(agent, deliveries))
 
     # -- POST /agentmsg/messages
 
@@ -99,43 +108,50 @@ class AgentmsgHttp(HttpEndpoint):
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
-            await self.no(send, "agent.message", self.fault(error), agent=agent)
+            await self.refuse(send, "agent.message", self.fault(error), agent=agent)
             return
         trace = header(scope, b"traceparent")
-        understand = partial(
-            self._handler.understand, agent, data, self._look, traceparent=trace.decode("latin-1") if trace else None
+        decode = partial(
+            self._handler.decode, agent, data, self._query_state, traceparent=trace.decode("latin-1") if trace else None
         )
-        heard = understand()
-        first = None if _says(heard) else self._under_way.get((agent.id, str(heard.message_id)))
-        if first is None and not _says(heard):  # said before, over another way; what is kept the store recognises
-            heard = understand(waits=True)
-        if heard.fault is not None:
-            self._forget(agent, heard)
-            await self.no(send, "agent.message", heard.fault, agent=agent, subject=heard.message_id)
+        decoded = decode()
+        first: asyncio.Future[Sequence[bytes]] | None = None
+        if isinstance(decoded, Ignored):  # it came before
+            first = self._under_way.get((agent.id, str(decoded.message_id)))
+            if first is None:  # over another connection; what is kept the store recognises
+                decoded = decode(waits=True)
+        if isinstance(decoded, Invalid):
+            self._release(agent, decoded.context)
+            await self.refuse(send, "agent.message", decoded.fault, agent=agent, subject=decoded.message_id)
             return
+        request = decoded.request if isinstance(decoded, CommandFrame | LookUp) else Request(decoded.message_id)
+        message_id, context = request.message_id, request.context
+        assert message_id is not None
         try:
-            answers = await (self._decide(agent, heard) if first is None else asyncio.shield(first))
+            answers = await (
+                self._decide(agent, decoded, message_id, context) if first is None else asyncio.shield(first)
+            )
         except Refused as refused:
-            what = "agent.message" if heard.look is not None else None
-            await self.no(send, what, refused.fault, agent=agent, about=heard.about, subject=heard.message_id)
+            what = "agent.message" if isinstance(decoded, LookUp) else None
+            await self.refuse(send, what, refused.fault, agent=agent, about=context, subject=message_id)
             return
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
-            await self.no(send, "agent.message", fault, agent=agent, subject=heard.message_id)
+            await self.refuse(send, "agent.message", fault, agent=agent, subject=message_id)
             return
-        assert heard.message_id is not None
-        accepted = b'{"status":"accepted","message_id":"%b"' % heard.message_id.encode()
+        accepted = b'{"status":"accepted","message_id":"%b"' % message_id.encode()
         await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
 
-    async def _decide(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
-        """The answers to a message that nobody else waits for. Who sends it again meanwhile joins (all-D5)."""
-        key = (agent.id, str(heard.message_id))
+    async def _decide(self, agent: Agent, decoded: Whole, message_id: str, context: Any) -> Sequence[bytes]:
+        """The answers to a message that nobody else waits for. A request that brings it again meanwhile joins
+        (all-D5)."""
+        key = (agent.id, message_id)
         outcome = self._under_way[key] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            answers = await self._answers(agent, heard)
+            answers = await self._answers(agent, decoded)
         except BaseException as error:
-            self._forget(agent, heard)
+            self._release(agent, context)
             outcome.set_exception(error) if isinstance(error, Exception) else outcome.cancel()
             raise
         finally:
@@ -144,49 +160,46 @@ class AgentmsgHttp(HttpEndpoint):
         outcome.set_result(answers)
         return answers
 
-    async def _answers(self, agent: Agent, heard: Heard) -> Sequence[bytes]:
-        """What is said back beside that it was accepted; raises `Refused`."""
-        if heard.acks:
-            await self.acknowledged(agent, heard.acks)
-            return ()
-        if heard.look is not None:
-            found = await heard.look()
-            if not isinstance(found, Command):
-                return found
-            return self._handler.decided(agent, heard.about, await self._decided(heard, found))
-        if heard.command is None:
-            return heard.answers
-        return self._handler.decided(agent, heard.about, await self._decided(heard, heard.command))
+    async def _answers(self, agent: Agent, decoded: Whole) -> Sequence[bytes]:
+        """What is answered beside that it was accepted; raises `Refused`."""
+        match decoded:
+            case Acknowledged(deliveries=deliveries):
+                await self.acknowledged(agent, deliveries)
+            case Answered(frames=frames):
+                return frames
+            case LookUp(find=find, request=request):
+                found = await find()
+                if not isinstance(found, Command):
+                    return found
+                return self._handler.encode_answer(agent, request.context, await self._execute(found, request))
+            case CommandFrame(command=command, request=request):
+                return self._handler.encode_answer(agent, request.context, await self._execute(command, request))
+        return ()
 
-    async def _decided(self, heard: Heard, command: Command) -> Any:
+    async def _execute(self, command: Command, request: Request) -> Any:
         """The first command's outcome, when all of them are committed; raises `Refused`."""
-        posted = [self._hub.enqueue(one) for one in (command, *heard.also)]
-        outcomes = await asyncio.gather(*posted, return_exceptions=True)
+        enqueued = [self._hub.enqueue(one) for one in (command, *request.also)]
+        outcomes = await asyncio.gather(*enqueued, return_exceptions=True)
         refusal = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
         if refusal is None:
             return outcomes[0]
-        meant = heard.otherwise(refusal.fault) if heard.otherwise and isinstance(refusal, Refused) else None
+        meant = request.otherwise(refusal.fault) if request.otherwise and isinstance(refusal, Refused) else None
         if meant is None:
             raise refusal
         return await self._hub.execute(meant)
 
-    def _forget(self, agent: Agent, heard: Heard) -> None:
-        if isinstance(heard.about, About):
-            self._handler.undone(agent.id, heard.about)
+    def _release(self, agent: Agent, context: Any) -> None:
+        if isinstance(context, About):
+            self._handler.undone(agent.id, context)
 
-    async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
+    async def _query_state(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload
         if asked.watch:
             what = "watch over the WebSocket, or at GET /agentmsg/state/watch; this request ends with its answer"
             raise refuse(Kind.INVALID, what, field="payload.watch")
         found = await read(self._handler, agent.id, asked)
-        self._handler.decided(agent, About(message.id, message=message), None)
+        self._handler.encode_answer(agent, About(message.id, message=message), None)
         return (found.message(self._handler, agent.id, message.id),)
-
-
-def _says(heard: Heard) -> bool:
-    """Whether it asks for anything; a message that came before does not."""
-    return heard.command is not None or heard.look is not None or bool(heard.acks or heard.answers or heard.fault)
 
 
 class AgentmsgEndpoints:

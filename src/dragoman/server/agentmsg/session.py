@@ -9,7 +9,7 @@ gets an answer without entities, for it has them; one for the same things replac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -17,6 +17,7 @@ import structlog
 
 from dragoman.bindings import agentmsg
 from dragoman.bindings.agentmsg.names import PROTOCOL
+from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
@@ -25,7 +26,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, StateQuery
 from dragoman.server.agentmsg import state
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
-from dragoman.server.session import Heard
+from dragoman.server.session import Decoded, Request, Session
 
 log = structlog.get_logger("dragoman.server")
 
@@ -33,36 +34,32 @@ MOST_WATCHES = 16
 """Watches of one link."""
 
 
-class AgentmsgSession:
-    """One for each link."""
+class AgentmsgSession(Session):
+    """One for each connection."""
 
     protocol = PROTOCOL
 
     def __init__(self, handler: AgentmsgHandler, agent: AgentId) -> None:
+        super().__init__(handler.hub, agent)
         self._handler = handler
-        self._agent = agent
-        self._tell: Callable[[Sequence[bytes]], bool] | None = None
-        self._room = asyncio.Event()
-        self._gathering: set[asyncio.Future[None]] = set()
         self._watches: dict[tuple[str | None, str | None], asyncio.Task[None]] = {}
 
     # -- in
 
-    def hear(self, agent: Agent, frame: bytes) -> Heard:
-        return self._handler.understand(agent, frame, self._look)
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
+        return self._handler.decode(agent, frame, self._query_state)
 
-    async def _look(self, agent: Agent, message: Message) -> Sequence[bytes]:
+    async def _query_state(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload
-        self._handler.decided(agent, About(message.id, message=message), None)
-        if not asked.watch:
-            return [(await state.read(self._handler, agent.id, asked)).message(self._handler, agent.id, message.id)]
+        self._handler.encode_answer(agent, About(message.id, message=message), None)
         key = (asked.entity_type, asked.entity_id)
-        if key not in self._watches and len(self._watches) >= MOST_WATCHES:
+        if asked.watch and key not in self._watches and len(self._watches) >= MOST_WATCHES:
             what = f"more than {MOST_WATCHES} watches on one link; watch more at once"
             raise refuse(Kind.RESOURCES, what, field="payload.watch")
         answer = await state.read(self._handler, agent.id, asked)
-        self._stop(key)
-        if self._tell is not None:  # else the link ended meanwhile
+        if asked.watch:
+            self._stop(key)
+        if asked.watch and self._connection is not None:  # else the connection ended meanwhile
             after = asked.cursor if asked.cursor is not None else answer.cursor
             watch = asyncio.ensure_future(self._watch(asked, after, message.id))
             self._watches[key] = watch
@@ -75,20 +72,12 @@ class AgentmsgSession:
         try:
             async with aclosing(state.changes(self._handler, self._agent, asked, after)) as changes:
                 async for cursor, change, at in changes:
-                    await self._say([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
+                    await self._write([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
         except Refused as refused:
-            await self._say([self._handler.refuse(refused.fault, About(about), self._agent)])
+            await self._write([self._handler.encode_refusal(refused.fault, About(about), self._agent)])
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now; watch it again")
-            await self._say([self._handler.refuse(fault, About(about), self._agent)])
-
-    async def _say(self, frames: Sequence[bytes]) -> None:
-        """Waits until there is room for them."""
-        while self._tell is not None:
-            self._room.clear()
-            if self._tell(frames):
-                return
-            await self._room.wait()
+            await self._write([self._handler.encode_refusal(fault, About(about), self._agent)])
 
     def _stop(self, key: tuple[str | None, str | None]) -> None:
         watch = self._watches.pop(key, None)
@@ -101,41 +90,25 @@ class AgentmsgSession:
         if not watch.cancelled() and (error := watch.exception()) is not None:
             log.error("watch", agent=self._agent, exc_info=error)
 
-    def meet(self, tell: Callable[[Sequence[bytes]], bool]) -> None:
-        self._tell = tell
-
-    def room(self) -> None:
-        self._room.set()
-
-    def part(self) -> None:
-        self._tell = None
-        self._room.set()
+    def closed(self) -> None:
+        super().closed()
         for key in tuple(self._watches):
             self._stop(key)
 
     # -- out
 
-    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if in_pieces(outgoing):
-            gathering = asyncio.ensure_future(self._gather(outgoing, agent))
-            self._gathering.add(gathering)
-            gathering.add_done_callback(self._gathering.discard)
-            return ()
-        return (self._handler.carry(outgoing, agent, now),)
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        return None if in_pieces(outgoing) else (self._handler.encode(outgoing, agent, now),)
 
-    async def _gather(self, outgoing: Outgoing, agent: Agent) -> None:
-        """A result whose output must be put together follows when it is. If that fails it is offered again."""
-        try:
-            whole = await self._handler.whole(outgoing)
-        except StoreFailed:
-            return
-        await self._say([self._handler.carry(outgoing, agent, self._handler.hub.now(), whole)])
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        output = await self._handler.read_output(outgoing) if in_pieces(outgoing) else None
+        return (self._handler.encode(outgoing, agent, self._hub.now(), output),)
 
-    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        return self._handler.decided(agent, heard.about, outcome)
+    def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        return self._handler.encode_answer(agent, request.context, outcome)
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
-        return self._handler.refuse(fault, about, agent.id)
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
+        return self._handler.encode_refusal(fault, context, agent.id)
 
-    def receipt(self, message_ids: Sequence[str]) -> bytes:
-        return self._handler.acknowledgment(message_ids, self._agent)
+    def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
+        return self._handler.encode_receipt(message_ids, self._agent)

@@ -189,7 +189,7 @@ class AgentmsgState:
                 fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
             if reader is not None and scope["method"] == "GET":
                 what = None  # a look at something that is not there is nobody's business
-            await self._http.no(send, what, fault, principal=reader, about=BARE)
+            await self._http.refuse(send, what, fault, principal=reader, about=BARE)
 
         return app
 

@@ -36,13 +36,13 @@ class AgentmsgWebSocket(WebSocketEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def no(self, fault: Fault) -> bytes:
-        return self._handler.report(fault)
+    def encode_refusal(self, fault: Fault) -> bytes:
+        return self._handler.encode_report(fault)
 
     def status_of(self, fault: Fault) -> int:
         return agentmsg.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+    def session(self, agent: Agent, subprotocol: str) -> Session:
         return AgentmsgSession(self._handler, agent.id)
 
     def receipts(self, scope: Scope) -> bool:

@@ -26,10 +26,9 @@ from dragoman.server import authentication, named_files
 from dragoman.server.asgi import Scope
 from dragoman.server.authentication import UNKNOWN
 from dragoman.server.limits import Limits
-from dragoman.server.ordered_writer import OrderedWriter
-from dragoman.server.outgoing import account
+from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import RefusalLog
-from dragoman.server.session import Heard
+from dragoman.server.session import Acknowledged, CommandFrame, Decoded, Invalid, LookUp, Request, Session
 from dragoman.wire import guard
 
 MOST_ACKS = 10_000
@@ -76,7 +75,7 @@ class ChiffonHandler:
 
     # -- what
 
-    def understand(self, agent: Agent, data: bytes, *, traceparent: str | None = None) -> Heard:
+    def decode(self, agent: Agent, data: bytes, *, traceparent: str | None = None) -> CommandFrame | LookUp | Invalid:
         """A message as a command, or the fault to answer with. Never raises."""
         about: Correlation | None = None
         message_id: str | None = None
@@ -88,14 +87,14 @@ class ChiffonHandler:
             command: Command = chiffon.command_of(agent, message, tree, data, traceparent=traceparent)
             named = chiffon.files_named(message)
         except ChiffonError as error:
-            return Heard(fault=chiffon.fault_of(error), message_id=message_id, about=error.about)
+            return Invalid(chiffon.fault_of(error), message_id, error.about)
         except Refused as refused:
-            return Heard(fault=refused.fault, message_id=message_id, about=about)
+            return Invalid(refused.fault, message_id, about)
         lane = None if isinstance(command, Submit) else command.subject
+        request = Request(message_id, about, lane=lane)
         if named:
-            look = partial(self._with_files, agent, command, named)
-            return Heard(look=look, message_id=message_id, about=about, lane=lane)
-        return Heard(command=command, message_id=message_id, about=about, lane=lane)
+            return LookUp(partial(self._with_files, agent, command, named), request)
+        return CommandFrame(command, request)
 
     async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
         """The command with the files it names: they were kept before, by the same agent."""
@@ -110,22 +109,20 @@ class ChiffonHandler:
 
     # -- outgoing messages
 
-    async def carry(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+    async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         """An outgoing message as its messages."""
         if not chiffon.in_pieces(outgoing):
             return chiffon.wire_of(outgoing, agent, now)
-        whole = (await account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
+        whole = (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
         return chiffon.wire_again(outgoing, agent, whole)
 
-    # -- no
-
-    def no(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
         to_agent = wire_name(agent) if agent is not None else UNKNOWN
         return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
 
 
-class ChiffonSession(OrderedWriter):
-    """Chiffon's words on an ordered link: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
+class ChiffonSession(Session):
+    """Chiffon on an ordered connection: envelopes, `{"ack": […]}` from the peer, `{"accepted": […]}` to it."""
 
     protocol = PROTOCOL
 
@@ -133,22 +130,20 @@ class ChiffonSession(OrderedWriter):
         super().__init__(handler.hub, agent.id)
         self._handler = handler
 
-    def hear(self, agent: Agent, frame: bytes) -> Heard:
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
         if frame.startswith(b'{"ack"'):
             try:
                 acks = _acks.decode(frame).ack
             except msgspec.MsgspecError as error:
-                fault = Fault(
-                    kind=Kind.INVALID, message=f"not an acknowledgment: {error}", field="ack", facts={"stage": "shape"}
-                )
-                return Heard(fault=fault)
+                message = f"not an acknowledgment: {error}"
+                return Invalid(Fault(kind=Kind.INVALID, message=message, field="ack", facts={"stage": "shape"}))
             return _acknowledged(acks)
-        heard = self._handler.understand(agent, frame)
-        if heard.fault is not None and heard.message_id is None and b'"ack"' in frame:
-            return self._other_ack(frame) or heard
-        return heard
+        decoded = self._handler.decode(agent, frame)
+        if isinstance(decoded, Invalid) and decoded.message_id is None and b'"ack"' in frame:
+            return self._other_ack(frame) or decoded
+        return decoded
 
-    def _other_ack(self, frame: bytes) -> Heard | None:
+    def _other_ack(self, frame: bytes) -> Decoded | None:
         """An acknowledgment that does not begin with the bytes we look for: spaces, or another order."""
         try:
             tree = self._handler.json(frame)
@@ -158,26 +153,21 @@ class ChiffonSession(OrderedWriter):
         except (Refused, msgspec.ValidationError):
             return None
 
-    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if self.free and not chiffon.in_pieces(outgoing):
-            return chiffon.wire_of(outgoing, agent, now)
-        return self.say_in_turn(outgoing, agent)
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        return None if chiffon.in_pieces(outgoing) else chiffon.wire_of(outgoing, agent, now)
 
-    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        return await self._handler.carry(outgoing, agent, self._handler.hub.now())
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        return await self._handler.encode(outgoing, agent, self._hub.now())
 
-    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        return ()
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
+        return self._handler.encode_refusal(fault, agent=agent, about=context)
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
-        return chiffon.refusal(fault, to_agent=wire_name(agent), now=now, message_id=message_id, about=about)
-
-    def receipt(self, message_ids: Sequence[str]) -> bytes:
+    def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
         return _encode({"accepted": message_ids})
 
 
-def _acknowledged(acks: Sequence[str]) -> Heard:
+def _acknowledged(acks: Sequence[str]) -> Decoded:
     if len(acks) > MOST_ACKS:
         message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
-        return Heard(fault=Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
-    return Heard(acks=tuple(map(DeliveryId, acks)))
+        return Invalid(Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
+    return Acknowledged(tuple(map(DeliveryId, acks)))

@@ -32,6 +32,7 @@ from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, an
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
+from dragoman.server.session import CommandFrame, Invalid
 from dragoman.wire.errors import RemoteProtocolError
 
 VERBS = ("cancel", "pause", "resume")
@@ -73,13 +74,13 @@ class ChiffonHttp(HttpEndpoint):
             "/api/agent/register": self.guarded("POST", "agent.register", self._register),
         }
 
-    # -- chiffon's words
+    # -- what is chiffon's
 
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def words(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._handler.no(fault, agent=agent, about=about)
+    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
+        return self._handler.encode_refusal(fault, agent=agent, about=about)
 
     def status_of(self, fault: Fault) -> int:
         return chiffon.status_of(fault)
@@ -93,7 +94,7 @@ class ChiffonHttp(HttpEndpoint):
         return self._handler.json(data)
 
     async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return await self._handler.carry(outgoing, agent, now)
+        return await self._handler.encode(outgoing, agent, now)
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         return chiffon.receipts(outgoing.delivery.id, count)
@@ -108,33 +109,28 @@ class ChiffonHttp(HttpEndpoint):
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
-            await self.no(send, "agent.message", self.fault(error), agent=agent)
+            await self.refuse(send, "agent.message", self.fault(error), agent=agent)
             return
         traceparent = header(scope, b"traceparent")
-        heard = self._handler.understand(
-            agent, data, traceparent=traceparent.decode("latin-1") if traceparent else None
-        )
-        command, fault = heard.command, heard.fault
-        if heard.look is not None:
-            try:
-                found = await heard.look()
-                assert isinstance(found, Command)
-                command = found
-            except Refused as refused:
-                fault = refused.fault
-            except StoreFailed:
-                fault = UNREADABLE
-        if command is None:
-            assert fault is not None
-            await self.no(send, "agent.message", fault, agent=agent, about=heard.about, subject=heard.message_id)
+        trace = None if traceparent is None else traceparent.decode("latin-1")
+        decoded = self._handler.decode(agent, data, traceparent=trace)
+        if isinstance(decoded, Invalid):
+            context, subject = decoded.context, decoded.message_id
+            await self.refuse(send, "agent.message", decoded.fault, agent=agent, about=context, subject=subject)
             return
+        request = decoded.request
+        what: str | None = "agent.message"
         try:
+            command = decoded.command if isinstance(decoded, CommandFrame) else await decoded.find()
+            assert isinstance(command, Command)
+            what = None  # what the hub itself refuses, it records
             await self._hub.execute(command)
-        except Refused as refused:
-            await self.no(send, None, refused.fault, agent=agent, about=heard.about)
+        except (Refused, StoreFailed) as error:
+            fault = error.fault if isinstance(error, Refused) else UNREADABLE
+            await self.refuse(send, what, fault, agent=agent, about=request.context, subject=request.message_id)
             return
-        assert heard.message_id is not None
-        await answer(send, 202, b'{"status":"accepted","message_id":"%b"}' % heard.message_id.encode())
+        assert request.message_id is not None
+        await answer(send, 202, b'{"status":"accepted","message_id":"%b"}' % request.message_id.encode())
 
     # -- POST /api/agent/register
 
@@ -172,9 +168,9 @@ class ChiffonHttp(HttpEndpoint):
         except Disconnected:
             return
         except Decided as decided:
-            await self.no(send, None, decided.fault)
+            await self.refuse(send, None, decided.fault)
         except (Refused, RemoteProtocolError) as error:
-            await self.no(send, what, self.fault(error))
+            await self.refuse(send, what, self.fault(error))
 
 
 def _steer(verb: str, principal: AgentId, task: TaskId, body: dict[str, Any]) -> Command:

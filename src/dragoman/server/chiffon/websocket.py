@@ -18,7 +18,7 @@ from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
-from dragoman.server.connection import WORD_SECONDS
+from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
 from dragoman.server.session import Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
@@ -27,7 +27,7 @@ class ChiffonWebSocket(WebSocketEndpoint):
     path = "/api/agent/ws"
     protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
-    word_seconds = WORD_SECONDS
+    acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
 
     def __init__(self, handler: ChiffonHandler) -> None:
         super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
@@ -36,13 +36,13 @@ class ChiffonWebSocket(WebSocketEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return self._handler.agent(scope)
 
-    def no(self, fault: Fault) -> bytes:
-        return self._handler.no(fault)
+    def encode_refusal(self, fault: Fault) -> bytes:
+        return self._handler.encode_refusal(fault)
 
     def status_of(self, fault: Fault) -> int:
         return chiffon.status_of(fault)
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+    def session(self, agent: Agent, subprotocol: str) -> Session:
         return ChiffonSession(self._handler, agent)
 
     def receipts(self, scope: Scope) -> bool:

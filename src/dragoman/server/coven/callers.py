@@ -29,7 +29,7 @@ from dragoman.protocols.coven.types import CancelReply, SendMessage
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
-from dragoman.server.outgoing import account
+from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
 from dragoman.server.request_memory import room_for
 from dragoman.wire.errors import RemoteProtocolError
@@ -101,7 +101,7 @@ class Callers:
             fault = refused.fault
         except RemoteProtocolError as error:
             fault = coven.fault_of(error)
-            await self._refusals.note(what, fault, principal=None, protocol=coven.PROTOCOL)
+            await self._refusals.record(what, fault, principal=None, protocol=coven.PROTOCOL)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except StoreFailed as error:
@@ -235,13 +235,13 @@ class Callers:
             if len(message) <= self._limits.message_bytes:
                 await context.write(message)
                 continue
-            told = (await account(self._store, task.id, event.seq - 1)).output
+            told = (await read_account(self._store, task.id, event.seq - 1)).output
             for part in coven.in_measure(response, self._limits.message_bytes, told):
                 await context.write(codec.encode_response(part))
 
     async def _whole(self, task: Task) -> str:
         """An output that came in pieces: who reads only `full_response` is to have all of it."""
-        return (await account(self._store, task.id, task.seq)).output
+        return (await read_account(self._store, task.id, task.seq)).output
 
     async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
         """Who resumes after the very end hears the end again: never a silent one."""

@@ -316,7 +316,7 @@ class CovenEndpoint:
         raise Refused(fault)
 
     async def _note(self, fault: Fault, about: str | None) -> None:
-        await self._refusals.note("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
+        await self._refusals.record("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
 
     async def _linked(self, link: AgentStream, said: types.RegisterAgent, context: Any) -> Verdict:
         """The agent is ours until its stream ends."""

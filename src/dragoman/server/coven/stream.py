@@ -35,7 +35,7 @@ from dragoman.security.redaction import disclosed
 from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.coven.reports import Reports
-from dragoman.server.unencodable import UNREAD, is_passing
+from dragoman.server.outgoing import UNREAD, is_passing
 
 log = structlog.get_logger("dragoman.server")
 
@@ -312,7 +312,7 @@ class AgentStream:
                 coven.message_of(outgoing, attachments, reads_input=self.connection.reads_input)
             )
         except Exception as error:  # one outgoing message that cannot be put into words must not hold up the others
-            self._unspeakable(outgoing, error)
+            self._report_unencodable(outgoing, error)
             return True
         self._composing = None
         self._task = outgoing.task.id
@@ -335,9 +335,9 @@ class AgentStream:
             found.append(coven.attached(file, data))
         return tuple(found)
 
-    def _unspeakable(self, outgoing: Outgoing, error: Exception) -> None:
+    def _report_unencodable(self, outgoing: Outgoing, error: Exception) -> None:
         why = str(disclosed(error, personal=outgoing.personal))
-        log.warning("unspeakable", task=outgoing.delivery.task, agent=self.agent, why=why)
+        log.warning("unencodable", task=outgoing.delivery.task, agent=self.agent, why=why)
         message = f"the work cannot be put into a message to this agent: {why}"
         if is_passing(error):
             fault = UNREAD

@@ -15,7 +15,7 @@ from dragoman.core.ports import TaskFilter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
 from dragoman.server.forge.handler import ForgeHandler
-from dragoman.server.outgoing import account
+from dragoman.server.outgoing import read_account
 
 PAGE = 200
 MOST_PAGES = 25
@@ -112,7 +112,7 @@ async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, A
     found = await seen(handler, asker, task_id)
     if forge.is_kept_from(asker, found):
         return {"task": forge.task_view(forge.shown_to(asker, found))}
-    told = await account(handler.store, found.id, found.seq, MOST_OUTPUT)
+    told = await read_account(handler.store, found.id, found.seq, MOST_OUTPUT)
     if found.owner != asker.id or found.final:
         return {"task": forge.task_view(found, account=told)}
     (source,) = await handler.store.events(found.id, after=found.source - 1, limit=1)

@@ -34,8 +34,8 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.model.tasks import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
-from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
+from dragoman.protocols.forge import codec, events
+from dragoman.protocols.forge.events import Dropped, EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import (
     TYPE_OF,
     Anything,
@@ -61,9 +61,18 @@ from dragoman.protocols.forge.types import (
 )
 from dragoman.server.forge import queries
 from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, Subscriptions, TaskLog
-from dragoman.server.ordered_writer import OrderedWriter
-from dragoman.server.outgoing import account
-from dragoman.server.session import Heard
+from dragoman.server.outgoing import read_account
+from dragoman.server.session import (
+    NOTHING,
+    Answered,
+    Batch,
+    CommandFrame,
+    Decoded,
+    Invalid,
+    LookUp,
+    Request,
+    Session,
+)
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
 
@@ -85,7 +94,7 @@ class About(msgspec.Struct, frozen=True):
     kept: list[FileRef] = msgspec.field(default_factory=list)
 
 
-class ForgeSession(OrderedWriter):
+class ForgeSession(Session):
     """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
     belong to none, in its own log. `whole_tasks`: it is a module, which can ask for nothing."""
 
@@ -114,46 +123,46 @@ class ForgeSession(OrderedWriter):
 
     # -- in
 
-    def hear(self, agent: Agent, frame: bytes) -> Heard:
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
         parts = codec.split(frame, encoding=self._encoding, limits=self._limits)
         if parts:
-            return Heard(parts=tuple(parts))
-        heard = codec.read(frame, Role.HUB, encoding=self._encoding, limits=self._limits, agent_id=agent.id)
-        return self._heard(agent, heard[0]) if heard else Heard()
+            return Batch(tuple(parts))
+        read = codec.read(frame, Role.HUB, encoding=self._encoding, limits=self._limits, agent_id=agent.id)
+        return self._decode(agent, read[0]) if read else NOTHING
 
-    def _heard(self, agent: Agent, event: Any) -> Heard:
+    def _decode(self, agent: Agent, event: Any) -> Decoded:
         match event:
             case LogReceived(text=text, type=type):
                 if self._counts_lines and not self._handler.admit(agent.id):
                     self._excess.count(event=True)
                 else:
                     self._log("info", text, {} if type is None else {"type": type})
-                return Heard()
+                return NOTHING
             case Dropped(length=length):
                 told = {"type": TYPE_OF[ErrorEvent], "length": length}  # D1
                 self._log("error", f"a message of {length} bytes was dropped; it is too long", told)
-                return Heard()
-        asks = event.asks if isinstance(event, Invalid) else isinstance(event, RequestReceived)
+                return NOTHING
+        asks = event.asks if isinstance(event, events.Invalid) else isinstance(event, RequestReceived)
         if not self._handler.admit(agent.id):
             return self._too_much(agent, event, asks=asks)
-        if isinstance(event, Invalid):
+        if isinstance(event, events.Invalid):
             return self._invalid(event)
         assert isinstance(event, RequestReceived | EventReceived)
         message = event.message
         about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
-        look = self._look_of(agent, message, event.tree, about.kept)
+        request = Request(message.id, about, lane=_updated(message))
+        look = self._lookup_of(agent, message, event.tree, about.kept)
         if look is not None:
-            reads = not isinstance(message.payload, INDEPENDENT)
-            return Heard(look=look, reads=reads, message_id=message.id, about=about, lane=_updated(message))
+            return LookUp(look, request, after_commits=not isinstance(message.payload, INDEPENDENT))
         message = self._about_its_task(agent, message)
         try:
             command = forge.command_of(agent, message, event.tree, self._handler.request_seconds)
         except Refused as refused:
-            return Heard(fault=refused.fault, message_id=message.id, about=about)
+            return Invalid(refused.fault, message.id, about)
         if command is None:
-            self._jot(message)
-            return Heard()
-        return Heard(command=command, message_id=message.id, about=about, lane=_updated(message))
+            self._log_event(message)
+            return NOTHING
+        return CommandFrame(command, request)
 
     def _about_its_task(self, agent: Agent, message: Message) -> Message:
         """An error beyond recovery that names no task is about the only one that its agent has (D6)."""
@@ -162,19 +171,19 @@ class ForgeSession(OrderedWriter):
                 return msgspec.structs.replace(message, payload=msgspec.structs.replace(said, task_id=held[0]))
         return message
 
-    def _invalid(self, event: Invalid) -> Heard:
+    def _invalid(self, event: events.Invalid) -> Decoded:
         kind = Kind.TOO_LARGE if event.stage.value == "size" else Kind.INVALID
         fault = Fault(kind=kind, message=event.what, field=event.field, facts={"stage": event.stage.value})
         about = About(event.about, "request" if event.asks else "event", event.asks, event.answer)
-        return Heard(fault=fault, message_id=event.about, about=about)
+        return Invalid(fault, event.about, about)
 
-    def _too_much(self, agent: Agent, event: Any, *, asks: bool) -> Heard:
+    def _too_much(self, agent: Agent, event: Any, *, asks: bool) -> Decoded:
         """Refuse or drop; only the first of a flood is kept in the audit record."""
         first = self._excess.fresh
         self._excess.count(event=not asks)
         if not asks:
-            return Heard()
-        request_id = event.about if isinstance(event, Invalid) else event.message.id
+            return NOTHING
+        request_id = event.about if isinstance(event, events.Invalid) else event.message.id
         about = About(request_id, "request", asks=True)
         fault = Fault(
             kind=Kind.RATE_LIMITED,
@@ -183,10 +192,10 @@ class ForgeSession(OrderedWriter):
             facts={"retryAfterMs": int(self._handler.wait(agent.id) * 1000) + 1},
         )
         if first:
-            return Heard(fault=fault, message_id=request_id, about=about)
-        return Heard(answers=(self.refuse(fault, about, agent, self._hub.now(), self._hub.mint()),))
+            return Invalid(fault, request_id, about)
+        return Answered((self.encode_refusal(fault, about, agent),))
 
-    def _jot(self, message: Message) -> None:
+    def _log_event(self, message: Message) -> None:
         """An event that is a line of a log."""
         match message.payload:
             case LogEvent(level=level, message=text, context=context, task_id=task):
@@ -197,7 +206,7 @@ class ForgeSession(OrderedWriter):
 
     # -- what needs a look
 
-    def _look_of(
+    def _lookup_of(
         self, agent: Agent, message: Message, tree: dict[str, Any], kept: list[FileRef]
     ) -> Callable[[], Awaitable[Sequence[bytes] | Command]] | None:
         handler = self._handler
@@ -340,45 +349,42 @@ class ForgeSession(OrderedWriter):
 
     # -- the bus
 
-    def part(self) -> None:
-        super().part()
+    def closed(self) -> None:
+        super().closed()
         if self._subscriptions is not None:
             self._subscriptions.leave()
             self._subscriptions = None
         self._excess.tell()
 
     def _published(self, topic: str, publisher: str, data: Any, missed: int) -> bool:
-        if self._tell is None:
+        if self._connection is None:
             return False
         said = Published(topic=topic, publisher=publisher, data=data, missed=missed)
-        stamp = forge.stamp(self._hub.mint(), self._hub.now())
-        return self._tell([self._frame(codec.message(said, stamp))])
+        return self._connection.write_if_room([self._frame(codec.message(said, self._stamp()))])
 
     # -- out
 
-    def say(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        if self.free and not forge.in_pieces(outgoing):
-            return self._words(outgoing, agent, now)
-        return self.say_in_turn(outgoing, agent)
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        return None if forge.in_pieces(outgoing) else self._frames(outgoing, agent, now)
 
-    async def put(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         whole = None
         if forge.in_pieces(outgoing):
-            whole = (await account(self._handler.store, outgoing.delivery.task, outgoing.event.seq)).output
-        return self._words(outgoing, agent, self._hub.now(), whole)
+            whole = (await read_account(self._handler.store, outgoing.delivery.task, outgoing.event.seq)).output
+        return self._frames(outgoing, agent, self._hub.now(), whole)
 
-    def _words(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
+    def _frames(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
         told = forge.messages_of(outgoing, agent, now, whole, whole_tasks=self._whole_tasks)
         return [self._frame(said) for said in told]
 
-    def answer(self, heard: Heard, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        about: About = heard.about
+    def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
+        about: About = request.context
         if isinstance(outcome, Task):
             self._drop_unused(about, outcome)
         if not about.asks or about.id is None:
             return ()
-        if isinstance(outcome, Task) and isinstance(heard.command, ReportFault) and outcome.status is Status.COMPLETED:
-            return [self.refuse(_too_late(outcome), about, agent, self._hub.now(), self._hub.mint())]
+        if isinstance(outcome, Task) and isinstance(command, ReportFault) and outcome.status is Status.COMPLETED:
+            return [self.encode_refusal(_too_late(outcome), about, agent)]
         if isinstance(outcome, Task):
             submitted = about.type == SUBMIT
             return [self._success(about.id, {"task": forge.task_view(outcome, submitted=submitted)})]
@@ -390,28 +396,27 @@ class ForgeSession(OrderedWriter):
         held = self._hub.load_of(agent.id)
         return forge.agent_view(agent, reachable=True, load=len(held), current=held[0] if held else None)
 
-    def refuse(self, fault: Fault, about: Any, agent: Agent, now: Instant, message_id: str) -> bytes:
-        said: About = about
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
+        said: About = context
         self._drop_unused(said, None)
         error = forge.error_of(fault, said.answer, said.fields)
         if not said.asks:
             self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
             return b""
-        return self._frame(codec.failure(said.id, error, forge.stamp(message_id, now)))
+        return self._frame(codec.failure(said.id, error, self._stamp()))
 
-    def receipt(self, message_ids: Sequence[str]) -> bytes:
-        return b""  # forge answers requests, and nothing else
-
-    def shutdown(self, grace_ms: int, reason: str, now: Instant, message_id: str) -> bytes:
-        """The farewell before a link is closed (D10)."""
-        said = Shutdown(grace_period=grace_ms, reason=reason)
-        return self._frame(codec.message(said, forge.stamp(message_id, now)))
+    def encode_shutdown(self, grace_ms: int, reason: str) -> bytes:
+        """The farewell before a connection is closed (D10)."""
+        return self._frame(codec.message(Shutdown(grace_period=grace_ms, reason=reason), self._stamp()))
 
     def _frame(self, said: Anything) -> bytes:
         return codec.write(said, self._encoding)
 
     def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
-        return self._frame(codec.success(request_id, payload, forge.stamp(self._hub.mint(), self._hub.now())))
+        return self._frame(codec.success(request_id, payload, self._stamp()))
+
+    def _stamp(self) -> Any:
+        return forge.stamp(self._hub.mint(), self._hub.now())
 
 
 def _too_late(task: Task) -> Fault:

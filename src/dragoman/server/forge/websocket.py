@@ -48,7 +48,7 @@ class ForgeWebSocket(WebSocketEndpoint):
     def agent(self, scope: Scope) -> Agent:
         return authentication.speaker(self._hub, scope, self.protocol)
 
-    def no(self, fault: Fault) -> bytes:
+    def encode_refusal(self, fault: Fault) -> bytes:
         stamp = forge.stamp(self._hub.mint(), self._hub.now())
         return codec.write(codec.failure(None, forge.error_of(fault), stamp))
 
@@ -58,13 +58,13 @@ class ForgeWebSocket(WebSocketEndpoint):
     def binary(self, subprotocol: str) -> bool:
         return subprotocol == Encoding.MSGPACK.value
 
-    def tongue(self, agent: Agent, subprotocol: str) -> Session:
+    def session(self, agent: Agent, subprotocol: str) -> Session:
         return ForgeSession(self._handler, agent.id, encoding=Encoding(subprotocol), limits=self._guard)
 
     def farewell(self, link: Link, seconds: float) -> None:
-        assert isinstance(link.tongue, ForgeSession)
+        assert isinstance(link.session, ForgeSession)
         grace = int(min(seconds * 1000, SHUTDOWN_GRACE_MS))
-        link.edge.write([link.tongue.shutdown(grace, "Orchestrator stopping", self._hub.now(), self._hub.mint())])
+        link.wire.write([link.session.encode_shutdown(grace, "Orchestrator stopping")])
 
     async def at_work(self, link: Link) -> bool:
         """What waits for a person waits for longer than a stop does."""

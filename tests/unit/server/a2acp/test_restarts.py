@@ -23,6 +23,7 @@ from dragoman.security.keys import KeyRing, new_key
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
+from dragoman.server.session import LookUp
 from dragoman.stores.memory import MemoryStore
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ class Stage:
         """What an agent gets next, acknowledged."""
         outgoing, *peer.inbox = peer.inbox
         agent = self.world.intake.agent(peer.agent)
-        message: Json = json.loads(await self.handler.carry(outgoing, agent, self.world.time))
+        message: Json = json.loads(await self.handler.encode(outgoing, agent, self.world.time))
         assert await peer.ack(outgoing) == 1
         return message
 
@@ -65,9 +66,9 @@ class Stage:
             "message_type": kind, "payload": payload, **({} if intent is None else {"intent": intent}),
             "security": {"auth_token": self.handler.auth.issue(data, to, (), 60).token, "encryption": "none"},
         }  # fmt: skip
-        heard = self.handler.understand(json.dumps(said).encode(), None)
-        assert heard.look is not None, heard.fault
-        return await self.world.ask(await heard.look())
+        decoded = self.handler.decode(json.dumps(said).encode(), None)
+        assert isinstance(decoded, LookUp), decoded
+        return await self.world.ask(await decoded.find())
 
 
 @pytest.fixture

@@ -68,14 +68,14 @@ async def test_what_stands_behind_a_message_that_cannot_be_read_now_is_not_hande
     """It would overtake it: both are offered again. Another task's message is handed over."""
     other = kit.outgoing(9, task=TaskId("550e8400-e29b-41d4-a716-446655440009"))
     hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([kit.outgoing(1), other, kit.outgoing(2)])
-    carry = ChiffonHandler.carry
+    carry = ChiffonHandler.encode
 
     async def sometimes(handler: Any, outgoing: Any, *given: Any) -> Any:
         if outgoing.delivery.id == kit.outgoing(1).delivery.id:
             raise StoreFailed("no disk")
         return await carry(handler, outgoing, *given)
 
-    monkeypatch.setattr(ChiffonHandler, "carry", sometimes)
+    monkeypatch.setattr(ChiffonHandler, "encode", sometimes)
     told = (await client("GET", POLL)).json()["messages"]
     assert [entry["message"]["payload"]["progress_percent"] for entry in told] == [9]
 

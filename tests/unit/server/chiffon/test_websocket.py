@@ -241,7 +241,7 @@ async def test_the_first_notices_of_a_connection_wait_for_the_clients_own_acknow
     end: str, connect: Connect, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be one that acknowledges, and die over them: then they must come again."""
-    monkeypatch.setattr(ChiffonWebSocket, "word_seconds", 1000.0)
+    monkeypatch.setattr(ChiffonWebSocket, "acknowledgment_seconds", 1000.0)
     async with connect() as socket:
         pump = await link(hub)
         pump.deliver([kit.outgoing(2)])
@@ -253,7 +253,7 @@ async def test_the_first_notices_of_a_connection_wait_for_the_clients_own_acknow
         elif end == "acknowledges":
             await socket.send('{"ack":["d1"]}')
     await hub.until(lambda: bool(hub.detached))
-    pump._no_word()
+    pump._none_came()
     acks = [ack.deliveries for ack in hub.asked_for(Acknowledge)]
     assert acks == {"dies": [], "closes": [(kit.outgoing(2).delivery.id,)], "acknowledges": [("d1",)]}[end]
 
