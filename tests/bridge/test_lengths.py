@@ -1,6 +1,6 @@
 """A message of coven may have 16 MiB, and one of most other protocols half of that: what does not fit is told in short.
 
-Nobody's link breaks over it, and people find the whole with the task.
+Nobody's connection breaks over it, and people find the whole with the task.
 """
 
 from __future__ import annotations

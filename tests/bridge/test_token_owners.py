@@ -1,4 +1,5 @@
-"""A token that is another agent's: the error names whose it is. (Agentmsg and forge: see the tests of their doors.)"""
+"""A token that is another agent's: the error names whose it is. (Agentmsg and forge: see the tests of their
+endpoints.)"""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ async def test_the_hub_may_be_killed_while_work_is_under_way(hub: HubProcess, tm
     assert runs == 1
 
 
-async def test_links_break_and_nothing_is_lost(hub: HubProcess) -> None:
+async def test_connections_break_and_nothing_is_lost(hub: HubProcess) -> None:
     agent, given = records(hub), token(hub, "lab", "research", "read:records")
     async with Relay(hub.url.removeprefix("http://")) as relay:
         at = f"a2acp+ws://{relay.address}"

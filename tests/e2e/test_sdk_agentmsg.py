@@ -1,4 +1,4 @@
-"""The SDK over agentmsg and a real hub: work, help, handoffs, letters, shared state; over both transports."""
+"""The SDK over agentmsg and a real hub: work, help, handoffs, direct messages, shared state; over both transports."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Agents that talk with each other, under a simulated clock, network and disk: same seed, same trace.
 
-They write letters in lanes, ask for help, hand tasks over; they forget to acknowledge, vanish, come back by another
-door; some of them speak another protocol, and help by doing a task. Tasks depend on others, are parts of others, and
-must be done in time; people cancel, pause and retry them, and remove agents and add others under their names. The hub
-is killed, its disk fails. What they saw is written down outside of the hub, and held against its promises: at most once
-is never twice, at least once is never lost, no lane is inverted, a task has one owner and one end, its story has no
-gap, and in the end everybody is done.
+They write direct messages in lanes, ask for help, hand tasks over; they forget to acknowledge, vanish, come back by
+another endpoint; some of them speak another protocol, and help by doing a task. Tasks depend on others, are parts of
+others, and must be done in time; people cancel, pause and retry them, and remove agents and add others under their
+names. The hub is killed, its disk fails. What they saw is written down outside of the hub, and held against its
+promises: at most once is never twice, at least once is never lost, no lane is inverted, a task has one owner and one
+end, its story has no gap, and in the end everybody is done.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
 
 WEIGHTS = (20, 3, 26, 7, 4, 1, 1, 1, 2, 1)
-"""How often, among each other: write, submit, act, link, time, crash, break the disk, answer, govern, replace."""
+"""How often, among each other: write, submit, act, connection, time, crash, break the disk, answer, govern, replace."""
 
 
 ENDS = (EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED)
@@ -184,8 +184,8 @@ class Talker:
 
 
 class Child(Talker):
-    """One that has no word for letters: it does tasks, asks for help and hands over. Its link vouches for it, and when
-    that ends its head is empty."""
+    """One that has no word for direct messages: it does tasks, asks for help and hands over. Its connection vouches for
+    it, and when that ends its head is empty."""
 
     protocol = "forge"
 
@@ -242,7 +242,7 @@ class Conversation:
         await self.world.intake.stop()
 
     async def write(self) -> None:
-        """A letter; where the hub died over it, its sender says it again before it says anything else."""
+        """A direct message; where the hub died over it, its sender says it again before it says anything else."""
         sender, receiver = self.rng.sample(self.writers, 2)
         lane = self.rng.choice([None, *self.lanes])
         once = self.rng.random() < 0.4

@@ -1,7 +1,7 @@
 """A whole fleet under a simulated clock, network and disk: same seed, same trace.
 
-Agents (some on links, some polling) and an orchestrator do random things; links break, replies get lost, the
-hub is killed and restarted, commits fail with and without having happened. A ledger outside of the hub writes
+Agents (some on connections, some polling) and an orchestrator do random things; connections break, replies get lost,
+the hub is killed and restarted, commits fail with and without having happened. A ledger outside of the hub writes
 down what was acknowledged, delivered and done. Then everything heals, and `judge` holds the ledger against the
 store. Nothing in here looks inside the hub.
 """
@@ -42,10 +42,10 @@ from dragoman.stores.memory import MemoryStore
 BOSS = AgentId("boss")
 
 WEIGHTS = (6, 2, 12, 4, 4, 1, 1, 1, 1)
-"""How often, among each other: submit, repeat, work, link, time, crash, break the disk, steer, answer."""
+"""How often, among each other: submit, repeat, work, connection, time, crash, break the disk, steer, answer."""
 
 BUSY_LANES = (2, 0, 24, 8, 1, 0, 0, 0, 0)
-"""Few tasks with much to tell, over links that come and go."""
+"""Few tasks with much to tell, over connections that come and go."""
 
 
 class Violation(AssertionError):
@@ -89,7 +89,7 @@ class Ledger:
 
 
 class Actor:
-    """An agent of the simulated fleet; its link is the far end."""
+    """An agent of the simulated fleet; its connection is the far end."""
 
     def __init__(self, simulation: Simulation, id: str, *, polls: bool) -> None:
         self.simulation = simulation
@@ -115,7 +115,7 @@ class Actor:
     async def connect(self) -> None:
         world = self.simulation.world
         if self.session is None and self.simulation.rng.random() < 0.3:
-            self.polls = not self.polls  # the same agent comes back by another door
+            self.polls = not self.polls  # the same agent comes back by another endpoint
         session = SessionId(world.mint())
         world.intake.attach(session, self)
         command = OpenLink(
@@ -184,8 +184,8 @@ class Waiter:
 
 
 class Gateway(Actor):
-    """An agent on a stream or a pipe: its link vouches for it, and when that ends its head is empty. It asks people in
-    the course of its work, and stands still until it is told the answer."""
+    """An agent on a stream or a pipe: its connection vouches for it, and when that ends its head is empty. It asks
+    people in the course of its work, and stands still until it is told the answer."""
 
     def __init__(self, simulation: Simulation, id: str) -> None:
         super().__init__(simulation, id, polls=False)
@@ -358,7 +358,7 @@ class Simulation:
             await actor.disconnect()
 
     async def kill(self) -> None:
-        """kill -9: links, intake and everything in memory are gone."""
+        """kill -9: connections, intake and everything in memory are gone."""
         if self.rng.random() < 0.5:  # in the middle of a command, before or after its commit
             request = self.world.request(principal=BOSS)
             self.requests.append(request)
@@ -385,7 +385,7 @@ class Simulation:
             await self.waiters.pop().leave()
         for actor in [self.boss, *self.agents]:
             actor.tray.clear()
-            await actor.disconnect()  # whatever it forgot on a live link, it hears again over the next one
+            await actor.disconnect()  # whatever it forgot on a live connection, it hears again over the next one
         for _ in range(60):
             for actor in [self.boss, *self.agents]:
                 if actor.session is None:

@@ -2,7 +2,7 @@
 
 fault                                          what holds
 ---------------------------------------------  -----------------------------------------------------------------------
-receiver dies before its ACK                   the same message again, over whichever link is next
+receiver dies before its ACK                   the same message again, over whichever connection is next
 an ACK is lost                                 the same message again; acted on once, by its id
 hub killed at each step of accepting           accepted or not, once, and asking again is right
 hub killed after commit, before send           it leaves after the restart
@@ -35,7 +35,7 @@ def pair(hub: HubProcess) -> tuple[Plain, Plain]:
 
 
 def note(agent: Plain, text: str, task: str | None = None) -> dict[str, Any]:
-    """An ERROR_REPORT between agents is a letter, and kept."""
+    """An ERROR_REPORT between agents is a direct message, and kept."""
     return words.error(agent.id, task, message=text)
 
 

@@ -49,7 +49,7 @@ def test_what_a_decision_makes_is_not_looked_for_in_the_store():
 
 def test_help_that_gets_its_turn_when_other_help_is_called_off_leaves_nothing_behind():
     """Both were for the same task, and it ended: the second was given out and called off in one decision, by what the
-    store knew of it, and its work order stayed for ever."""
+    store knew of it, and its assignment stayed for ever."""
     hold(range(1090, 1091))
 
 

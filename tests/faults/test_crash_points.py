@@ -125,7 +125,7 @@ def test_a_submitter_killed_by_before_ack_finds_the_work_already_under_way(hub: 
     hub.settings["DRAGOMAN_RULES__IDLE_SECONDS"] = "3"
     hub.start()
     boss, worker = hub.orchestrator(), hub.worker()
-    hub.restart(DRAGOMAN_CRASH_AT="before_ack:3")  # the link, its registration by the alarm, then the request
+    hub.restart(DRAGOMAN_CRASH_AT="before_ack:3")  # the connection, its registration by the alarm, then the request
     boss.url = worker.url = hub.url
     request = work_request()
     socket = worker.websocket()

@@ -134,7 +134,7 @@ def test_many_large_requests_at_once_under_a_limit_of_memory_end_in_refusals_and
 
 LETTER = 40_000
 FIRST, MORE = 500, 700
-"""Letters of 40 kB: 20 MB, more than the store's cache holds of them, and then 28 MB."""
+"""Direct messages of 40 kB: 20 MB, more than the store's cache holds of them, and then 28 MB."""
 
 
 def resident(hub: HubProcess) -> int:

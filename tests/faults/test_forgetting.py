@@ -83,7 +83,7 @@ async def test_a_file_goes_after_its_last_task_and_not_before(stored: World, tmp
     world.time += MINUTE  # kept and never named: what a crash leaves
     tasks = []
     for _ in range(2):
-        assert await files.describe(ref.id)  # as a door does, before it hands the request in
+        assert await files.describe(ref.id)  # as an endpoint does, before it hands the request in
         tasks.append(await world.submit(files=(ref,)))
         await world.finish("i1", tasks[-1].id)
         await world.ask_ack("boss", await world.poll("boss"))

@@ -127,7 +127,8 @@ apsw.Connection = Careless
 
 
 def doubled_in_a_power_cut(machine: Machine, home: Path) -> set[str]:
-    """Which letters a receiver heard before the cut and, when their sender repeated them, once more after it."""
+    """Which direct messages a receiver heard before the cut and, when their sender repeated them, once more after
+    it."""
     with running(home, data=machine.place / "data") as hub:
         ada, bob = Plain(hub, "ada"), Plain(hub, "bob")
         said: list[dict[str, Any]] = []

@@ -139,14 +139,14 @@ def test_work_of_a_polling_agent_that_is_gone_comes_to_it_again_after_its_restar
 FROZEN = """
 import json, sys
 from websockets.sync.client import connect
-with connect(sys.argv[1], additional_headers={"Authorization": "Bearer " + sys.argv[2]}, legacy=True) as link:
-    work = json.loads(link.recv())
+with connect(sys.argv[1], additional_headers={"Authorization": "Bearer " + sys.argv[2]}, legacy=True) as connection:
+    work = json.loads(connection.recv())
     print("working", flush=True)
     sys.stdin.readline()
-    link.send(sys.argv[3].replace("TASK", work["payload"]["task_id"]).replace("REQUEST", work["request_id"]))
+    connection.send(sys.argv[3].replace("TASK", work["payload"]["task_id"]).replace("REQUEST", work["request_id"]))
     try:
         while True:
-            print(json.dumps(json.loads(link.recv())["payload"]), flush=True)
+            print(json.dumps(json.loads(connection.recv())["payload"]), flush=True)
     except Exception as gone:
         print("closed", flush=True)
 """

@@ -1,4 +1,5 @@
-"""Stops and starts: a drain that answers everybody, a restart with ten thousand waiting, links by the thousand."""
+"""Stops and starts: a drain that answers everybody, a restart with ten thousand waiting, connections by the
+thousand."""
 
 from __future__ import annotations
 
@@ -181,8 +182,8 @@ async def test_waiting_tasks_are_not_blamed_for_the_hubs_own_absence() -> None:
     assert (await world.task(task.id)).attempts == 1
 
 
-async def test_who_lost_its_link_just_before_the_hub_died_has_the_time_to_come_back() -> None:
-    """The grace time of a broken link does not run while nobody could be heard."""
+async def test_an_agent_that_lost_its_connection_just_before_the_hub_died_has_time_to_come_back() -> None:
+    """The grace time of a broken connection does not run while nobody could be heard."""
     world = await World().start()
     await world.add("boss", "orchestrator")
     await world.add("i1", "infra")
@@ -211,7 +212,7 @@ async def test_agents_that_do_not_come_back_after_a_restart_are_given_up_as_ever
 
 
 @pytest.mark.soak
-def test_two_thousand_idle_links_stay_bounded(tmp_path: Path) -> None:
+def test_two_thousand_idle_connections_stay_bounded(tmp_path: Path) -> None:
     count = 2000
 
     def resident(hub: HubProcess) -> int:
@@ -233,7 +234,7 @@ def test_two_thousand_idle_links_stay_bounded(tmp_path: Path) -> None:
                     return await connect(url, additional_headers=headers, compression=None, open_timeout=60)
 
             links = await asyncio.gather(*map(one, tokens))
-            # The handshake is answered before the link is known to the hub.
+            # The handshake is answered before the connection is known to the hub.
             await asyncio.to_thread(until, lambda: hub.gauge("dragoman_links_open") == count, "all of them are there")
             assert resident(hub) - before < 400_000
             for link in links:

@@ -34,7 +34,7 @@ def test_nothing_acknowledged_is_lost_whatever_breaks(block):
     hold(range(block * 12, block * 12 + 12))
 
 
-def test_lanes_keep_their_order_over_links_that_come_and_go():
+def test_lanes_keep_their_order_over_connections_that_come_and_go():
     hold(range(30), BUSY_LANES)
 
 

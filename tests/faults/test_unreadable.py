@@ -1,4 +1,5 @@
-"""The disk gives nothing back for a while: every door says that it may pass, in its own words, and goes on afterwards.
+"""The disk gives nothing back for a while: every endpoint says that it may pass, in its own words, and goes on
+afterwards.
 
 The hub is a process whose read-only connections fail, as SQLite says it, as long as a file is there. Its cache is cold,
 so that what is asked for must be read.

@@ -1,4 +1,4 @@
-"""Both ends of every protocol's connection: frames come in, and whatever they are, the link goes on.
+"""Both ends of every protocol's connection: frames come in, and whatever they are, the connection goes on.
 
 hear      one frame; gives events, and never raises
 reply     the frame that says no to a broken one, or None where nobody is told
@@ -55,7 +55,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class End:
-    """One end of one link, and somebody at the other end who reads its refusals."""
+    """One end of one connection, and somebody at the other end who reads its refusals."""
 
     def __init__(self, here: Any, there: Any, hear: Callable[[bytes], Sequence[Any]], broken: Any, no: Any) -> None:
         self.here = here

@@ -5,7 +5,7 @@ nothing at all. Whatever is asked, with whatever credential:
 
     status     one that the document declares for this operation, and never 500
     body       of the type and the schema that is declared for this status
-    refusals   hence problem details (RFC 9457) at the management API, and each protocol's own error at its doors
+    refusals   hence problem details (RFC 9457) at the management API, and each protocol's own error at its endpoints
     tokens     are never in an answer, unless it is the answer that hands one out
 """
 
@@ -163,7 +163,7 @@ def _strings(schema: Mapping[str, Any]) -> st.SearchStrategy[str]:
 
 
 def spoken(stage: Stage, operation: Operation) -> list[Any]:
-    """Whole messages for the doors that take such, from the agent whose token is used there."""
+    """Whole messages for the endpoints that take such, from the agent whose token is used there."""
     match operation.method, operation.path:
         case "POST", "/api/agent/message":
             return [{**tree, "from_agent": "any", "message_id": str(uuid4())} for tree in samples.chiffon()]

@@ -1,4 +1,5 @@
-"""A whole hub in a thread of its own: real doors on a real port of loopback, SQLite below, somebody of every protocol.
+"""A whole hub in a thread of its own: real endpoints on a real port of loopback, SQLite below, somebody of every
+protocol.
 
 Whoever tries it is synchronous, as hypothesis and schemathesis are.
 """

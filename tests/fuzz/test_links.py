@@ -1,4 +1,4 @@
-"""No frame, and no sequence of frames, ends a link by an exception; and every refusal can be said and read."""
+"""No frame, and no sequence of frames, ends a connection by an exception; and every refusal can be said and read."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def talked(name: str, how: settings) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_link_goes_on_whatever_it_hears(name: str) -> None:
+def test_a_connection_goes_on_whatever_it_reads(name: str) -> None:
     talked(name, settings(UNTIMED, max_examples=max(20, UNTIMED.max_examples // 2)))()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LINKS)
-def test_a_link_goes_on_whatever_it_hears_for_a_while(name: str) -> None:
+def test_a_connection_goes_on_whatever_it_reads_for_a_while(name: str) -> None:
     for_a_while(talked(name, THOROUGH))
 
 

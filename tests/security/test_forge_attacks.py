@@ -103,7 +103,7 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_a_hostile_frame_is_refused_and_the_link_goes_on(hub: HubProcess, name: str) -> None:
+def test_a_hostile_frame_is_refused_and_the_connection_goes_on(hub: HubProcess, name: str) -> None:
     before, id = len(hub.tasks()), f"attacker-{name.replace(' ', '-')}"
     attacker = client(hub, id)
     attacker.ws.send(FRAMES[name])
@@ -119,7 +119,7 @@ def test_a_hostile_frame_is_refused_and_the_link_goes_on(hub: HubProcess, name: 
     attacker.ws.close()
 
 
-def test_binary_garbage_on_a_link_of_text_is_survived(hub: HubProcess) -> None:
+def test_binary_garbage_on_a_connection_of_text_is_survived(hub: HubProcess) -> None:
     for garbage in (bytes(range(256)) * 100, b"\xff\xfe" * 1000, b"\x00" * 100_000):
         with socket(hub, "binary-attacker") as link, contextlib.suppress(ConnectionClosed):
             link.send(garbage)
@@ -149,7 +149,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_a_packed_bomb_is_refused_with_bounded_memory_and_the_link_goes_on(hub: HubProcess, name: str) -> None:
+def test_a_packed_bomb_is_refused_with_bounded_memory_and_the_connection_goes_on(hub: HubProcess, name: str) -> None:
     before = resident(hub)
     with socket(hub, "pack-attacker", "forge.v1.msgpack") as link:
         link.send(PACKED[name])
@@ -160,7 +160,7 @@ def test_a_packed_bomb_is_refused_with_bounded_memory_and_the_link_goes_on(hub: 
     assert resident(hub) - before < 60
 
 
-def test_a_compressed_bomb_ends_its_link_with_bounded_memory(hub: HubProcess) -> None:
+def test_a_compressed_bomb_ends_its_connection_with_bounded_memory(hub: HubProcess) -> None:
     before = resident(hub)
     for size in (20 * MIB, 200 * MIB):
         with socket(hub, "bomber", compression="deflate") as link:
@@ -179,8 +179,8 @@ def test_a_compressed_bomb_ends_its_link_with_bounded_memory(hub: HubProcess) ->
 # -- too much
 
 
-def test_the_measure_is_the_agents_and_not_the_links(tmp_path: Path) -> None:
-    """As good as no refill: whatever is granted is the burst, over however many links."""
+def test_the_rate_limit_is_the_agents_and_not_the_connections(tmp_path: Path) -> None:
+    """As good as no refill: whatever is granted is the burst, over however many connections."""
     measure = {"DRAGOMAN_FORGE__MESSAGES_PER_SECOND": "0.001", "DRAGOMAN_FORGE__BURST": "200"}
     with running(tmp_path, **measure) as hub:
         granted, refused = 0, []

@@ -65,7 +65,7 @@ def test_every_agent_has_its_own_random_token_of_32_characters(hub: HubProcess) 
     assert all(re.fullmatch("[0-9a-f]{32}", token) for token in tokens)
 
 
-def test_a_replaced_token_ends_at_once_with_its_links(hub: HubProcess) -> None:
+def test_a_replaced_token_ends_at_once_with_its_connections(hub: HubProcess) -> None:
     agent = hub.worker("rotated", "rotated")
     link = agent.websocket()
     made = hub.admin.post("/api/v1/agents/rotated/token")

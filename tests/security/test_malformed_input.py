@@ -1,4 +1,4 @@
-"""Broken, hostile and enormous input at every door of chiffon: a clear refusal, in chiffon's own words.
+"""Broken, hostile and enormous input at every endpoint of chiffon: a clear refusal, in chiffon's own words.
 
 all-D3: size, nesting depth, strict JSON, shape, meaning, in this order, and each refusal names what was wrong.
 """
@@ -70,7 +70,7 @@ def test_broken_input_is_refused_over_http(hub: HubProcess, path: str, attack: s
     assert len(answer.body) < 4096  # the attack is not sent back
 
 
-def test_broken_input_is_refused_over_websocket_and_the_link_goes_on(hub: HubProcess) -> None:
+def test_broken_input_is_refused_over_websocket_and_the_connection_goes_on(hub: HubProcess) -> None:
     boss, worker = hub.orchestrator("ws-boss"), hub.worker("ws-worker", "ws-worker")
     with boss.websocket() as link:
         for attack, data in BROKEN.items():
@@ -131,7 +131,7 @@ def test_an_oversized_body_without_a_length_is_refused_while_it_is_read(hub: Hub
     assert (answer.status, answer.code) == (413, 5003)
 
 
-def test_an_oversized_frame_is_refused_and_an_enormous_one_ends_the_link(hub: HubProcess) -> None:
+def test_an_oversized_frame_is_refused_and_an_enormous_one_ends_the_connection(hub: HubProcess) -> None:
     with hub.orchestrator("ws-large").websocket() as link:
         link.raw.send('{"x": "' + "x" * (5 * MIB) + '"}')
         assert link.recv()["payload"]["error_code"] == 5003

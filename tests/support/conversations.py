@@ -56,7 +56,7 @@ def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **
 
 
 async def working(world: World, agent: str = "ann", **fields: Any) -> tuple[Peer, Task]:
-    """A task in an agent's hands, its work order acknowledged."""
+    """A task in an agent's hands, its assignment acknowledged."""
     peer = await world.connect(agent, acknowledges=True)
     task = await world.submit(None, pinned=agent, **fields)
     await peer.ack(*peer.take())

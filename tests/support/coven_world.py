@@ -1,4 +1,5 @@
-"""A whole hub in this process with coven's door open on a free port: real intake, real decisions, memory's store."""
+"""A whole hub in this process with coven's endpoint open on a free port: real intake, real decisions, memory's
+store."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ RULES = Rules(retry_delays=(0, 0, 0, 0))
 
 
 class Gateway:
-    """What a test holds: the hub, its door, and channels to it."""
+    """What a test holds: the hub, its endpoint, and channels to it."""
 
     def __init__(self, intake: Intake, store: Any, files: MemoryFiles, door: CovenEndpoint, address: str) -> None:
         self.intake = intake

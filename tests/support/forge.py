@@ -1,4 +1,5 @@
-"""Forge for tests: two ends of a link with nothing between them but bytes; a hub with a forge door, and clients."""
+"""Forge for tests: two ends of a connection with nothing between them but bytes; a hub with a forge endpoint, and
+clients."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Link:
         return Stamp(id or f"id-{number}", datetime(2026, 2, 4, tzinfo=UTC) + timedelta(seconds=number))
 
 
-# -- a hub with a forge door, under a clock that only moves when told ------------------------------------------------
+# -- a hub with a forge endpoint, under a clock that only moves when told
+# ------------------------------------------------
 
 
 class ForgeHub:

@@ -109,7 +109,7 @@ class Nest:
                 env={k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-            )  # it leaves when our end of the link is closed: PR_SET_PDEATHSIG would mean the thread that is here now
+            )  # it leaves when our end is closed: PR_SET_PDEATHSIG would mean the thread that is here now
 
     def hatch(self, arguments: Sequence[str], *, cwd: Path, env: dict[str, str], stderr: IO[bytes]) -> Hatched:
         """`dragoman ARGUMENTS`, with its standard output in a pipe."""
@@ -147,7 +147,7 @@ class Nest:
         streams: tuple[IO[Any], IO[Any], IO[Any]],
         kept: Sequence[int] = (),
     ) -> tuple[int, int]:
-        """The process, and where its end is told. `kept`: a writer's link, and the lock it holds."""
+        """The process, and where its end is told. `kept`: a writer's connection, and the lock it holds."""
         ended, theirs = os.pipe()
         wish = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": env}).encode()
         assert len(wish) < REQUEST

@@ -1,4 +1,4 @@
-"""A hub that only listens: what is asked of it is recorded, what it answers is scripted. For tests of doors."""
+"""A hub that only listens: what is asked of it is recorded, what it answers is scripted. For tests of endpoints."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class ScriptedHub:
 
 
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
-    """Everything that is not the door's."""
+    """Everything that is not the endpoint's."""
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b"elsewhere"})

@@ -35,7 +35,7 @@ START = Instant(1_800_000_000 * SECOND)
 
 
 class Peer:
-    """The far end of a link: collects what it is sent."""
+    """The far end of a connection: collects what it is sent."""
 
     def __init__(self, world: World, agent: AgentId, session: SessionId) -> None:
         self.world = world

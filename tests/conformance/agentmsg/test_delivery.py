@@ -123,7 +123,9 @@ async def test_the_messages_of_one_task_arrive_in_order_whatever_their_priority(
 
 
 @pytest.mark.requirement("AM-DLV-3", "agentmsg-D5")
-async def test_over_a_link_only_the_head_of_a_lane_is_under_way(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+async def test_over_a_connection_only_the_head_of_a_lane_is_under_way(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
     ada, bob = pair
     async with bob.link() as link:
         said = [await ada.say("ERROR_REPORT", "bob", note(ada, str(n), "lane")) for n in range(3)]

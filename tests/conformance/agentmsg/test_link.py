@@ -274,7 +274,7 @@ def test_the_hub_carries_what_agents_say_to_each_other(link: Link) -> None:
 
 @pytest.mark.requirement("AM-LNK-3")
 @pytest.mark.parametrize("broken", [b"", b"{}", b"\xff", b"[]", b'{"type": []}', b'{"type": "TASK_UPDATE"}', b"[" * 99])
-def test_a_broken_frame_is_answered_and_the_link_goes_on(link: Link, broken: bytes) -> None:
+def test_a_broken_frame_is_answered_and_the_connection_goes_on(link: Link, broken: bytes) -> None:
     event = one(link.hub.receive(broken), Invalid)
     report = one(link.agent.receive(link.hub.refuse(event, link.stamp()) or b""), Received)
     assert report.message.payload.error_type is ErrorType.VALIDATION_ERROR
@@ -308,7 +308,7 @@ def test_memory_is_bounded(link: Link) -> None:
 
 
 @pytest.mark.requirement("AM-LNK-6", "AM-DLV-1")
-def test_what_waits_outlives_its_link(link: Link) -> None:
+def test_what_waits_outlives_its_connection(link: Link) -> None:
     sent = [link.agent.say(DONE, link.stamp()) for _ in range(3)]
     first = link.hub.receive(sent[0])[0]
     assert isinstance(first, Received)

@@ -376,7 +376,7 @@ async def test_who_stayed_away_too_long_is_told_to_read_anew() -> None:
 
 
 @pytest.mark.requirement("AM-SST-4")
-async def test_a_watch_over_a_link_goes_on_from_its_cursor(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+async def test_a_watch_over_a_connection_goes_on_from_its_cursor(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     query = {"entity_type": "TASK", "entity_id": "plan", "watch": True}
     async with bob.link() as link:

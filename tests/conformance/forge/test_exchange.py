@@ -105,7 +105,7 @@ def test_a_repeated_request_waits_anew(link: Any) -> None:
     assert link.agent.expire(50.0) == [TimedOut("r")]
 
 
-def test_an_answer_may_come_over_a_later_link(link: Any) -> None:
+def test_an_answer_may_come_over_a_later_connection(link: Any) -> None:
     frame = link.agent.request(AskUser(question="?"), link.stamp("q"))
     link.hub.receive(frame)
     later = Connection(Role.AGENT)
@@ -145,7 +145,7 @@ def test_several_messages_in_one_frame(settings: dict[str, Any]) -> None:
     assert link.agent.state("r") is State.WAITING
 
 
-def test_a_link_has_a_bound_on_open_requests() -> None:
+def test_a_connection_has_a_bound_on_open_requests() -> None:
     link = Link(most=2)
     other = Connection(Role.AGENT)
     for number in range(2):

@@ -202,7 +202,7 @@ def test_an_attack_in_a_request_is_refused_and_answered(name: str) -> None:
 
 @pytest.mark.requirement("forge-all-D3")
 @pytest.mark.parametrize("data", [DEEP, b"[" * MIB, b'{"a":' * 100_000, b'{"a":NaN}', b"[[]," * 100_000])
-def test_an_attack_that_is_no_request_is_words_and_the_link_serves_on(data: bytes) -> None:
+def test_an_attack_that_is_no_request_is_a_log_line_and_the_connection_serves_on(data: bytes) -> None:
     hub = Connection(Role.HUB, lines=True)
     [event] = hub.receive(data + b"\n")
     assert isinstance(event, LogReceived)

@@ -1,3 +1,3 @@
-"""A2acp's doors on a real hub: the standard library, `websockets`, PyJWT and `cryptography`, nothing of ours at the
+"""A2acp's endpoints on a real hub: the standard library, `websockets`, PyJWT and `cryptography`, nothing of ours at the
 agents' end.
 """

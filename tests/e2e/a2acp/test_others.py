@@ -75,7 +75,7 @@ def test_the_same_over_a_websocket(pair: tuple[Speaker, Speaker]) -> None:
         assert (code(refused), refused["payload"]["correlation_id"]) == ("CONTRACT_VIOLATION", "bad")
         hers.say(ada.message("request", BROKER, "discover_capabilities", {"agent_id": bob.id}))
         assert hers.next("response", "discover_capabilities")["payload"]["capabilities"][0]["available"] is True
-        hers.say(bob.message("request", BROKER, "discover_capabilities", {}))  # another agent's, over her link
+        hers.say(bob.message("request", BROKER, "discover_capabilities", {}))  # another agent's, over her connection
         assert code(hers.next("error", "discover_capabilities")) == "AUTH_FAILED"
         hers.socket.send("{")
         assert code_of_bare(hers.next("error", None)) == "SCHEMA_MISMATCH"

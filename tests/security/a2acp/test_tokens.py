@@ -101,7 +101,7 @@ def test_a_stolen_token_speaks_for_nobody_else(bond: Bond, cast: dict[str, Plain
     eve, token = cast["eve"], bond.source.token("bob")
     asked = {**bond.request(), "source_agent": eve.party}
     assert eve.refused(asked)["details"]["rule"] == "subject"
-    answer = eve.send(bond.request(), later=True, Authorization=f"Bearer {eve.secret}")  # her link, ada's message
+    answer = eve.send(bond.request(), later=True, Authorization=f"Bearer {eve.secret}")  # her connection, ada's message
     assert (answer.status, code_of(answer)) == (401, "AUTH_FAILED")
     with eve.link() as link:
         link.say(bond.request(token=token))

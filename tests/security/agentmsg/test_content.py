@@ -56,7 +56,7 @@ def test_hostile_json_is_refused_at_every_endpoint(hub: HubProcess, cast: dict[s
             link.socket.send(frame.decode("latin-1") if name != "not utf-8" else frame)
             told = link.hears("ERROR_REPORT")
             assert len(json.dumps(told)) < 4096
-            link.settled()  # and the link goes on
+            link.settled()  # and the connection goes on
         except ConnectionClosed:
             assert name in ("too large", "not utf-8")
 

@@ -39,7 +39,7 @@ def test_a_flood_for_an_absent_receiver_holds_up_nobody(hub: HubProcess, cast: d
     assert absent.poll(60, 1)[0]["message"]["id"] == said[50]["id"]
 
 
-def test_a_link_that_never_acknowledges_gets_a_bounded_window(tmp_path: Path) -> None:
+def test_a_connection_that_never_acknowledges_gets_a_bounded_window(tmp_path: Path) -> None:
     with running(tmp_path, DRAGOMAN_RULES__LINK_WINDOW="20", DRAGOMAN_AGENTMSG__RETRY_BASE_SECONDS="60") as own:
         ada, bob = Plain(own, "ada"), Plain(own, "bob")
         with bob.link() as link:
@@ -84,7 +84,7 @@ def test_a_watcher_that_does_not_read_holds_up_nobody(hub: HubProcess, cast: dic
     stuck.close()
 
 
-def test_too_many_watches_on_one_link_are_refused(cast: dict[str, Plain]) -> None:
+def test_too_many_watches_on_one_connection_are_refused(cast: dict[str, Plain]) -> None:
     with cast["eve"].link() as link:
         asked = [
             link.say("STATE_QUERY", "hub", {"watch": True, "entity_type": "TASK", "entity_id": f"t{n}"})

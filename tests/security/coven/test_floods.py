@@ -50,7 +50,7 @@ async def test_thousands_of_streams_that_never_register_are_capped_and_closed(pa
         assert resident(hub) - before < 150
         codes = Counter(await ends)
     # How many had a place depends on how fast they came; that never more than a thousand have one at once is shown at
-    # the door itself (tests/unit/server/coven/test_door_attacks.py).
+    # the endpoint itself (tests/unit/server/coven/test_endpoint_attacks.py).
     assert Code.DEADLINE_EXCEEDED in codes
     assert set(codes) <= {Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED}
     assert resident(hub) - before < 150

@@ -31,7 +31,7 @@ TOKEN = "0" * 32
 
 
 class Sender:
-    """A link that hands in messages about a task, and what they came to, in order."""
+    """A connection that hands in messages about a task, and what they came to, in order."""
 
     def __init__(self, world: World, task: TaskId) -> None:
         self.world = world
@@ -102,7 +102,7 @@ async def test_one_that_fails_again_keeps_its_place(sender: Sender) -> None:
     assert await sender.outcomes() == "A B C"
 
 
-async def test_other_tasks_and_other_links_are_not_held_up(sender: Sender) -> None:
+async def test_other_tasks_and_other_connections_are_not_held_up(sender: Sender) -> None:
     sender.world.store.fail_next_commit()
     sender.send("A")
     await sender.outcomes()

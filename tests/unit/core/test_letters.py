@@ -77,7 +77,7 @@ async def test_a_kept_letter_survives_the_hub(world):
     assert texts(bob.take()) == ["hello"]
 
 
-async def test_what_was_on_a_link_that_broke_leaves_again_at_once_over_the_next(world):
+async def test_what_was_on_a_connection_that_broke_leaves_again_at_once_over_the_next(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(world.tell("ann", "bob"))
     await bob.close()

@@ -101,7 +101,7 @@ def test_only_so_many_wait_and_one_that_gave_up_takes_nothing() -> None:
     assert (held.held, held.waiting) == (0, 0)
 
 
-def test_a_link_is_called_once_when_its_principal_has_room_again() -> None:
+def test_a_connection_is_called_once_when_its_principal_has_room_again() -> None:
     held = budget()
     called: list[str] = []
     held.add("a", 9 * MIB)

@@ -156,7 +156,9 @@ def test_an_agent_is_shown_without_its_credential() -> None:
     [("coven", True, True, "now"), ("coven", True, False, "then"), ("coven", False, True, "then"),
      ("agentmsg", True, True, "then")],
 )  # fmt: skip
-def test_an_agent_is_seen_while_its_link_stands(protocol: str, connected: bool, reachable: bool, seen: str) -> None:
+def test_an_agent_counts_as_seen_while_its_connection_is_open(
+    protocol: str, connected: bool, reachable: bool, seen: str
+) -> None:
     known = agent(protocol=protocol, connected=connected, last_seen_at=NOW)
     told = agent_out(known, reachable=reachable, tasks=(), now=Instant(NOW + SECOND))
     assert told.last_seen == {"then": "2026-01-19T04:21:04Z", "now": "2026-01-19T04:21:05Z"}[seen]

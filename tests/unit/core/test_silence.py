@@ -56,7 +56,7 @@ async def test_why_names_the_connection_that_vouches_and_only_the_deadline(world
     assert (await world.task(task.id)).status.value == "failed"
 
 
-async def test_why_names_the_grace_after_a_broken_link_and_it_ends_the_attempt_then(world):
+async def test_why_names_the_grace_after_a_broken_connection_and_it_ends_the_attempt_then(world):
     peer = await world.connect("i1", vouches=True)
     task = await world.submit()
     await world.progress("i1", task.id)

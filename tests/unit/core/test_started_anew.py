@@ -59,7 +59,7 @@ async def test_another_process_of_an_agent_is_given_its_work_again_and_finds_the
     assert world.intake.agent(AgentId("i1")).breaker.failures == 0
 
 
-async def test_the_same_process_keeps_its_work_over_a_new_link(world):
+async def test_the_same_process_keeps_its_work_over_a_new_connection(world):
     first = await world.connect("i1", instance="one")
     task = await world.submit()
     question = await ask(world, task)

@@ -86,7 +86,7 @@ async def settle() -> None:
 
 
 class FakePipe:
-    """One link to the fake hub."""
+    """One connection to the fake hub."""
 
     def __init__(self, hub: FakeHub) -> None:
         self._hub = hub
@@ -232,7 +232,7 @@ class FakeHub:
         return self.control(request, WorkStatus(task_id=request.payload.task_id, status=status, progress_percent=0))
 
     def cut(self) -> None:
-        """The link breaks."""
+        """The connection breaks."""
         assert self.pipe is not None
         self.pipe.cut()
 

@@ -1,4 +1,4 @@
-"""Nothing is done twice and no result is lost: repetitions, broken links, restarts."""
+"""Nothing is done twice and no result is lost: repetitions, broken connections, restarts."""
 
 from __future__ import annotations
 

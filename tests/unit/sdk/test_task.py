@@ -54,7 +54,9 @@ async def test_a_plain_function_has_the_same_methods(agent: Agent, hub: FakeHub)
     assert result.x_custom_fields["result"] == 0
 
 
-async def test_a_link_without_files_refuses_one_in_the_handler_and_says_what_to_do(agent: Agent, hub: FakeHub) -> None:
+async def test_a_connection_without_files_refuses_one_in_the_handler_and_says_what_to_do(
+    agent: Agent, hub: FakeHub
+) -> None:
     @agent.on("draw")
     async def draw(task: Task) -> None:
         await task.send_file("a.png", b"...", "image/png")

@@ -1,4 +1,4 @@
-"""The ring of letters that left at most once."""
+"""The ring of direct messages that left at most once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the hot cache makes of queues: short ones it knows whole, and of long ones it reads no more than is wanted.
 
-And of letters it keeps no more than so many bytes.
+And of direct messages it keeps no more than so many bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a child is told, and in which order, while its link opens and closes."""
+"""What a child is told, and in which order, while its connection opens and closes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_an_agent_says_only_its_part_of_the_brokers_intents(cast: tuple[Plain, P
 
 
 @pytest.mark.requirement("A2-LNK-2")
-def test_a_broken_frame_is_answered_and_the_link_goes_on(cast: tuple[Plain, Plain]) -> None:
+def test_a_broken_frame_is_answered_and_the_connection_goes_on(cast: tuple[Plain, Plain]) -> None:
     ada, _ = cast
     with ada.link() as link:
         for frame in ("", "{", "[]", json.dumps(ada.message("shout", BROKER, None, {}))):
@@ -96,7 +96,7 @@ def test_a_broken_frame_is_answered_and_the_link_goes_on(cast: tuple[Plain, Plai
 
 
 @pytest.mark.requirement("A2-LNK-5", "A2-RTE-3")
-def test_a_link_carries_the_same_messages_both_ways(bond: Bond) -> None:
+def test_a_connection_carries_the_same_messages_both_ways(bond: Bond) -> None:
     ada, bob = bond.source, bond.target
     with ada.link() as left, bob.link() as right:
         left.say(ada.initiate(bob, PROVISION["intent"]))

@@ -364,7 +364,7 @@ def test_a_change_of_shared_state() -> None:
     assert heard(message("StateQuery")) == ()
 
 
-# -- the link ----------------------------------------------------------------------------------------------------
+# -- the connection ----------------------------------------------------------------------------------------------------
 
 
 def test_an_ack_names_deliveries_messages_of_ours_and_letters() -> None:

@@ -323,7 +323,8 @@ def test_a_cancelled_task_says_so(outgoing: Make) -> None:
     assert (payload["status"], payload["error"]["context"]["details"]["kind"]) == ("cancelled", "cancelled")
 
 
-# -- letters -----------------------------------------------------------------------------------------------------
+# -- direct messages
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_letter_leaves_as_it_came_but_for_its_metadata() -> None:

@@ -153,7 +153,7 @@ async def test_an_error_that_is_not_retryable_ends_the_task(world):
     assert list(await world.store.dead_letters()) == []
 
 
-async def test_work_of_a_broken_link_is_given_out_again_after_the_grace_time(world):
+async def test_work_of_a_broken_connection_is_assigned_again_after_the_grace_time(world):
     await world.add("i1", "infra")
     await world.add("i2", "infra")
     i1 = await world.connect("i1")
@@ -284,7 +284,7 @@ async def test_every_attempt_has_the_request_id_of_the_first(world):
     assert len({p.delivery.id for p in orders}) == 4  # an acknowledgment of an old one is worth nothing
 
 
-async def test_work_that_a_poll_took_is_not_sent_again_over_a_link(world):
+async def test_work_that_a_poll_took_is_not_sent_again_over_a_connection(world):
     await world.add("i1", "infra")
     task = await world.submit()
     [order] = await world.poll("i1")

@@ -78,7 +78,7 @@ async def test_an_answer_in_between_starts_the_count_of_failures_anew(world):
     assert world.intake.agent(AgentId("i1")).breaker.state is BreakerState.CLOSED
 
 
-async def test_one_broken_link_is_one_failure_however_much_work_was_on_it(world):
+async def test_one_broken_connection_is_one_failure_however_much_work_was_on_it(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     for _ in range(7):
@@ -88,7 +88,7 @@ async def test_one_broken_link_is_one_failure_however_much_work_was_on_it(world)
     assert world.intake.agent(AgentId("i1")).breaker.failures == 1
 
 
-async def test_a_broken_link_whose_agent_is_heard_in_time_is_no_failure(world):
+async def test_a_broken_connection_whose_agent_reports_in_time_is_no_failure(world):
     """Nor is one that a newer connection of the same agent replaced."""
     await world.add("i1", "infra")
     i1 = await world.connect("i1")

@@ -107,7 +107,7 @@ async def test_a_poll_has_only_so_many_bytes_and_never_nothing():
     await world.intake.stop()
 
 
-async def test_unacknowledged_notices_leave_again_over_the_next_link_in_order(world):
+async def test_unacknowledged_notices_leave_again_over_the_next_connection_in_order(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     boss = await world.connect("boss")
@@ -122,7 +122,7 @@ async def test_unacknowledged_notices_leave_again_over_the_next_link_in_order(wo
 
 @pytest.mark.parametrize("window", [1024, 10], ids=["with room for all", "a few at a time"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["a new link", "a new hub"])
-async def test_however_much_is_unacknowledged_all_of_it_leaves_again_over_the_next_link(window, restarts):
+async def test_however_much_is_unacknowledged_all_of_it_leaves_again_over_the_next_connection(window, restarts):
     world = await World(rules=Rules(link_window=window)).start()
     await world.add("boss", "orchestrator")
     await world.add("i1", "infra", concurrent=300)
@@ -162,7 +162,7 @@ async def test_a_notice_nobody_acknowledges_becomes_a_dead_letter_and_can_be_red
     assert list(await world.store.dead_letters()) == []
 
 
-async def test_a_notice_that_no_link_survives_becomes_a_dead_letter(world):
+async def test_a_notice_that_no_connection_survives_becomes_a_dead_letter(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
@@ -205,7 +205,7 @@ async def test_a_dead_letter_can_be_edited_and_redriven_or_discarded(world):
     assert list(await world.store.dead_letters()) == []
 
 
-async def test_what_a_dead_link_held_behind_a_poll_leaves_when_the_head_is_acknowledged(world):
+async def test_what_a_dead_connection_held_behind_a_poll_leaves_when_the_head_is_acknowledged(world):
     from dragoman.core.commands import Acknowledge
 
     await world.add("i1", "infra")
@@ -272,7 +272,7 @@ async def test_work_that_a_dying_hub_held_leaves_again_also_behind_more_urgent_w
     assert [outgoing.delivery.kind for outgoing in lab.inbox] == ["work", "letter"]
 
 
-async def test_a_link_counts_all_that_it_is_given_at_once(world):
+async def test_a_connection_counts_all_that_it_is_given_at_once(world):
     """A notice, and the work behind it in its lane."""
     await world.add("i1", "infra")
     await world.connect("i1", acknowledges=True, paced=True)

@@ -31,7 +31,7 @@ async def test_after_a_restart_agents_have_a_fresh_idle_clock_and_pending_work_g
     assert {t.id: t.status for t in rows} == {t.id: Status.COMPLETED for t in (running, *tasks)}
 
 
-async def test_a_work_order_that_died_with_the_hub_leaves_again_over_the_next_link(world):
+async def test_an_assignment_that_died_with_the_hub_leaves_again_over_the_next_connection(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit(idle_seconds=600, total_seconds=600)

@@ -89,7 +89,7 @@ async def test_a_task_keeps_the_level_it_was_given_at_whatever_its_agent_runs_in
     assert (await world.submit()).sandbox is None
 
 
-async def test_a_link_that_vouches_keeps_a_silent_agent_its_work_until_the_deadline(world):
+async def test_a_connection_that_vouches_keeps_a_silent_agent_its_work_until_the_deadline(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1", vouches=True)
     task = await world.submit(total_seconds=600)

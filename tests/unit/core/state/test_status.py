@@ -147,7 +147,7 @@ async def test_whoever_speaks_at_all_is_not_silent(pair):
     assert await state_of(pair) == "IDLE"
 
 
-async def test_a_parked_poll_and_a_link_that_vouches_are_words_that_last(world):
+async def test_a_waiting_poll_and_a_connection_that_vouches_are_lasting_signs_of_life(world):
     await world.join(I1)
     await world.join(I2)
     await world.ask(OpenLink(principal=I1, session=SessionId("poll"), ordered=False, credit=1))

@@ -1,4 +1,4 @@
-"""The delays between attempts, whatever the configuration; and two ends over a link that loses what it likes."""
+"""The delays between attempts, whatever the configuration; and two ends over a connection that loses what it likes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_a_delay_never_shrinks_nor_passes_its_bound(config: retry.RetryConfig, a
 
 
 def fate(losses: list[bool], jitter: float) -> tuple[int, int, int]:
-    """One message over a link that loses what `losses` says: how often it was received, acknowledged, given up."""
+    """One message over a connection that loses what `losses` says: how often it was received, acknowledged, given
+    up."""
     agent, hub = Connection(Role.AGENT, "ada", outbox=Outbox()), Connection(Role.HUB, "ada")
     lost = iter(losses)
     now, received, acknowledged, dead = START, 0, 0, 0

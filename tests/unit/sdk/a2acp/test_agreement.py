@@ -244,7 +244,7 @@ async def test_a_lost_answer_does_not_do_work_twice(
     assert broker.count("count") == 1
 
 
-async def test_a_result_survives_a_broken_link_of_the_agent(
+async def test_a_result_survives_a_broken_connection_of_the_agent(
     broker: MemoryBroker, datasets: Agent, runtime: FakeRuntime
 ) -> None:
     gate = asyncio.Event()

@@ -270,7 +270,7 @@ async def test_an_agent_that_the_auth_service_does_not_know_is_refused_for_good(
         await post(200, b"<html>").token(WISH)
 
 
-async def test_a_posts_answer_is_a_receipt_a_message_or_a_broken_link() -> None:
+async def test_a_posts_answer_is_a_receipt_a_message_or_a_broken_connection() -> None:
     refusal = complaint(Refusal(code=Code.RATE_LIMIT_EXCEEDED, message="slow"))
     assert await post(202, b'{"status":"accepted"}').send(b"{}") == (True, b"")
     assert await post(200, refusal).send(b"{}") == (True, refusal)

@@ -26,7 +26,7 @@ from dragoman.wire.role import Role
 
 
 class FakePipe:
-    """One link to the fake hub."""
+    """One connection to the fake hub."""
 
     def __init__(self, hub: FakeAgentmsg) -> None:
         self._hub = hub
@@ -164,7 +164,7 @@ class FakeAgentmsg(Hearsay[Message]):
         )
 
     def cut(self) -> None:
-        """The link breaks."""
+        """The connection breaks."""
         assert self.pipe is not None
         self.pipe.deliver(None)
 

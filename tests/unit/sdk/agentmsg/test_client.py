@@ -1,4 +1,4 @@
-"""A client that speaks agentmsg, over a scripted hub: calls, events, refusals, cancels, broken links."""
+"""A client that speaks agentmsg, over a scripted hub: calls, events, refusals, cancels, broken connections."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def test_a_refusal_arrives_as_a_report_about_the_message(status: int) -> N
     assert message.payload.message == "no such task"
 
 
-async def test_what_is_no_report_takes_the_link_down() -> None:
+async def test_what_is_no_report_takes_the_connection_down() -> None:
     with pytest.raises(LinkDown, match="502"):
         await said(httpx2.Response(502, text="<html>"))
     with pytest.raises(LinkDown, match="404"):

@@ -165,7 +165,7 @@ async def test_a_reply_lost_on_the_wire_is_sent_again_and_the_work_ran_once(
     assert runs == [21]
 
 
-async def test_a_frame_that_makes_no_sense_is_answered_and_the_link_stays_up(
+async def test_a_frame_that_makes_no_sense_is_answered_and_the_connection_stays_up(
     serving: Callable[[Agent, Address], None],
 ) -> None:
     agent, runs = doubling()
@@ -286,7 +286,7 @@ async def test_over_http_a_refusal_as_an_envelope_is_a_frame() -> None:
         (httpx2.Response(401, json={}), NotAllowed, None),
     ],
 )
-async def test_over_http_anything_else_takes_the_link_down(
+async def test_over_http_anything_else_takes_the_connection_down(
     answer: httpx2.Response, raised: type[Exception], pause: float | None
 ) -> None:
     pipe = HttpHub([], answer).pipe()

@@ -1,1 +1,2 @@
-"""Agents and other agents, over a scripted hub: help, handoffs, letters, status, errors; both sides, and restarts."""
+"""Agents and other agents, over a scripted hub: help, handoffs, direct messages, status, errors; both sides, and
+restarts."""

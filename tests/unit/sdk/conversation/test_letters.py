@@ -1,4 +1,4 @@
-"""Letters, status and errors."""
+"""Direct messages, status and errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_what_cannot_be_encoded_is_the_callers_mistake_and_is_not_kept(age
         for said in ({"state": "ASLEEP"}, {"cost_usd": "much"}, {"cpu_usage": object()}):
             with pytest.raises((TypeError, ValueError)):
                 await agent.status(**said)
-        hub.cut()  # what is kept is said again over the next link
+        hub.cut()  # what is kept is said again over the next connection
         await settle()
         await hub.runtime.advance(10)
         await agent.status()

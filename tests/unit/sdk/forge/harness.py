@@ -24,7 +24,7 @@ UPDATE, ASK, PROGRESS = "request:update-task", "request:ask-user", "event:progre
 
 
 class FakeWire:
-    """One link to the fake orchestrator."""
+    """One connection to the fake orchestrator."""
 
     def __init__(self, hub: FakeForge) -> None:
         self._hub = hub
@@ -129,7 +129,7 @@ class FakeForge(Hearsay[Message]):
         return task_id
 
     def cut(self) -> None:
-        """The link breaks."""
+        """The connection breaks."""
         assert self.wire is not None
         self.wire.deliver(LinkDown("the line went dead"))
 

@@ -182,7 +182,7 @@ async def test_a_task_without_answer_is_submitted_again_under_the_same_id(client
         ({"status": "running", "progress": 0.5}, None),
     ],
 )
-async def test_what_ended_while_the_link_was_down_is_seen_over_the_next(
+async def test_what_ended_while_the_connection_was_down_is_seen_over_the_next(
     client: Client, forge_hub: FakeForge, task: dict[str, Any], kind: str | None
 ) -> None:
     forge_hub.answers["request:get-task"] = lambda asked: {"task": {"id": asked.payload.task_id, **task}}
@@ -224,7 +224,7 @@ async def test_cancelling_and_looking(client: Client, forge_hub: FakeForge) -> N
     assert (info.status, info.progress, info.input, info.attempts) == ("queued", 25, {"n": 1}, 2)
 
 
-async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
+async def test_what_was_asked_when_the_connection_broke_is_asked_again_over_the_next(
     client: Client, forge_hub: FakeForge, runtime: FakeRuntime
 ) -> None:
     """Whoever cancelled a task, or looked at one, waited for ever."""
@@ -233,7 +233,7 @@ async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
         first = await forge_hub.next("request:cancel-task")
         forge_hub.cut()
         await settle()
-        looking = asyncio.ensure_future(client.task("t1"))  # while there is no link
+        looking = asyncio.ensure_future(client.task("t1"))  # while there is no connection
         await settle()
         forge_hub.answers["request:cancel-task"] = lambda _: {"task": {}}
         forge_hub.answers["request:get-task"] = lambda _: {"task": {"id": "t1", "status": "cancelled"}}
@@ -246,7 +246,7 @@ async def test_what_was_asked_when_the_link_broke_is_asked_again_over_the_next(
 async def test_a_task_that_cannot_be_looked_at_now_is_looked_at_later(
     client: Client, forge_hub: FakeForge, runtime: FakeRuntime
 ) -> None:
-    """Its end may have been told over the link that broke, and would not be told again."""
+    """Its end may have been told over the connection that broke, and would not be told again."""
     busy = ErrorBody(code="INTERNAL_ERROR", message="not now", details={"retryable": True, "reason": "overloaded"})
     answers = iter([busy, {"task": {"id": "t1", "status": "completed", "result": {"a": 1}}}])
     forge_hub.answers["request:get-task"] = lambda _: next(answers)

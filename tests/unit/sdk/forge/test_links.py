@@ -1,4 +1,4 @@
-"""An agent over forge, and links that break, refusals, control, the end."""
+"""An agent over forge, and connections that break, refusals, control, the end."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_a_question_whose_task_was_cancelled_is_no_surprise(
     assert caplog.text == ""
 
 
-async def test_a_question_is_asked_again_over_the_next_link_under_the_same_id(
+async def test_a_question_is_asked_again_over_the_next_connection_under_the_same_id(
     agent: Agent, forge_hub: FakeForge
 ) -> None:
     asking(agent)

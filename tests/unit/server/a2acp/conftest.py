@@ -1,4 +1,5 @@
-"""A2acp's doors over a scripted hub, on a real port: `ada` asks, `bob` serves, under contracts of the test's choice."""
+"""A2acp's endpoints over a scripted hub, on a real port: `ada` asks, `bob` serves, under contracts of the test's
+choice."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def code(answer: Any) -> str:
 
 @asynccontextmanager
 async def waiting(client: Any, hub: Any, said: Any, kind: type[Command] = Submit) -> AsyncIterator[tuple[Any, Any]]:
-    """A request under way that waits, and the end of its link."""
+    """A request under way that waits, and the end of its connection."""
     sending = asyncio.ensure_future(client.send(said))
     await hub.until(lambda: bool(hub.asked_for(kind)))
     yield sending, hub.ends[hub.asked_for(kind)[-1].awaited]

@@ -100,7 +100,7 @@ async def test_the_brokers_answer_follows_the_commit(connect: Any, hub: Any, cli
         )
 
 
-async def test_a_cancel_finds_the_request_before_it_on_the_same_link(
+async def test_a_cancel_finds_the_request_before_it_on_the_same_connection(
     connect: Any, hub: Any, store: Any, client: Any, kit: Any
 ) -> None:
     """Also while that is still being committed. Requests themselves wait for nothing."""

@@ -1,4 +1,4 @@
-"""Agentmsg's doors over a scripted hub and a scripted shared state, on a real port."""
+"""Agentmsg's endpoints over a scripted hub and a scripted shared state, on a real port."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Outgoing:
 
 
 def work(number: int = 1) -> Outgoing:
-    """A work order of the hub's for ada."""
+    """An assignment of the hub's for ada."""
     return Outgoing(_delivery(number, MessageKind.WORK), _task(), _event(1, EventKind.SUBMITTED, {"input": {"a": 1}}))
 
 

@@ -134,7 +134,9 @@ async def test_a_message_that_comes_twice_at_once_is_decided_once(client: Any, h
     assert len(hub.asked_for(ChangeState)) == 1
 
 
-async def test_what_a_link_is_being_asked_is_left_to_the_store(client: Any, hub: Any, connect: Any, kit: Any) -> None:
+async def test_what_a_connection_is_being_asked_is_left_to_the_store(
+    client: Any, hub: Any, connect: Any, kit: Any
+) -> None:
     async with connect() as peer:
         await peer.link()
         hub.held = []

@@ -23,7 +23,7 @@ from dragoman.core.model.state import Registry
 from dragoman.messages.faults import Fault, Kind
 
 
-async def test_a_link_speaks_agentmsg_and_vouches_for_nothing(connect: Any, hub: Any) -> None:
+async def test_a_connection_speaks_agentmsg_and_vouches_for_nothing(connect: Any, hub: Any) -> None:
     async with connect(subprotocols=["agentmsg.v1"]) as peer:
         assert peer.socket.subprotocol == "agentmsg.v1"
         await peer.link()
@@ -77,7 +77,7 @@ async def test_who_asks_for_it_gets_one_ack_for_all_that_one_commit_took(connect
         assert len(hub.asked_for(Finish)) == 3
 
 
-async def test_a_query_sees_what_was_written_before_it_on_the_same_link(
+async def test_a_query_sees_what_was_written_before_it_on_the_same_connection(
     connect: Any, hub: Any, state: Any, kit: Any
 ) -> None:
     """Also while that is still being committed; and also if it is refused: then it waits for nothing more."""
@@ -225,7 +225,7 @@ async def test_a_watch_goes_as_fast_as_it_is_read(connect: Any, state: Any, kit:
         assert held_up < most
 
 
-async def test_watches_end_with_their_link(connect: Any, state: Any, hub: Any, kit: Any) -> None:
+async def test_watches_end_with_their_connection(connect: Any, state: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         await peer.say(kit.message("STATE_QUERY", {"watch": True}))
         await peer.hear()

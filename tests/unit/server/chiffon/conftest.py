@@ -1,4 +1,4 @@
-"""Chiffon's doors over a scripted hub: what is asked is recorded, what is answered is scripted, on a real port."""
+"""Chiffon's endpoints over a scripted hub: what is asked is recorded, what is answered is scripted, on a real port."""
 
 from __future__ import annotations
 

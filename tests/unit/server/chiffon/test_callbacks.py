@@ -138,7 +138,7 @@ async def test_work_that_is_not_taken_is_a_failed_attempt(
     assert hub.asked_for(CloseLink) == []
 
 
-async def test_a_notice_that_is_not_taken_closes_the_link_and_opens_it_again(
+async def test_a_notice_that_is_not_taken_closes_the_connection_and_opens_it_again(
     push: CallbackSender, hub: Any, callback: Callback, kit: Any
 ) -> None:
     callback.status = 503
@@ -194,7 +194,7 @@ async def test_tasks_do_not_wait_for_each_other(push: CallbackSender, hub: Any, 
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
 
 
-async def test_the_courier_stands_back_while_another_link_serves(push: CallbackSender, hub: Any) -> None:
+async def test_the_courier_stands_back_while_another_connection_serves(push: CallbackSender, hub: Any) -> None:
     push.start()
     end = await link(hub)
     hub.linked.add("infra-1")
@@ -251,7 +251,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     await push.stop()
 
 
-async def test_an_address_is_checked_whenever_a_link_opens(hub: Any, callback: Callback, kit: Any) -> None:
+async def test_an_address_is_checked_whenever_a_connection_opens(hub: Any, callback: Callback, kit: Any) -> None:
     """It was registered when such addresses were allowed, or when its name led somewhere else."""
     called_at(hub, callback, "moved.invalid")
     names = Names("127.0.0.1")
@@ -282,7 +282,7 @@ async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
     await CallbackSender(hub, carry, allowed=PRIVATE).check("http://127.0.0.1:1/")
 
 
-async def test_a_registration_with_a_callback_opens_the_link(
+async def test_a_registration_with_a_callback_opens_the_connection(
     opened: Any, hub: Any, callback: Callback, kit: Any
 ) -> None:
     body = {

@@ -51,7 +51,7 @@ async def test_requests_beyond_the_allowance_are_refused_at_once_with_a_chiffon_
         assert (await kit.soon(http.post("/api/agent/message", json=message))).status_code == 202
 
 
-async def test_a_link_is_read_no_further_than_the_allowance_and_goes_on_when_there_is_room(
+async def test_a_connection_is_read_no_further_than_the_allowance_and_goes_on_when_there_is_room(
     narrow: MemoryBudget, opened: Any, hub: Any, kit: Any
 ) -> None:
     hub.held = []
@@ -71,7 +71,7 @@ async def test_a_link_is_read_no_further_than_the_allowance_and_goes_on_when_the
             assert narrow.held == 0
 
 
-async def test_a_message_in_fragments_that_finds_no_room_for_the_rest_ends_its_link_with_1013(
+async def test_a_message_in_fragments_that_finds_no_room_for_the_rest_ends_its_connection_with_1013(
     narrow: MemoryBudget, opened: Any, hub: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.server.websocket.PATIENCE_SECONDS", 0.0)

@@ -167,7 +167,7 @@ async def test_wishes_that_make_no_sense_are_refused(query: str, client: Any, hu
     assert hub.asked == []
 
 
-async def test_a_hub_that_takes_no_links_says_so(client: Any, hub: Any) -> None:
+async def test_a_hub_that_takes_no_connections_says_so(client: Any, hub: Any) -> None:
     hub.script[OpenLink] = Fault(kind=Kind.OVERLOADED, message="full")
     assert (await client("GET", f"{POLL}?wait=5")).status_code == 503
     assert hub.ends == {}

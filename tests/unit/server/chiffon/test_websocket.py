@@ -41,12 +41,12 @@ async def heard(socket: ClientConnection, kit: Any) -> dict[str, Any]:
 
 
 async def link(hub: Any) -> Any:
-    """The end of the one link that is open."""
+    """The end of the one connection that is open."""
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
     return hub.ends[hub.asked_for(OpenLink)[-1].session]
 
 
-async def test_a_link_is_opened_and_closed(connect: Connect, hub: Any) -> None:
+async def test_a_connection_is_opened_and_closed(connect: Connect, hub: Any) -> None:
     async with connect(subprotocols=["chiffon.v1"]) as socket:
         assert socket.subprotocol == "chiffon.v1"
         await link(hub)
@@ -148,7 +148,7 @@ async def _pour(socket: ClientConnection, frame: str, times: int) -> None:
 
 @pytest.mark.requirement("CH-WS-3")
 @pytest.mark.parametrize("frame", ["nonsense", "[]", "{}", "[" * 90_000, '{"ack": 7}', '{"ack":[1]}', " " * 100_001])
-async def test_a_broken_frame_is_answered_recorded_and_the_link_goes_on(
+async def test_a_broken_frame_is_answered_recorded_and_the_connection_goes_on(
     frame: str, connect: Connect, hub: Any, kit: Any
 ) -> None:
     async with connect("?receipts=1") as socket:
@@ -184,7 +184,7 @@ async def test_what_the_hub_refuses_is_answered_with_the_ids_of_the_message(
 
 
 @pytest.mark.requirement("all-D1")
-async def test_a_spoofed_sender_is_refused_on_a_link_too(connect: Connect, hub: Any, kit: Any) -> None:
+async def test_a_spoofed_sender_is_refused_on_a_connection_too(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect() as socket:
         await socket.send(json.dumps(kit.message("work_status") | {"from_agent": "code"}))
         assert (await heard(socket, kit))["payload"]["error_code"] == 5004
@@ -338,7 +338,7 @@ async def test_a_websocket_at_a_wrong_address_is_refused_with_the_right_ones(pat
     assert b"/api/agent/ws" in answer.body
 
 
-async def test_a_hub_that_takes_no_links_says_so(connect: Connect, hub: Any, kit: Any) -> None:
+async def test_a_hub_that_takes_no_connections_says_so(connect: Connect, hub: Any, kit: Any) -> None:
     hub.script[OpenLink] = Fault(kind=Kind.OVERLOADED, message="full")
     async with connect() as socket:
         with pytest.raises(websockets.ConnectionClosed) as closed:
@@ -347,7 +347,7 @@ async def test_a_hub_that_takes_no_links_says_so(connect: Connect, hub: Any, kit
     assert closed.value.rcvd.code == 1013
 
 
-async def test_a_frame_far_too_large_ends_the_link_and_is_recorded(connect: Connect, hub: Any, kit: Any) -> None:
+async def test_a_frame_far_too_large_ends_the_connection_and_is_recorded(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect() as socket:
         await socket.send("x" * 500_000)
         with pytest.raises(websockets.ConnectionClosed) as closed:

@@ -1,4 +1,4 @@
-"""Coven's door beyond the document: its services, and what operators and callers do."""
+"""Coven's endpoint beyond the document: its services, and what operators and callers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attackers do to coven's door beyond the document."""
+"""What attackers do to coven's endpoint beyond the document."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def test_what_an_agent_held_when_the_hub_was_killed_is_done_again_at_once(
         work = await agent.work()
         await agent.respond(work.request_id, text="half")
         await hub.status(task.id, "running")
-        monkeypatch.setattr(hub.door, "_close", lambda link: None)  # nobody is left to say that the link broke
+        monkeypatch.setattr(hub.door, "_close", lambda link: None)  # nobody is left to say that the connection broke
     async with gateway(store=store) as hub:
         again = await hub.agent("worker")
         assert (await again.work()).request_id == work.request_id

@@ -1,4 +1,4 @@
-"""How many streams coven's door serves, in all and on one connection, and how much they may bring with them."""
+"""How many streams coven's endpoint serves, in all and on one connection, and how much they may bring with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub with a forge door, and a cast: a planner, two workers, a reviewer."""
+"""A hub with a forge endpoint, and a cast: a planner, two workers, a reviewer."""
 
 from __future__ import annotations
 

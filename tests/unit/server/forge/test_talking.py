@@ -60,7 +60,7 @@ async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_coun
     assert refused[0]["details"]["reason"] == "RATE_LIMITED"
     for _ in range(5):
         await worker.tell("log", level="info", message="dropped")
-    # One bucket for the agent, whatever link it comes by.
+    # One bucket for the agent, whatever connection it comes by.
     await worker.close()
     worker = await hub.connect("worker-1")
     assert (await worker.ask("query-agents"))["details"]["reason"] == "RATE_LIMITED"
@@ -70,7 +70,7 @@ async def test_beyond_the_burst_requests_are_refused_and_events_dropped_and_coun
     assert told[0] == "warn"
     assert told[1].endswith("10 requests refused, 5 events dropped")
     noted = [outcome for who, action, outcome in await hub.audited() if action == "forge.frame"]
-    assert noted == ["refused", "refused"]  # once for each link's flood, not for each message
+    assert noted == ["refused", "refused"]  # once for each connection's flood, not for each message
 
 
 @pytest.mark.requirement("forge-D9")
@@ -121,7 +121,7 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     assert (await three.ask("publish", topic="builds.failed", data=1))["delivered"] == 1
     await one.close()
     async with asyncio.timeout(60):
-        while hub.door.open_links > 2:  # until the hub has seen the link's end
+        while hub.door.open_links > 2:  # until the hub has seen the connection's end
             await asyncio.sleep(0)
     assert (await three.ask("publish", topic="builds.done", data=1))["delivered"] == 0
     for topic in ("a*b", "*a"):
@@ -131,7 +131,7 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
 
 @pytest.mark.requirement("FG-FUT-4", "forge-all-D5")
 async def test_what_is_published_again_under_its_id_is_delivered_once(hub: ForgeHub) -> None:
-    """Whoever lost the answer says it again, perhaps over another link; nothing is delivered twice."""
+    """Whoever lost the answer says it again, perhaps over another connection; nothing is delivered twice."""
     reader, talker = await hub.connect("worker-1"), await hub.connect("worker-2")
     await reader.ask("subscribe", topic="t")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The door itself: credentials, encodings, compression, batches, what is too large, the end."""
+"""The endpoint itself: credentials, encodings, compression, batches, what is too large, the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB: dict[str, Any] = {"type": "x", "agent": "worker-1", "payload": {"text": "é
 
 
 @pytest.mark.requirement("FG-FUT-5", "forge-all-D1", "forge-all-D4")
-async def test_a_link_needs_the_token_of_a_forge_agent(hub: ForgeHub) -> None:
+async def test_a_connection_needs_the_token_of_a_forge_agent(hub: ForgeHub) -> None:
     other = await hub.add("mux-1", protocol="chiffon")
     for token, status in (("wrong", 401), (other, 403)):
         with pytest.raises(InvalidStatus) as caught:
@@ -44,7 +44,7 @@ async def test_messagepack_by_subprotocol_beside_json(hub: ForgeHub) -> None:
 
 
 @pytest.mark.requirement("FG-FUT-1", "forge-D12")
-async def test_a_link_that_agreed_to_it_is_compressed_and_others_are_not(hub: ForgeHub) -> None:
+async def test_a_connection_that_agreed_to_it_is_compressed_and_others_are_not(hub: ForgeHub) -> None:
     plain = await hub.connect("worker-1")
     assert plain.ws.protocol.extensions == []
     squeezed = await hub.connect("planner-1", compression="deflate")
@@ -54,7 +54,7 @@ async def test_a_link_that_agreed_to_it_is_compressed_and_others_are_not(hub: Fo
 
 
 @pytest.mark.requirement("FG-FUT-1")
-async def test_a_bomb_ends_its_link_and_nothing_else(hub: ForgeHub) -> None:
+async def test_a_bomb_ends_its_connection_and_nothing_else(hub: ForgeHub) -> None:
     plain = await hub.connect("worker-1")
     bomber = await hub.connect("planner-1", compression="deflate")
     await bomber.say(b"\0" * 64 * 1024 * 1024)
@@ -90,7 +90,7 @@ async def test_a_batch_is_answered_message_by_message_in_order(hub: ForgeHub, su
     await worker.notice("task-assigned")
 
 
-async def test_a_message_above_the_limit_is_refused_by_name_and_the_link_goes_on(hub: ForgeHub) -> None:
+async def test_a_message_above_the_limit_is_refused_by_name_and_the_connection_goes_on(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
     message = planner.message("request:submit-task", {"type": "x", "payload": {"text": "x" * 1024 * 1024}})
     await planner.say(message)
@@ -167,7 +167,7 @@ async def test_a_working_agent_has_the_time_that_the_hub_announced(hub: ForgeHub
         await worker.hear()
 
 
-async def test_a_newer_link_of_the_same_agent_takes_over(hub: ForgeHub) -> None:
+async def test_a_newer_connection_of_the_same_agent_takes_over(hub: ForgeHub) -> None:
     first = await hub.connect("worker-1")
     second = await hub.connect("worker-1")
     with pytest.raises(ConnectionClosed) as caught:

@@ -1,4 +1,5 @@
-"""Agentmsg's doors on a real hub: curl, `websockets` and the standard library, nothing of ours at the agents' end."""
+"""Agentmsg's endpoints on a real hub: curl, `websockets` and the standard library, nothing of ours at the agents'
+end."""
 
 from __future__ import annotations
 
@@ -295,7 +296,7 @@ def test_what_waits_for_an_allocation_of_all_together_goes_on_when_that_expires(
         assert (account["limit"], account["allocated"], "expires_at" in account) == (120, 120, False)
 
 
-def test_a_newer_link_replaces_the_older(hub: HubProcess) -> None:
+def test_a_newer_connection_replaces_the_older(hub: HubProcess) -> None:
     ada = Speaker(hub)
     with ada.link() as older:
         hello = older.say("REGISTER", "hub", {"agent_id": ada.id})
