@@ -38,10 +38,9 @@ from dragoman.protocols.forge.events import EventReceived, NoticeReceived, Reque
 from dragoman.protocols.forge.types import Encoding
 from dragoman.sandbox import egress_proxy
 from dragoman.security import urls
-from dragoman.security.collaboration import Seal
+from dragoman.security.collaboration import CollaborationKey, Seal, Unopened
 from dragoman.security.jwt import Authority, Claims, Issued
 from dragoman.security.keys import KeyRing, new_key
-from dragoman.security.sealing import CollaborationKey, Seals, Unopened
 from dragoman.wire import Role, guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema import compatibility, library
@@ -50,7 +49,6 @@ from tests.fuzz.samples import CANARY, encoded
 
 NOW = 1_800_000_000
 LIMITS = guard.Limits(bytes=100_000)
-IDS = {"message_id": "m-1", "contract_id": "c-1"}
 
 
 class Decoder(NamedTuple):
@@ -144,21 +142,19 @@ def _token(data: bytes) -> Claims | None:
 
 
 @cache
-def _seals() -> tuple[Seals, Seal, bytes]:
-    key = CollaborationKey(kid="k-1", secret=bytes(range(32)))
-    seals = Seals(key)
-    sealed = msgspec.json.encode(seals.seal(CANARY.encode(), IDS))
-    return seals, Seal(key), sealed
+def _seal() -> tuple[Seal, bytes]:
+    seal = Seal(CollaborationKey(kid="k-1", secret=bytes(range(32))))
+    return seal, msgspec.json.encode(seal.shut(CANARY.encode(), b"bound"))
 
 
 def _opened(data: bytes) -> bytes | None:
-    seals, seal, good = _seals()
+    seal, good = _seal()
     tree = guard.check(data, LIMITS)
-    for found in (seals.open(tree, IDS, now=NOW), seal.open(tree if isinstance(tree, dict) else {}, b"bound")):
-        if isinstance(found, Unopened):
-            assert CANARY not in f"{found!r} {found}"
-        else:
-            assert {name: tree[name] for name in ("alg", "kid", "nonce", "ciphertext")} == json.loads(good)
+    found = seal.open(tree if isinstance(tree, dict) else {}, b"bound")
+    if isinstance(found, Unopened):
+        assert CANARY not in f"{found!r} {found}"
+    else:
+        assert {name: tree[name] for name in ("alg", "kid", "nonce", "ciphertext")} == json.loads(good)
     return None
 
 
@@ -298,7 +294,7 @@ DECODERS: dict[str, Decoder] = {
         _token, (), lambda: [_authority()[1].encode(), b"eyJhbGciOiJub25lIn0.e30."], steps=(1500, 5)
     ),
     "security.sealing": Decoder(
-        _opened, (RemoteProtocolError,), lambda: [_seals()[2]], lambda: [json.loads(_seals()[2])]
+        _opened, (RemoteProtocolError,), lambda: [_seal()[1]], lambda: [json.loads(_seal()[1])]
     ),
     "security.urls": Decoder(
         _url, (urls.UrlRefused,), lambda: [b"https://example.org/cb?x=1", b"http://[::1]:8080/", b"https://a:b@c:99/"]

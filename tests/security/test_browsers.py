@@ -82,7 +82,7 @@ def test_the_hub_and_its_writer_leave_no_core_dumps(hub: HubProcess) -> None:
 
 def test_a_process_that_leaves_no_dumps_cannot_be_inspected_either() -> None:
     """`PR_GET_DUMPABLE`, which a process is told only of itself."""
-    said = "from dragoman.security.dumps import leave_no_dumps as go; import ctypes; c = ctypes.CDLL(None)"
+    said = "from dragoman.security.private import leave_no_dumps as go; import ctypes; c = ctypes.CDLL(None)"
     told = subprocess.run(
         [sys.executable, "-c", f"{said}; before = c.prctl(3); go(); print(before, c.prctl(3))"],
         capture_output=True,

@@ -46,7 +46,7 @@ from dragoman.core.queries.state import StateView
 from dragoman.core.streams import Streams
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import AgentStatus
-from dragoman.security.dumps import leave_no_dumps
+from dragoman.security.private import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
 from dragoman.server.agentmsg.handler import AgentmsgHandler

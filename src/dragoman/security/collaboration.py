@@ -1,7 +1,7 @@
 """The key of an A2ACP collaboration: how it comes to the agents, and what it seals (a2acp-D12).
 
 `protocols.a2acp.sealing` has the bytes that go in: what a key is bound to, what a payload is bound to. Here they meet
-X25519, HKDF-SHA256 and AES-256-GCM. Both ends use this file, the broker and the agents' library.
+X25519, HKDF-SHA256 and AES-256-GCM. The broker and the agents' library both use this file.
 
     mode         the key                                            a `KeyGrant` holds
     -----------  -------------------------------------------------  -------------------------------------------------
@@ -10,11 +10,18 @@ X25519, HKDF-SHA256 and AES-256-GCM. Both ends use this file, the broker and the
 
 A pair lives as long as the collaboration: the same grant may be delivered twice, and a key that the other side rotates
 is wrapped for the public key that stood in the handshake.
+
+Nonces are 96 random bits, never a counter: a counter that goes back (a restored backup, two processes with one key)
+repeats a nonce, and two messages under one nonce give the key stream away. A nonce that comes a second time under one
+key is refused, whatever message brings it: its sender is broken, or somebody replays. `NonceWatch` remembers as many
+as can come while a message counts as fresh (a2acp-D15).
 """
 
 from __future__ import annotations
 
+import enum
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,9 +42,85 @@ from dragoman.protocols.a2acp.sealing import (
     key_salt,
     wrap_data,
 )
-from dragoman.security.exchange import ExchangeError
 from dragoman.security.keys import decode64, encode64
-from dragoman.security.sealing import CollaborationKey, Flaw, NonceWatch, Unopened
+
+REMEMBERED_NONCES = 2**16
+"""The broker's 10,000 messages a minute, for the 6 minutes in which one is fresh."""
+
+
+class Flaw(enum.StrEnum):
+    FORM = "form"
+    KEY = "key"
+    TAMPERED = "tampered"
+    NONCE = "nonce"
+
+
+SENTENCES = {
+    Flaw.FORM: "this is no sealed payload; send alg A256GCM, kid, nonce and ciphertext as base64url without padding",
+    Flaw.KEY: "no key of that kid is in use for this collaboration; shake hands, or rotate_key",
+    Flaw.TAMPERED: "the payload does not open; seal it for this message, with its own ids, under the key its kid names",
+    Flaw.NONCE: "this nonce was used before under this key; draw a new one for every message",
+}
+
+
+class Unopened(msgspec.Struct, frozen=True):
+    """Why a payload stays shut. Nothing of it is in here."""
+
+    flaw: Flaw
+    field: str | None = None
+
+    @property
+    def message(self) -> str:
+        return SENTENCES[self.flaw]
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.field})" if self.field else self.message
+
+
+class ExchangeError(Exception):
+    """No key comes of this. The sentence ends with what to do, and shows no key."""
+
+
+class CollaborationKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key and its name. Shown without the key, compared with it."""
+
+    kid: str
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise ValueError(f"a collaboration key has {KEY_BYTES} bytes")
+
+    def __repr__(self) -> str:
+        return f"CollaborationKey({self.kid})"
+
+    @staticmethod
+    def new() -> CollaborationKey:
+        """A key of our own making, which the broker hands to both agents."""
+        return CollaborationKey(kid=encode64(os.urandom(12)), secret=os.urandom(KEY_BYTES))
+
+
+class NonceWatch:
+    """Nonces that were seen, the oldest forgotten first. One for all collaborations; memory only.
+
+    Nonces of messages that the hub accepted are rows as well, which a restart does not forget. Only here is known which
+    ones came with messages that were then refused.
+    """
+
+    def __init__(self, room: int = REMEMBERED_NONCES) -> None:
+        self._room = room
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+
+    def first(self, kid: str, nonce: bytes, ciphertext: bytes) -> bool:
+        """Whether it is new, or comes with the `ciphertext` that it came with: a message that was refused for now may
+        be sent again as it is, and whether it was accepted before, its id says."""
+        mark, content = nonce + kid.encode(), hash(ciphertext)
+        if mark in self._seen:
+            return self._seen[mark] == content
+        self._seen[mark] = content
+        if len(self._seen) > self._room:
+            self._seen.popitem(last=False)
+        return True
 
 
 class Relation(msgspec.Struct, frozen=True, kw_only=True):

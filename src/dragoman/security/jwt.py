@@ -28,14 +28,13 @@ import math
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import jwt as pyjwt
 import msgspec
 from msgspec import Meta
 
-from dragoman.security.grants import MOST
 from dragoman.security.keys import LEEWAY, LONGEST_TTL, Algorithm, Key, KeyRing, decode64
 from dragoman.security.refusals import Reason, Refusal
 from dragoman.wire import guard
@@ -46,6 +45,8 @@ LARGEST = 8192
 """Characters of a token: 64 capabilities of 64 characters fit."""
 
 REMEMBERED = 4096
+MOST = 64
+"""Capabilities in one token: it travels with every message."""
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER = guard.Limits(bytes=1024, depth=4, containers=16)
@@ -279,6 +280,18 @@ class Authority:
         if claims.nbf is not None and claims.nbf > now + LEEWAY:
             return Refusal(Reason.NOT_YET, "nbf")
         return None
+
+
+def grant(asked: Sequence[str], allowed: Collection[str]) -> tuple[str, ...] | Refusal:
+    """The capabilities that are both asked for and allowed, in the order asked (a2acp-D5). Who asks for none gets none,
+    which is good for discovery and handshakes; who asks for some, none of them allowed, is refused. There are no
+    wildcards: whoever reads a list of grants must see what it grants."""
+    granted = tuple(word for word in dict.fromkeys(asked) if word in allowed)
+    if asked and not granted:
+        return Refusal(Reason.CAPABILITY, "requested_capabilities", tuple(dict.fromkeys(asked))[:MOST])
+    if len(granted) > MOST:
+        return Refusal(Reason.TOO_MANY, "requested_capabilities")
+    return granted
 
 
 def _whole(number: object) -> bool:

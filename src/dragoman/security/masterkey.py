@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dragoman.security import private
 from dragoman.security.keys import decode64, encode64
-from dragoman.security.sealing import KEY_BYTES, NONCE_BYTES, TAG_BYTES
 
+KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 FILE = "master.json"
 VERSION = 1
 _MARK = b"\x01"

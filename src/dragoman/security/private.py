@@ -7,17 +7,23 @@
     owner                we, or root
 
 Every refusal names the file and the command that mends it, and never what the file holds.
+
+The same secrets are in the memory of the hub and of its writer: `leave_no_dumps` keeps them out of core dumps.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import stat
+import sys
 from pathlib import Path
 
 from dragoman import durable
 
 LARGEST = 1 << 20
+PR_SET_DUMPABLE = 4
 
 
 class PrivateFileError(Exception):
@@ -79,3 +85,11 @@ def _owned(path: Path, found: os.stat_result, mode: str) -> None:
             f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret."
             f" Replace what is in it if others may have looked, then: chmod {mode} {path}"
         )
+
+
+def leave_no_dumps() -> None:
+    """For this process, from now on; its children inherit the limit. Nor may another process of the same user look
+    into its memory or attach to it: that ends when a program is executed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -16,8 +16,7 @@ from dragoman.protocols.a2acp.claims import Claims
 from dragoman.protocols.a2acp.contracts import Capability, Held, Standing, judge
 from dragoman.protocols.a2acp.errors import A2acpError, Code
 from dragoman.protocols.a2acp.types import Message
-from dragoman.security import grants
-from dragoman.security.jwt import Authority
+from dragoman.security.jwt import Authority, grant
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.refusals import Refusal as Unfit
 from dragoman.server.a2acp.tokens import RULES
@@ -108,10 +107,10 @@ def test_each_rule_of_a_token_is_held_to(changed: dict[str, Any], rule: str | No
 
 @pytest.mark.requirement("a2acp-D5")
 def test_a_token_grants_what_was_asked_and_is_allowed() -> None:
-    assert grants.grant(["r", "w", "r"], ["w", "x", "r"]) == ("r", "w")
-    assert grants.grant(["r", "w"], ["w"]) == ("w",)
-    assert grants.grant([], ["w"]) == ()
-    nothing = grants.grant(["root"], ["w"])
+    assert grant(["r", "w", "r"], ["w", "x", "r"]) == ("r", "w")
+    assert grant(["r", "w"], ["w"]) == ("w",)
+    assert grant([], ["w"]) == ()
+    nothing = grant(["root"], ["w"])
     assert isinstance(nothing, Unfit)
     assert RULES[nothing.reason] == "capability"
     for ttl in (0, 10**9):

@@ -14,16 +14,14 @@ from typing import Any
 import jwt as pyjwt
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from dragoman.security.exchange import Offer, hand_over
+from dragoman.security.collaboration import CollaborationKey, NonceWatch, Pair, Relation, Seal, granted
 from dragoman.security.jwt import Authority, Issued
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.masterkey import MasterKeys
-from dragoman.security.sealing import CollaborationKey, NonceWatch, Seals, associated
 
 NOW = 1_800_000_000
 US, THEM = "sdlc-test-agent", "dataset-provisioning-agent"
 CAPABILITIES = ["read:datasets", "write:test_scenarios"]
-IDS = {"message_id": "550e8400-e29b-41d4-a716-446655440000", "source_agent": US, "target_agent": THEM}
 ROUNDS = 5
 
 
@@ -74,25 +72,20 @@ def tokens() -> None:
 
 def seals() -> None:
     payload = json.dumps({"rows": ["x" * 50] * 18}).encode()[:1000]
-    key = CollaborationKey.new()
-    side, cipher = Seals(key), AESGCM(key.secret)
-    sealed = side.seal(payload, IDS)
-    data = associated(key.kid, IDS)
+    key, bound, relation = CollaborationKey.new(), b"bound", Relation(collaboration="c", source=US, target=THEM)
+    seal, cipher = Seal(key), AESGCM(key.secret)
+    sealed = seal.shut(payload, bound)
     locked = MasterKeys([os.urandom(32)])
     record = locked.lock(payload, {"row": "1"})
 
-    cost("seal 1 kB", lambda: side.seal(payload, IDS), 20_000)
-    cost("open 1 kB", lambda: side.open(sealed, IDS, now=NOW), 20_000)
-    cost("open 1 kB, watching nonces", lambda: side.open(sealed, IDS, now=NOW, watch=NonceWatch()), 20_000)
-    cost("  cryptography AES-256-GCM, 1 kB", lambda: cipher.encrypt(os.urandom(12), payload, data), 20_000)
+    cost("seal 1 kB", lambda: seal.shut(payload, bound), 20_000)
+    cost("open 1 kB", lambda: seal.open(sealed, bound), 20_000)
+    cost("open 1 kB, watching nonces", lambda: seal.open(sealed, bound, NonceWatch()), 20_000)
+    cost("  cryptography AES-256-GCM, 1 kB", lambda: cipher.encrypt(os.urandom(12), payload, bound), 20_000)
     cost("lock 1 kB at rest", lambda: locked.lock(payload, {"row": "1"}), 5000)
     cost("unlock", lambda: locked.unlock(record, {"row": "1"}), 5000)
-
-    def agree() -> None:
-        Offer().agree(Offer().public_key, IDS, started=True)
-
-    cost("agree end to end: two offers, one side's key", agree)
-    cost("hand a key over", lambda: hand_over(key, Offer().public_key, IDS))
+    cost("agree end to end: two pairs, one side's key", lambda: Pair().derived(Pair().public_key, key.kid, relation))
+    cost("hand a key over", lambda: granted(key, Pair().public_key, relation, US))
 
 
 if __name__ == "__main__":

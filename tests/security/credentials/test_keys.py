@@ -13,8 +13,7 @@ import jwt as pyjwt
 import pytest
 
 from dragoman.security import private
-from dragoman.security.grants import grant
-from dragoman.security.jwt import Authority, Claims, Issued
+from dragoman.security.jwt import Authority, Claims, Issued, grant
 from dragoman.security.keys import KeyFile, KeyProblem, KeyRing, decode64, encode64, new_key, read_secret, thumbprint
 from dragoman.security.private import PrivateFileError
 from dragoman.security.refusals import Reason, Refusal

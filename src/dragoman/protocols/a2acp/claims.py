@@ -1,5 +1,5 @@
-"""What a token says, and how one is asked for (D3, D4, D5). Whether it is good is judged where the keys are
-(`security.jwt`), and what it grants there too (`security.grants`).
+"""What a token says, and how one is asked for (D3, D4, D5). Whether it is good is judged where the keys are,
+and what it grants (`security.jwt`).
 """
 
 from __future__ import annotations

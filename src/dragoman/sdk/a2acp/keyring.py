@@ -25,8 +25,8 @@ from dragoman.protocols.a2acp.sealing import KEY_MESSAGES, KeyGrant, associated_
 from dragoman.protocols.a2acp.types import RESERVED, Message
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.runtime import Runtime
-from dragoman.security import collaboration, private, sealing
-from dragoman.security.exchange import ExchangeError
+from dragoman.security import collaboration, private
+from dragoman.security.collaboration import CollaborationKey, ExchangeError
 from dragoman.security.keys import decode64, encode64
 
 OVERLAP = timedelta(seconds=600)
@@ -187,7 +187,7 @@ class KeyRing:
         if key is None:
             raise Unopened("the payload is sealed with a key that we do not have", is_lost=True)
         data = _seal(key).open(payload, associated_data(message, key.kid))
-        if isinstance(data, sealing.Unopened):
+        if isinstance(data, collaboration.Unopened):
             raise Unopened(data.message, is_lost=False)
         content = msgspec.json.decode(data)
         if not isinstance(content, dict):
@@ -236,4 +236,4 @@ def _opens(key: Key, now: datetime) -> bool:
 
 
 def _seal(key: Key) -> collaboration.Seal:
-    return collaboration.Seal(sealing.CollaborationKey(kid=key.kid, secret=decode64(key.secret)))
+    return collaboration.Seal(CollaborationKey(kid=key.kid, secret=decode64(key.secret)))

@@ -20,10 +20,17 @@ from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.contracts import Held
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import Message
-from dragoman.security.collaboration import Relation, Seal, check_public, granted
-from dragoman.security.exchange import ExchangeError
+from dragoman.security.collaboration import (
+    CollaborationKey,
+    ExchangeError,
+    NonceWatch,
+    Relation,
+    Seal,
+    Unopened,
+    check_public,
+    granted,
+)
 from dragoman.security.keys import decode64, encode64
-from dragoman.security.sealing import CollaborationKey, NonceWatch, Unopened
 
 MOST = 20_000
 FAR = datetime(9999, 1, 1, tzinfo=UTC)

@@ -108,9 +108,9 @@ class AuthService:
 
     def issue(self, agent: Agent, target: str, asked: Sequence[str], ttl: int) -> Granted:
         """A token for messages of an agent to `target`; raises `Refused`."""
-        from dragoman.security import grants
+        from dragoman.security.jwt import grant
 
-        allowed = grants.grant(asked, agent.capabilities)
+        allowed = grant(asked, agent.capabilities)
         if isinstance(allowed, Refusal):
             raise failed(allowed, field=allowed.field)
         jti = f"{os.urandom(12).hex()}.{mark(agent)}"

@@ -30,7 +30,7 @@ import apsw
 import msgspec
 
 from dragoman import durable
-from dragoman.security.dumps import leave_no_dumps
+from dragoman.security.private import leave_no_dumps
 from dragoman.stores.sqlite import ops, schema
 from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates

@@ -29,12 +29,10 @@ from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.services import Participant, Service
-from dragoman.security import grants
-from dragoman.security.collaboration import Relation, Seal, granted
-from dragoman.security.jwt import ISSUER
+from dragoman.security.collaboration import CollaborationKey, Relation, Seal, granted
+from dragoman.security.jwt import ISSUER, grant
 from dragoman.security.keys import LEEWAY, decode64, encode64
 from dragoman.security.refusals import Refusal as Unfit
-from dragoman.security.sealing import CollaborationKey
 from dragoman.wire.role import Role
 from dragoman.wire.schema import library
 
@@ -150,7 +148,7 @@ class MemoryBroker:
 
     def token(self, member: Member, request: claims.TokenRequest) -> claims.TokenGrant:
         self.tokens.append(request)
-        given = grants.grant(request.requested_capabilities, member.allowed)
+        given = grant(request.requested_capabilities, member.allowed)
         if isinstance(given, Unfit):
             raise failure(msgspec.convert(_unfit("capability", given.message).payload(None)["error"], ErrorBody))
         now = self.runtime.now()

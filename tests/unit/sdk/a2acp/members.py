@@ -13,7 +13,7 @@ from dragoman.protocols.a2acp.contracts import Capability, Contract, Held
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.pipe import Frame
-from dragoman.security.sealing import CollaborationKey
+from dragoman.security.collaboration import CollaborationKey
 
 if TYPE_CHECKING:
     from tests.unit.sdk.a2acp.harness import MemoryBroker

@@ -29,8 +29,7 @@ from dragoman.sdk.address import parse
 from dragoman.sdk.failures import FAILURES, AuthFailed, RateLimitExceeded
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.work.outcome import raised
-from dragoman.security.collaboration import Relation, granted
-from dragoman.security.sealing import CollaborationKey
+from dragoman.security.collaboration import CollaborationKey, Relation, granted
 
 A, B = (Party(agent_id=id, domain="d", version="1.0.0") for id in "ab")
 
