@@ -15,19 +15,48 @@ if TYPE_CHECKING:
     from dragoman.sdk.client import Client
     from dragoman.sdk.errors import (
         BadInput,
+        BadResult,
         Conflict,
         DragomanError,
         HubUnreachable,
         Misconfigured,
         NotAllowed,
         NotFound,
+        NotSupported,
+        Reject,
         Rejected,
         RequestRefused,
+        Retry,
         StillRunning,
         TaskCancelled,
         TaskFailed,
     )
-    from dragoman.sdk.events import Event, Question, TaskInfo
+    from dragoman.sdk.events import (
+        Assigned,
+        AttemptFailed,
+        Cancelled,
+        Completed,
+        Event,
+        Failed,
+        FileSent,
+        HandedOver,
+        LogWritten,
+        OtherEvent,
+        Output,
+        Paused,
+        Progress,
+        Question,
+        QuestionAnswered,
+        QuestionAsked,
+        Resumed,
+        Step,
+        Submitted,
+        TaskEvent,
+        TaskInfo,
+        Thinking,
+        ToolReturned,
+        ToolUsed,
+    )
     from dragoman.sdk.failures import (
         AuthFailed,
         CallFailed,
@@ -39,9 +68,12 @@ if TYPE_CHECKING:
         SecurityPolicyViolation,
         TimedOut,
     )
+    from dragoman.sdk.handle import TaskHandle
     from dragoman.sdk.messages import File
+    from dragoman.sdk.options import Hints, Priority, SubmitOptions
     from dragoman.sdk.peers import (
         Accept,
+        DirectMessage,
         Escalate,
         Handoff,
         HandoffRequest,
@@ -50,110 +82,66 @@ if TYPE_CHECKING:
         Help,
         HelpRequest,
         Letter,
-        Reject,
         Resource,
         Unable,
     )
     from dragoman.sdk.shared_state import Change, Entity, Shared, SharedState, StateConflict
-    from dragoman.sdk.sync import SyncClient
+    from dragoman.sdk.sync import SyncClient, SyncTaskHandle
+    from dragoman.sdk.work.retry import RetryPolicy
     from dragoman.sdk.work.sync_task import SyncTask
     from dragoman.sdk.work.task import Task
 
-__all__ = [
-    "Accept",
-    "Agent",
-    "AuthFailed",
-    "BadInput",
-    "CallFailed",
-    "CapabilityNotFound",
-    "Change",
-    "Client",
-    "Conflict",
-    "ContractViolation",
-    "DragomanError",
-    "Entity",
-    "Escalate",
-    "Event",
-    "File",
-    "Handoff",
-    "HandoffRequest",
-    "Handover",
-    "HandshakeRequest",
-    "Help",
-    "HelpRequest",
-    "HubUnreachable",
-    "InternalError",
-    "Letter",
-    "Misconfigured",
-    "NotAllowed",
-    "NotFound",
-    "Question",
-    "RateLimitExceeded",
-    "Reject",
-    "Rejected",
-    "RequestRefused",
-    "Resource",
-    "SchemaMismatch",
-    "SecurityPolicyViolation",
-    "Shared",
-    "SharedState",
-    "StateConflict",
-    "StillRunning",
-    "SyncClient",
-    "SyncTask",
-    "Task",
-    "TaskCancelled",
-    "TaskFailed",
-    "TaskInfo",
-    "TimedOut",
-    "Unable",
-]
-
 _HOMES = {
-    "Agent": "agent",
-    "Client": "client",
-    "SyncClient": "sync",
-    "SyncTask": "work.sync_task",
-    "Task": "work.task",
-    "Event": "events",
-    "Question": "events",
-    "TaskInfo": "events",
-    "File": "messages",
-    "Accept": "peers",
-    "Escalate": "peers",
-    "Handoff": "peers",
-    "HandoffRequest": "peers",
-    "Handover": "peers",
-    "HandshakeRequest": "peers",
-    "Help": "peers",
-    "HelpRequest": "peers",
-    "Letter": "peers",
-    "Reject": "peers",
-    "Resource": "peers",
-    "Unable": "peers",
-    "AuthFailed": "failures",
-    "CallFailed": "failures",
-    "CapabilityNotFound": "failures",
-    "ContractViolation": "failures",
-    "InternalError": "failures",
-    "RateLimitExceeded": "failures",
-    "SchemaMismatch": "failures",
-    "SecurityPolicyViolation": "failures",
-    "TimedOut": "failures",
-    "Change": "shared_state",
-    "Entity": "shared_state",
-    "Shared": "shared_state",
-    "SharedState": "shared_state",
-    "StateConflict": "shared_state",
+    "agent": "Agent",
+    "client": "Client",
+    "errors": (
+        "BadInput BadResult Conflict DragomanError HubUnreachable Misconfigured NotAllowed NotFound "
+        "NotSupported Reject Rejected RequestRefused Retry StillRunning TaskCancelled TaskFailed"
+    ),
+    "events": (
+        "Assigned AttemptFailed Cancelled Completed Event Failed FileSent HandedOver LogWritten OtherEvent "
+        "Output Paused Progress Question QuestionAnswered QuestionAsked Resumed Step Submitted TaskEvent "
+        "TaskInfo Thinking ToolReturned ToolUsed"
+    ),
+    "failures": (
+        "AuthFailed CallFailed CapabilityNotFound ContractViolation InternalError RateLimitExceeded "
+        "SchemaMismatch SecurityPolicyViolation TimedOut"
+    ),
+    "handle": "TaskHandle",
+    "messages": "File",
+    "options": "Hints Priority SubmitOptions",
+    "peers": (
+        "Accept DirectMessage Escalate Handoff HandoffRequest Handover HandshakeRequest Help HelpRequest "
+        "Letter Resource Unable"
+    ),
+    "shared_state": "Change Entity Shared SharedState StateConflict",
+    "sync": "SyncClient SyncTaskHandle",
+    "work.retry": "RetryPolicy",
+    "work.sync_task": "SyncTask",
+    "work.task": "Task",
 }
+"""Module of `dragoman.sdk` → the names that users find here."""
+
+__all__ = [
+    "Accept", "Agent", "Assigned", "AttemptFailed", "AuthFailed", "BadInput", "BadResult", "CallFailed",
+    "Cancelled", "CapabilityNotFound", "Change", "Client", "Completed", "Conflict", "ContractViolation",
+    "DirectMessage", "DragomanError", "Entity", "Escalate", "Event", "Failed", "File", "FileSent", "HandedOver",
+    "Handoff", "HandoffRequest", "Handover", "HandshakeRequest", "Help", "HelpRequest", "Hints", "HubUnreachable",
+    "InternalError", "Letter", "LogWritten", "Misconfigured", "NotAllowed", "NotFound", "NotSupported",
+    "OtherEvent", "Output", "Paused", "Priority", "Progress", "Question", "QuestionAnswered", "QuestionAsked",
+    "RateLimitExceeded", "Reject", "Rejected", "RequestRefused", "Resource", "Resumed", "Retry", "RetryPolicy",
+    "SchemaMismatch", "SecurityPolicyViolation", "Shared", "SharedState", "StateConflict", "Step", "StillRunning",
+    "SubmitOptions", "Submitted", "SyncClient", "SyncTask", "SyncTaskHandle", "Task", "TaskCancelled", "TaskEvent",
+    "TaskFailed", "TaskHandle", "TaskInfo", "Thinking", "TimedOut", "ToolReturned", "ToolUsed", "Unable",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
-    value = getattr(import_module(f"dragoman.sdk.{_HOMES.get(name, 'errors')}"), name)
-    globals()[name] = value
-    return value
+    for home, names in _HOMES.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(f"dragoman.sdk.{home}"), name)
+            return value
+    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -30,6 +30,10 @@ LONG = "0123456789" * 150_000
 """Too long for one message of any protocol."""
 
 
+async def given_back(n: int) -> int:
+    return n
+
+
 def declared(agent: Agent) -> Agent:
     """The handlers of every agent here."""
 
@@ -82,6 +86,16 @@ def declared(agent: Agent) -> Agent:
     async def around(task: Task) -> dict[str, Any]:
         return {"context": task.context}
 
+    @agent.task("tell")
+    async def tell(task: Task) -> dict[str, int]:
+        await task.log("a line")
+        await task.think("hm")
+        use = await task.tool_use("grep", {"for": "x"})
+        await task.tool_result(use, "found")
+        await task.send_file("a.txt", FILE, "text/plain")
+        return {"n": 1}
+
+    agent.task("given_back")(given_back)
     return agent
 
 

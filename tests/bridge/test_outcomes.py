@@ -13,7 +13,7 @@ import pytest_asyncio
 from dragoman import (
     CapabilityNotFound,
     Client,
-    Misconfigured,
+    NotSupported,
     RequestRefused,
     SchemaMismatch,
     TaskCancelled,
@@ -150,7 +150,7 @@ async def exited(caller: Client, agent: str) -> bool:
 async def continued(caller: Client, agent: str) -> bool:
     try:
         task_id = await soon(caller.submit(agent, "around", {}, thread="th-1"))
-    except Misconfigured:
+    except NotSupported:
         return False
     return bool((await soon(caller.result(task_id)))["context"].get("thread") == "th-1")
 

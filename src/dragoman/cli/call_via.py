@@ -97,7 +97,7 @@ class ProtocolCaller:
         given = {"name", "dependencies", "priority", "required_capabilities"} & body.keys()
         options = {name: body[name] for name in given}
         self._door = SyncClient(self._address, token=self._token, id=self.name).__enter__()
-        return self._door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options)
+        return self._door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options).id
 
     def leave(self, *, over: bool) -> None:
         """Take what was sent to us, if the task is `over`, so that nothing is left behind for a name that nobody has

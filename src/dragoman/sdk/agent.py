@@ -24,7 +24,7 @@ from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client
 from dragoman.sdk.declared import Declared, several
 from dragoman.sdk.engine import Engine
-from dragoman.sdk.errors import DragomanError, Misconfigured
+from dragoman.sdk.errors import DragomanError, Misconfigured, NotSupported
 from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.links import Bring, Introduction, Link
 from dragoman.sdk.peers import State, Urgency
@@ -93,8 +93,9 @@ class Agent(Declared):
     @property
     def client(self) -> Client:
         """To call other agents as this one, while it serves over a2acp: its answers come by the same link."""
+        self._serving()
         if self._caller is None:
-            raise Misconfigured(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
+            raise NotSupported(f"{self.id} can call as itself while it serves over a2acp (a2acp+ws://…)")
         return Client(backend=self._caller, runtime=self._runtime)
 
     # --- other agents (agentmsg) ---
@@ -177,8 +178,9 @@ class Agent(Declared):
     @property
     def state(self) -> SharedState:
         """What all agents share: tasks, agents, resources, policy; while the agent serves over agentmsg."""
+        self._serving()
         if self._state is None:
-            raise Misconfigured(f"{self.id} shares state while it serves over agentmsg (agentmsg+ws://…)")
+            raise NotSupported(f"{self.id} shares state while it serves over agentmsg (agentmsg+ws://…)")
         return self._state
 
     def _serving(self) -> Engine:

@@ -1,35 +1,47 @@
-"""Calling agents: the same few words over the management API and over an agent protocol.
+"""Calling agents: the same methods over the management API and over an agent protocol.
 
 async with Client() as hub:
-    result = await hub.call("deployer", "run_playbook", playbook="x.yml")
+    result = await hub.call("run_playbook", {"playbook": "x.yml"}, agent="deployer")
 
 async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub:
-    async for event in hub.stream("deployer", "run_playbook", playbook="x.yml"): ...
+    handle = await hub.submit("run_playbook", {"playbook": "x.yml"}, agent="deployer", priority="high")
+    async for event in handle.events(): ...
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, overload
+
+from msgspec import Struct
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
-from dragoman.sdk.calling.backend import Backend
-from dragoman.sdk.errors import Misconfigured, StillRunning
+from dragoman.sdk.calling.backend import Backend, ContractBackend
+from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.excepthook import speak_plainly
+from dragoman.sdk.handle import TaskHandle, id_of
+from dragoman.sdk.options import SubmitOptions, checked
 from dragoman.sdk.runtime import Runtime, SystemRuntime
 from dragoman.sdk.services import TABLE, Participant, entry
 from dragoman.sdk.work.outcome import data_of
+from dragoman.sdk.work.signature import declaration_of
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import Contract, Mode
     from dragoman.protocols.a2acp.intents import Offering
-    from dragoman.sdk.a2acp.caller import A2acpCaller
     from dragoman.sdk.shared_state import SharedState
 
-PRIORITIES = ("low", "normal", "high", "critical")
+T = TypeVar("T")
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Input: TypeAlias = Mapping[str, Any] | Struct | _Dataclass
+"""What work is given: its fields, by their names."""
 
 
 class Client:
@@ -80,7 +92,7 @@ class Client:
         """What all agents share: tasks, agents, resources, policy."""
         if self._state is None:
             if self._address is None or not TABLE[self._address.protocol].shares_state:
-                raise Misconfigured(
+                raise NotSupported(
                     "the shared state is reached by an agentmsg+http://, agentmsg+ws:// or http:// address"
                 )
             from dragoman.sdk.shared_state import SharedState
@@ -88,67 +100,112 @@ class Client:
             self._state = SharedState(self._address, self._runtime)
         return self._state
 
-    @overload
-    async def call(self, target: str, work: str, /, **input: Any) -> Any: ...
+    # --- calling ---
 
     @overload
     async def call(
-        self, work: str, input: Mapping[str, Any] | None = None, /, *, agent: str | None = None, **options: Any
-    ) -> Any: ...
+        self, work: Callable[..., Awaitable[T]], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> T: ...
 
-    async def call(self, first: str, second: Any = None, /, **rest: Any) -> Any:
+    @overload
+    async def call(
+        self, work: Callable[..., T], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self, work: str, /, input: Input | None = None, *, returns: type[T], **options: Unpack[SubmitOptions]
+    ) -> T: ...
+
+    @overload
+    async def call(self, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]) -> Any: ...
+
+    @overload
+    async def call(self, target: str, work: str, /, **input: object) -> Any: ...
+
+    async def call(self, /, *what: Any, **rest: Any) -> Any:
         """Have work done and return its result; raises `TaskFailed` with the facts if it fails.
 
-        `call("deployer", "run_playbook", playbook="x.yml")`, or by what is wanted, with options as for `submit`:
-        `call("provision", {"records": 10}, agent="datasets")`. Without an agent, whoever can does it.
+        `call("provision", {"records": 10}, agent="datasets")`: the work, its input, and options; without an agent, the
+        hub chooses one. With `returns=Report` the result is converted to that type. `call(provision, {"records": 10})`
+        calls the agent on which this handler was declared, and the result has the type that it returns.
+        `call("deployer", "run_playbook", playbook="x.yml")` is short for an agent, its work and its input.
         """
-        if isinstance(second, str):
-            return await self._backend.result(await self._backend.submit(first, second, _fields(rest), {}))
-        agent = rest.pop("agent", None)
-        return await self._backend.result(await self.submit(agent, first, second, **rest))
+        return await (await self._submit(_order(what, rest, has_fields=True))).result()
 
+    @overload
     async def submit(
-        self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any
-    ) -> str:
-        """Have work done, without waiting: returns the task's id once the hub has it.
+        self, work: Callable[..., Awaitable[T]], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[T]: ...
 
-        Options are the hub's: priority, dependencies, deadline, hints, parent, name, …
+    @overload
+    async def submit(
+        self, work: Callable[..., T], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[T]: ...
+
+    @overload
+    async def submit(
+        self, work: str, /, input: Input | None = None, *, returns: type[T], **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[T]: ...
+
+    @overload
+    async def submit(
+        self, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[Any]: ...
+
+    @overload
+    async def submit(
+        self, target: str | None, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[Any]: ...
+
+    async def submit(self, /, *what: Any, **rest: Any) -> TaskHandle[Any]:
+        """Have work done, without waiting: returns a handle once the hub has the task.
+
+        The same forms as for `call`, or a target, the work and its input: `submit("datasets", "provision", {…})`.
         """
-        urgency = options.get("priority")
-        if isinstance(urgency, str) and urgency not in PRIORITIES:
-            raise Misconfigured(f"there is no priority {urgency!r}: use one of {', '.join(PRIORITIES)}")
-        return await self._backend.submit(target, work, _fields({} if input is None else input), options)
+        return await self._submit(_order(what, rest))
 
-    async def result(self, task_id: str, *, timeout: float | None = None) -> Any:
-        """Wait for a submitted task's end and return its result. After `timeout` seconds `StillRunning` is raised: the
-        task goes on, and may be asked for again."""
-        waiting = asyncio.timeout(timeout)
-        try:
-            async with waiting:
-                return await self._backend.result(task_id)
-        except TimeoutError:
-            if timeout is None or not waiting.expired():
-                raise
-            raise StillRunning(task_id, timeout) from None
+    @overload
+    def stream(
+        self, work: str | Callable[..., object], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> AsyncIterator[Event]: ...
 
-    async def task(self, task_id: str) -> TaskInfo:
-        """The task as it is now."""
-        return await self._backend.task(task_id)
+    @overload
+    def stream(self, target: str, work: str, /, **input: object) -> AsyncIterator[Event]: ...
 
-    async def stream(self, target: str, work: str, /, **input: Any) -> AsyncIterator[Event]:
+    async def stream(self, /, *what: Any, **rest: Any) -> AsyncIterator[Event]:
         """Have work done and follow it: every event until the last, none missed and none twice."""
-        task_id = await self._backend.submit(target, work, _fields(input), {})
-        async for event in self._backend.events(task_id, 0):
+        async for event in (await self._submit(_order(what, rest, has_fields=True))).events():
             yield event
 
-    async def events(self, task_id: str, *, after: int = 0) -> AsyncIterator[Event]:
-        """Follow a task that was submitted before, from event `after` on."""
-        async for event in self._backend.events(task_id, after):
+    async def _submit(self, order: _Order) -> TaskHandle[Any]:
+        options = checked(order.options)
+        given = _fields({} if order.input is None else order.input)
+        task_id = await self._backend.submit(order.target, order.work, given, options)
+        return TaskHandle(self._backend, task_id, order.returns)
+
+    # --- a task that was submitted before ---
+
+    def handle(self, task_id: str, *, returns: Any = Any) -> TaskHandle[Any]:
+        """The handle of a task whose id is known, as from another process."""
+        return TaskHandle(self._backend, task_id, returns)
+
+    async def result(self, task: TaskHandle[T] | str, *, timeout: float | None = None) -> T | Any:
+        """`handle.result`, also for a task's id."""
+        return await (self.handle(task) if isinstance(task, str) else task).result(timeout=timeout)
+
+    async def task(self, task: TaskHandle[Any] | str) -> TaskInfo:
+        """The task as it is now."""
+        return await self._backend.task(id_of(task))
+
+    async def events(self, task: TaskHandle[Any] | str, *, after: int = 0) -> AsyncIterator[Event]:
+        """`handle.events`, also for a task's id."""
+        async for event in self._backend.events(id_of(task), after):
             yield event
 
-    async def cancel(self, task_id: str, reason: str | None = None) -> None:
+    async def cancel(self, task: TaskHandle[Any] | str, reason: str | None = None) -> None:
         """Stop a task and everything it asked others to do."""
-        await self._backend.cancel(task_id, reason)
+        await self._backend.cancel(id_of(task), reason)
 
     # --- contracts (a2acp) ---
 
@@ -162,7 +219,7 @@ class Client:
         version: str | None = None,
     ) -> list[Offering]:
         """Who serves what: agents of all protocols, those that can be reached first."""
-        return await self._party().discover(
+        return await self._contracts().discover(
             intent=intent, domain=domain, agent_id=agent, capability=capability, version=version
         )
 
@@ -181,26 +238,24 @@ class Client:
         `mode="end-to-end"`: only the two agents can read payloads, and so nobody checks them. `request_schema` is what
         we will send and `response_schema` what we can read, where that is less than what the other side takes or gives.
         """
-        from dragoman.sdk.a2acp.relations import Terms
-
         schemas = {"request_schema": request_schema, "response_schema": response_schema}
         given = {name: schema for name, schema in schemas.items() if schema is not None}
-        return await self._party().contract(Terms(agent, intent, mode, encrypt), **given)
+        return await self._contracts().contract(intent, agent, mode, encrypt, **given)
 
     async def terminate(self, contract: Contract | str, reason: str = "") -> None:
         """End a collaboration, given by a contract or its id. The other side is told; what is over stays over."""
-        await self._party().terminate(_collaboration(contract), reason)
+        await self._contracts().terminate(_collaboration(contract), reason)
 
     async def rotate(self, contract: Contract | str) -> None:
         """A new key for a collaboration; what is on its way under the old one still arrives."""
-        await self._party().rotate(_collaboration(contract))
+        await self._contracts().rotate(_collaboration(contract))
 
-    def _party(self) -> A2acpCaller:
-        from dragoman.sdk.a2acp.caller import A2acpCaller
-
-        if not isinstance(self._backend, A2acpCaller):
-            raise Misconfigured("contracts are a2acp's: use an a2acp+http:// or a2acp+ws:// address")
+    def _contracts(self) -> ContractBackend:
+        if not isinstance(self._backend, ContractBackend):
+            raise NotSupported("contracts are a2acp's: use an a2acp+http:// or a2acp+ws:// address")
         return self._backend
+
+    # --- questions to persons ---
 
     async def questions(self, *, status: str | None = "open") -> list[Question]:
         """What agents want to know from a person."""
@@ -211,11 +266,51 @@ class Client:
         await self._backend.answer(question_id, answer)
 
 
+class _Order(NamedTuple):
+    """What `call`, `submit` and `stream` were given."""
+
+    target: str | None
+    work: str
+    input: Any
+    options: dict[str, Any]
+    returns: Any
+
+
+def _order(what: tuple[Any, ...], rest: dict[str, Any], *, has_fields: bool = False) -> _Order:
+    """The order behind the forms of a call. Of `call` and `stream`, a target and its work take the input as keywords
+    (`has_fields`)."""
+    if len(what) >= 2 and isinstance(what[1], str):
+        target, work, *more = what
+        if has_fields:
+            _no_more(more)
+            return _Order(target, work, rest, {}, Any)
+        given = more.pop(0) if more else rest.pop("input", None)
+        _no_more(more)
+        if rest.get("agent") is not None:
+            raise Misconfigured(f"two agents are named: {target!r} and {rest['agent']!r}")
+        rest.pop("agent", None)
+        return _Order(target, work, given, rest, rest.pop("returns", Any))
+    if not what:
+        raise TypeError("say which work is to be done")
+    work, *more = what
+    given = more.pop(0) if more else rest.pop("input", None)
+    _no_more(more)
+    if isinstance(work, str):
+        return _Order(rest.pop("agent", None), work, given, rest, rest.pop("returns", Any))
+    declared = declaration_of(work)
+    return _Order(rest.pop("agent", declared.agent_id), declared.work_type, given, rest, declared.returns)
+
+
+def _no_more(left: Sequence[object]) -> None:
+    if left:
+        raise TypeError(f"too many arguments: {', '.join(map(repr, left))}")
+
+
 def _fields(input: Any) -> dict[str, Any]:
     """An input as plain JSON; raises for what no hub would read, before anything is sent."""
-    if not isinstance(input, Mapping):
-        raise TypeError(f"an input is a dict of fields, not {type(input).__name__}")
-    fields: dict[str, Any] = data_of("the input", dict(input))
+    fields = data_of("the input", dict(input) if isinstance(input, Mapping) else input)
+    if not isinstance(fields, dict):
+        raise TypeError(f"an input is a dict, a dataclass or a Struct, not {type(input).__name__}")
     return fields
 
 

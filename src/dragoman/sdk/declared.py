@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, PeerHandlers
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.peers import HelpKind
+from dragoman.sdk.work import signature
 from dragoman.sdk.work.signature import Handler
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,6 +44,7 @@ class Declared:
             if work_type in self._handlers:
                 raise Misconfigured(f"{self.id} already does {work_type}")
             self._handlers[work_type] = Handler(work_type, function, timeout=timeout)
+            signature.declare(self.id, self._handlers[work_type])
             return function
 
         return declare
@@ -75,6 +77,7 @@ class Declared:
             if intent in self._handlers:
                 raise Misconfigured(f"{self.id} already does {intent}")
             self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
+            signature.declare(self.id, self._handlers[intent])
             return function
 
         return declare

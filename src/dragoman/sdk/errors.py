@@ -1,4 +1,21 @@
-"""What the SDK raises.
+"""What the SDK raises: one meaning for each exception.
+
+    raised            to         when
+    ----------------  ---------  ------------------------------------------------------------------------------
+    Misconfigured     both       the program is wrong; nothing was sent
+    NotSupported      both       the protocol of this address cannot do it; nothing was sent
+    NotAllowed        both       the hub does not accept the token, or not for this
+    HubUnreachable    both       the hub does not answer, and waiting longer than `give_up_after` is not wanted
+    Conflict          both       the state of things does not allow it: already answered, a second process of an agent
+    NotFound          callers    there is no such task, or it is another caller's
+    RequestRefused    callers    the hub did not take the request
+    TaskFailed        callers    the task ended without success; `failures` has a subclass for each kind
+    TaskCancelled     callers    the task was cancelled
+    StillRunning      callers    the task goes on after the seconds that the caller waits for it
+    BadResult         callers    the result does not fit the type that the caller gave as `returns`
+
+    Reject            by handlers   the agent does not want to do it; the task fails with the reason
+    Retry             by handlers   the agent cannot do it now: the SDK runs the handler again
 
 Every error says what happened in a sentence and keeps the facts as attributes; one that a person can do something
 about ends with what to do.
@@ -14,7 +31,12 @@ class DragomanError(Exception):
 
 
 class Misconfigured(DragomanError):
-    """No address, no token, a handler that cannot be called: nothing was sent."""
+    """The program is wrong: no address, no token, an unknown option, a handler that cannot be called. Nothing was
+    sent."""
+
+
+class NotSupported(DragomanError):
+    """The protocol of this address cannot do it; the message names one that can. Nothing was sent."""
 
 
 class HubUnreachable(DragomanError):
@@ -83,12 +105,35 @@ class StillRunning(DragomanError, TimeoutError):
         self.seconds = seconds
 
 
-class Rejected(DragomanError):
-    """Raised by a handler to say no: the task fails with this reason. `task.reject("…")` makes one."""
+class Reject(DragomanError):
+    """A handler's "no", and why. A handler of work raises it, and its task fails with this reason; a handler of
+    handoffs or handshakes raises or returns it. The caller gets a `TaskFailed` with the reason as its message."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = str(reason)
+
+
+Rejected = Reject
+"""The name of `Reject` in versions before 0.2, when handlers raised one and returned the other."""
+
+
+class Retry(DragomanError):
+    """Raised by a handler: run it again, after so many seconds; without `after`, as its `RetryPolicy` says."""
+
+    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        super().__init__(reason or "the handler asked for another run")
+        self.reason = reason
+        self.after = after
+
+
+class BadResult(DragomanError):
+    """The task is done, and its `result` does not fit the type that the caller gave as `returns`."""
+
+    def __init__(self, task_id: str, what: str, result: Any) -> None:
+        super().__init__(f"the result of task {task_id} does not fit: {what}")
+        self.task_id = task_id
+        self.result = result
 
 
 class BadInput(DragomanError):

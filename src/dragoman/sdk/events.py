@@ -1,9 +1,29 @@
-"""What a client is told about tasks: values, whichever way they came."""
+"""What a client learns of tasks: typed values, whichever way they came.
+
+    async for event in handle.events():
+        match event:
+            case Output(output=text):
+                print(text, end="")
+            case Progress(percent=percent, step=step):
+                show(percent, step)
+            case Completed(result=result):
+                print("done:", result)
+
+    Event
+      Submitted  Assigned  Paused  Resumed  LogWritten  QuestionAsked  QuestionAnswered  HandedOver
+      Progress   with content: Output, Thinking, ToolUsed, ToolReturned, FileSent; name these before Progress
+      AttemptFailed   the hub tries again
+      Completed  Failed  Cancelled   the last one of a task
+      OtherEvent      whatever else happened to it
+
+`kind` and `data` are what the hub said: the kind of its event and its body.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.sdk.failures import failed
@@ -11,11 +31,9 @@ from dragoman.sdk.failures import failed
 FINAL = frozenset({"completed", "failed", "cancelled"})
 
 
-class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened to a task; `data` is in the hub's form.
-
-    Over the management API `seq` counts a task's events without gaps; over an agent protocol it counts what we heard.
-    """
+class TaskEvent(Struct, frozen=True, kw_only=True):
+    """What all events have. Over the management API `seq` counts a task's events without gaps; over an agent protocol
+    it counts what this client received."""
 
     task_id: str
     seq: int
@@ -27,6 +45,224 @@ class Event(Struct, frozen=True, kw_only=True):
     @property
     def is_final(self) -> bool:
         return self.kind in FINAL
+
+
+class Submitted(TaskEvent, frozen=True, kw_only=True):
+    """The hub has the task."""
+
+    input: Any = None
+
+
+class Assigned(TaskEvent, frozen=True, kw_only=True):
+    """The hub gave the task to `agent`."""
+
+    attempt: int = 1
+
+
+class Step(Struct, frozen=True):
+    """Where the work is: at the step with this number, if the agent counts them."""
+
+    name: str = ""
+    number: int | None = None
+    total: int | None = None
+
+
+class Progress(TaskEvent, frozen=True, kw_only=True):
+    """The agent reports how far it is. `output` is what is new since the last report."""
+
+    percent: int | None = None
+    step: Step | None = None
+    message: str = ""
+    output: str = ""
+
+
+class Output(Progress, frozen=True, kw_only=True):
+    """A piece of the task's output."""
+
+
+class Thinking(Progress, frozen=True, kw_only=True):
+    """What the agent thinks: shown, not part of the answer."""
+
+    text: str = ""
+
+
+class ToolUsed(Progress, frozen=True, kw_only=True):
+    """The agent uses a tool; a `ToolReturned` with the same id follows."""
+
+    tool_id: str = ""
+    name: str = ""
+    input: Any = None
+
+
+class ToolReturned(Progress, frozen=True, kw_only=True):
+    """What a tool returned."""
+
+    tool_id: str = ""
+    result: str = ""
+    is_error: bool = False
+
+
+class FileSent(Progress, frozen=True, kw_only=True):
+    """The agent gives the caller a file. Over coven `content` has its bytes; elsewhere the hub keeps it under `id`."""
+
+    id: str | None = None
+    name: str = ""
+    mime_type: str = ""
+    size: int = 0
+    content: bytes | None = None
+
+
+class Paused(TaskEvent, frozen=True, kw_only=True):
+    """The task stands still: a person or the agent paused it."""
+
+    message: str = ""
+
+
+class Resumed(TaskEvent, frozen=True, kw_only=True):
+    """The task goes on."""
+
+
+class LogWritten(TaskEvent, frozen=True, kw_only=True):
+    """The agent wrote something beside its work."""
+
+    message: str = ""
+
+
+class QuestionAsked(TaskEvent, frozen=True, kw_only=True):
+    """The task waits until a person answers: `client.answer(event.question_id, …)`."""
+
+    question_id: str = ""
+    question: str = ""
+    options: tuple[Any, ...] = ()
+
+
+class QuestionAnswered(TaskEvent, frozen=True, kw_only=True):
+    """A person answered; the task goes on."""
+
+    question: str = ""
+    answer: Any = None
+
+
+class HandedOver(TaskEvent, frozen=True, kw_only=True):
+    """The task belongs to `agent` now."""
+
+
+class AttemptFailed(TaskEvent, frozen=True, kw_only=True):
+    """An attempt failed, and the hub tries again."""
+
+    message: str = ""
+
+
+class Completed(TaskEvent, frozen=True, kw_only=True):
+    """The task is done. `result` is the structured result, or the text; what was streamed before is in the outputs."""
+
+    result: Any = None
+    output: str = ""
+    usage: dict[str, Any] = {}
+
+
+class Failed(TaskEvent, frozen=True, kw_only=True):
+    """The task failed; `handle.result()` raises the same as a `TaskFailed`."""
+
+    message: str = ""
+    exit_code: int | None = None
+    output: str = ""
+
+
+class Cancelled(TaskEvent, frozen=True, kw_only=True):
+    """The caller or a person cancelled the task; `message` is the reason."""
+
+    message: str = ""
+
+
+class OtherEvent(TaskEvent, frozen=True, kw_only=True):
+    """Anything else, by its `kind`: an error report, a task that became a dead letter, …"""
+
+
+Event: TypeAlias = (
+    Submitted
+    | Assigned
+    | Output
+    | Thinking
+    | ToolUsed
+    | ToolReturned
+    | FileSent
+    | Progress
+    | Paused
+    | Resumed
+    | LogWritten
+    | QuestionAsked
+    | QuestionAnswered
+    | HandedOver
+    | AttemptFailed
+    | Completed
+    | Failed
+    | Cancelled
+    | OtherEvent
+)
+
+PLAIN: dict[str, type[Event]] = {
+    "submitted": Submitted,
+    "assigned": Assigned,
+    "paused": Paused,
+    "resumed": Resumed,
+    "log": LogWritten,
+    "asked": QuestionAsked,
+    "answered": QuestionAnswered,
+    "handed_over": HandedOver,
+    "attempt_failed": AttemptFailed,
+    "completed": Completed,
+    "failed": Failed,
+    "cancelled": Cancelled,
+}
+"""The hub's kind of event → its type; of its fields, those that the body has under the same name."""
+
+CONTENT: dict[str, tuple[type[Progress], dict[str, str]]] = {
+    "file": (FileSent, {"data": "content", "mimeType": "mime_type", "filename": "name"}),
+    "tool_use": (ToolUsed, {"id": "tool_id"}),
+    "tool_result": (ToolReturned, {"id": "tool_id", "output": "result"}),
+}
+"""A part of a progress report → its type, and how the part's fields are called there."""
+
+
+def event_of(
+    task_id: str, seq: int, kind: str, data: dict[str, Any], *, at: str | None = None, agent: str | None = None
+) -> Event:
+    """An event as its type. A body that does not fit it (agents of any make are told of as they speak) leaves the typed
+    fields as they are by default, and is in `data` all the same."""
+    known: dict[str, Any] = {"task_id": task_id, "seq": seq, "kind": kind, "at": at, "agent": agent, "data": data}
+    form, fields = _typed(kind, data)
+    try:
+        return msgspec.convert({**fields, **known}, form)
+    except msgspec.ValidationError:
+        return form(**known)
+
+
+def _typed(kind: str, data: dict[str, Any]) -> tuple[type[Event], dict[str, Any]]:
+    said = {name: value for name, value in data.items() if value is not None}
+    if kind == "progress":
+        return _progress(said)
+    form = PLAIN.get(kind, OtherEvent)
+    fault = said.get("fault")
+    if isinstance(fault, dict) and isinstance(fault.get("message"), str):
+        said.setdefault("message", fault["message"])
+    if form is Failed and "message" not in said:
+        said["message"] = str(said.get("output") or "").rstrip().rpartition("\n")[2]
+    if form is Completed:
+        said["result"] = value_of(said.get("result"), str(said.get("output") or ""))
+    return form, said
+
+
+def _progress(said: dict[str, Any]) -> tuple[type[Progress], dict[str, Any]]:
+    if isinstance(percent := said.get("percent"), float):
+        said["percent"] = round(percent)
+    for part, (form, names) in CONTENT.items():
+        if isinstance(content := said.get(part), dict):
+            common = {name: said[name] for name in Progress.__struct_fields__ if name in said}
+            return form, {**{names.get(str(name), str(name)): value for name, value in content.items()}, **common}
+    if "thinking" in said:
+        return Thinking, {**said, "text": said["thinking"]}
+    return (Output if said.get("output") else Progress), said
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):

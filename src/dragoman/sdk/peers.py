@@ -160,12 +160,6 @@ class Accept(Struct, frozen=True, kw_only=True):
     requirements: tuple[str, ...] = ()
 
 
-class Reject(Struct, frozen=True):
-    """No, and why."""
-
-    reason: str
-
-
 class HandshakeRequest(Struct, frozen=True, kw_only=True):
     """Another agent wants to ask us for work of an intent. `contract` has the terms, as JSON."""
 

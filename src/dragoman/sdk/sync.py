@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the same words, each returns when it is done.
+"""The client for programs without an event loop: the same methods, each returns when it is done.
 
 The asynchronous client lives on a loop of its own in a thread of its own. A trace follows: the context of the caller
 goes along with every call.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from dragoman.sdk.calling.backend import Backend
-from dragoman.sdk.client import Client
+from dragoman.sdk.client import Client, Input
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.handle import TaskHandle
+from dragoman.sdk.options import SubmitOptions
 from dragoman.sdk.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dragoman.protocols.a2acp.contracts import Contract
+    from dragoman.protocols.a2acp.contracts import Contract, Mode
     from dragoman.protocols.a2acp.intents import Offering
     from dragoman.sdk.shared_state import Change, Entity, EntityType, Shared, SharedState
 
@@ -78,34 +80,81 @@ class SyncClient:
             self._end()
 
     @overload
-    def call(self, target: str, work: str, /, **input: Any) -> Any: ...
+    def call(
+        self, work: Callable[..., Awaitable[T]], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> T: ...
+
+    @overload
+    def call(self, work: Callable[..., T], /, input: Input | None = None, **options: Unpack[SubmitOptions]) -> T: ...
 
     @overload
     def call(
-        self, work: str, input: Mapping[str, Any] | None = None, /, *, agent: str | None = None, **options: Any
-    ) -> Any: ...
+        self, work: str, /, input: Input | None = None, *, returns: type[T], **options: Unpack[SubmitOptions]
+    ) -> T: ...
 
-    def call(self, first: str, second: Any = None, /, **rest: Any) -> Any:
-        return self._do(self._client.call(first, second, **rest))
+    @overload
+    def call(self, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]) -> Any: ...
 
-    def submit(self, target: str | None, work: str, /, input: Mapping[str, Any] | None = None, **options: Any) -> str:
-        return self._do(self._client.submit(target, work, input, **options))
+    @overload
+    def call(self, target: str, work: str, /, **input: object) -> Any: ...
 
-    def result(self, task_id: str, *, timeout: float | None = None) -> Any:
-        """Raises `StillRunning` after so many seconds; the task goes on, and may be asked for again."""
-        return self._do(self._client.result(task_id, timeout=timeout))
+    def call(self, /, *what: Any, **rest: Any) -> Any:
+        return self._do(self._client.call(*what, **rest))
 
-    def task(self, task_id: str) -> TaskInfo:
-        return self._do(self._client.task(task_id))
+    @overload
+    def submit(
+        self, work: Callable[..., Awaitable[T]], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncTaskHandle[T]: ...
 
-    def stream(self, target: str, work: str, /, **input: Any) -> Iterator[Event]:
-        return self._each(self._client.stream(target, work, **input))
+    @overload
+    def submit(
+        self, work: Callable[..., T], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncTaskHandle[T]: ...
 
-    def events(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
-        return self._each(self._client.events(task_id, after=after))
+    @overload
+    def submit(
+        self, work: str, /, input: Input | None = None, *, returns: type[T], **options: Unpack[SubmitOptions]
+    ) -> SyncTaskHandle[T]: ...
 
-    def cancel(self, task_id: str, reason: str | None = None) -> None:
-        self._do(self._client.cancel(task_id, reason))
+    @overload
+    def submit(
+        self, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncTaskHandle[Any]: ...
+
+    @overload
+    def submit(
+        self, target: str | None, work: str, /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncTaskHandle[Any]: ...
+
+    def submit(self, /, *what: Any, **rest: Any) -> SyncTaskHandle[Any]:
+        return SyncTaskHandle(self, self._do(self._client.submit(*what, **rest)))
+
+    @overload
+    def stream(
+        self, work: str | Callable[..., object], /, input: Input | None = None, **options: Unpack[SubmitOptions]
+    ) -> Iterator[Event]: ...
+
+    @overload
+    def stream(self, target: str, work: str, /, **input: object) -> Iterator[Event]: ...
+
+    def stream(self, /, *what: Any, **rest: Any) -> Iterator[Event]:
+        return self._each(self._client.stream(*what, **rest))
+
+    def handle(self, task_id: str, *, returns: Any = Any) -> SyncTaskHandle[Any]:
+        return SyncTaskHandle(self, self._client.handle(task_id, returns=returns))
+
+    def result(self, task: SyncTaskHandle[Any] | str, *, timeout: float | None = None) -> Any:
+        """Raises `StillRunning` after so many seconds; the task goes on, and its result may be asked for again."""
+        return (self.handle(task) if isinstance(task, str) else task).result(timeout=timeout)
+
+    def task(self, task: SyncTaskHandle[Any] | str) -> TaskInfo:
+        return self._do(self._client.task(str(task)))
+
+    def events(self, task: SyncTaskHandle[Any] | str, *, after: int = 0) -> Iterator[Event]:
+        return self._each(self._client.events(str(task), after=after))
+
+    def cancel(self, task: SyncTaskHandle[Any] | str, reason: str | None = None) -> None:
+        self._do(self._client.cancel(str(task), reason))
 
     def questions(self, *, status: str | None = "open") -> list[Question]:
         return self._do(self._client.questions(status=status))
@@ -113,11 +162,31 @@ class SyncClient:
     def answer(self, question_id: str, answer: Any) -> None:
         self._do(self._client.answer(question_id, answer))
 
-    def discover(self, intent: str | None = None, **wanted: Any) -> list[Offering]:
-        return self._do(self._client.discover(intent, **wanted))
+    def discover(
+        self,
+        intent: str | None = None,
+        *,
+        domain: str | None = None,
+        agent: str | None = None,
+        capability: str | None = None,
+        version: str | None = None,
+    ) -> list[Offering]:
+        return self._do(
+            self._client.discover(intent, domain=domain, agent=agent, capability=capability, version=version)
+        )
 
-    def contract(self, intent: str, **terms: Any) -> Contract:
-        return self._do(self._client.contract(intent, **terms))
+    def contract(
+        self,
+        intent: str,
+        *,
+        agent: str | None = None,
+        mode: Mode = "broker",
+        encrypt: bool = False,
+        request_schema: Any = None,
+        response_schema: Any = None,
+    ) -> Contract:
+        schemas = {"request_schema": request_schema, "response_schema": response_schema}
+        return self._do(self._client.contract(intent, agent=agent, mode=mode, encrypt=encrypt, **schemas))
 
     def terminate(self, contract: Contract | str, reason: str = "") -> None:
         self._do(self._client.terminate(contract, reason))
@@ -168,6 +237,42 @@ async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         await asyncio.wait(left, timeout=END_SECONDS)
     await loop.shutdown_asyncgens()
+
+
+class SyncTaskHandle(Generic[T]):
+    """`TaskHandle`, synchronously."""
+
+    def __init__(self, client: SyncClient, handle: TaskHandle[T]) -> None:
+        self._client = client
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    def result(self, *, timeout: float | None = None) -> T:
+        return self._client._do(self._handle.result(timeout=timeout))
+
+    def events(self, *, after: int = 0) -> Iterator[Event]:
+        return self._client._each(self._handle.events(after=after))
+
+    def cancel(self, reason: str | None = None) -> None:
+        self._client._do(self._handle.cancel(reason))
+
+    def info(self) -> TaskInfo:
+        return self._client._do(self._handle.info())
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"SyncTaskHandle({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.id == str(other) if isinstance(other, SyncTaskHandle | TaskHandle | str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
 
 class SyncState:

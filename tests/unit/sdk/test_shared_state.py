@@ -12,7 +12,15 @@ import httpx2
 import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeRuntime
 
-from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, NotFound, SharedState, StateConflict
+from dragoman import (
+    Client,
+    HubUnreachable,
+    NotAllowed,
+    NotFound,
+    NotSupported,
+    SharedState,
+    StateConflict,
+)
 from dragoman.sdk.address import parse
 from dragoman.sdk.shared_state import Change, Entity
 
@@ -167,5 +175,5 @@ async def test_a_watch_from_too_long_ago_says_so(runtime: FakeRuntime) -> None:
 async def test_the_state_is_reached_by_some_addresses_only() -> None:
     assert isinstance(Client("agentmsg+http://127.0.0.1:1", token="x", id="me").state, SharedState)
     assert isinstance(Client("http://127.0.0.1:1", token="x").state, SharedState)
-    with pytest.raises(Misconfigured, match="agentmsg"):
+    with pytest.raises(NotSupported, match="agentmsg"):
         _ = Client("chiffon+ws://127.0.0.1:1", token="x", id="me").state

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.protocols.a2acp import codec, intents
-from dragoman.protocols.a2acp.contracts import Contract
+from dragoman.protocols.a2acp.contracts import Contract, Mode
 from dragoman.protocols.a2acp.intents import Offering
 from dragoman.protocols.a2acp.types import Message, MessageType
 from dragoman.sdk import trace
@@ -114,11 +114,11 @@ class A2acpCaller(CallTracker[Call]):
 
     # --- contracts ---
 
-    async def discover(self, **wanted: Any) -> list[Offering]:
+    async def discover(self, **wanted: str | None) -> list[Offering]:
         return await self.relations.discover(**wanted)
 
-    async def contract(self, terms: Terms, **more: Any) -> Contract:
-        return await self.relations.contract(terms, **more)
+    async def contract(self, intent: str, agent: str | None, mode: Mode, encrypt: bool, **schemas: Any) -> Contract:
+        return await self.relations.contract(Terms(agent, intent, mode, encrypt), **schemas)
 
     async def terminate(self, collaboration_id: str, reason: str) -> None:
         await self.relations.terminate(collaboration_id, reason)

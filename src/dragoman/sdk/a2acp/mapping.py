@@ -38,7 +38,7 @@ from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid, Write
 from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Identity
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import NotSupported
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (
     PRIVATE,
@@ -312,7 +312,7 @@ class A2acpLink:
             case ProposalAnswer():
                 write = self._agree(message)
             case _:
-                raise Misconfigured(f"a2acp has no word for a {type(message).__name__.lower()}")
+                raise NotSupported(f"a2acp has no {type(message).__name__}")
         self._channel.say(message.id, lane, write)
 
     def _write(

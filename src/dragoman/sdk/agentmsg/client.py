@@ -86,7 +86,7 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
             self._cancels.pop(id, None)
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise self._no_word("look at a task; `client.state.get('TASK', …)` does, or")
+        raise self._cannot("look at a task; `client.state.get('TASK', …)` does, or")
 
     # --- calls ---
 

@@ -16,9 +16,10 @@ import msgspec
 
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
+from dragoman.sdk.calling.backend import named
 from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, HubRetries, TemporaryFailure
-from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
-from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, NotSupported
+from dragoman.sdk.events import Event, Question, TaskInfo, event_of
 from dragoman.sdk.failures import refused
 from dragoman.sdk.network.http import http_client, listening
 from dragoman.sdk.runtime import Runtime
@@ -51,7 +52,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> Event:
-        return Event(task_id=self.task_id, seq=self.seq, kind=self.kind, at=self.at, agent=self.agent, data=self.body)
+        return event_of(self.task_id, self.seq, self.kind, self.body, at=self.at, agent=self.agent)
 
 
 class _Questions(msgspec.Struct, frozen=True):
@@ -91,8 +92,8 @@ class ApiClient:
         await self._http.aclose()
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-        if unknown := sorted(set(options) - OPTIONS):
-            raise Misconfigured(f"the management API has no word for {', '.join(unknown)}")
+        if unknown := set(options) - OPTIONS:
+            raise NotSupported(f"the management API has no option {named(unknown)}")
         body: dict[str, Any] = {"type": work, "input": given, **options}
         if target is None:
             return await self._as_part_of(options, body)

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.calling.backend import named
+from dragoman.sdk.errors import Misconfigured, NotSupported
+from dragoman.sdk.events import Event, Question, TaskInfo, event_of
 from dragoman.sdk.runtime import Runtime
 
 MOST_ENDED = 256
@@ -42,7 +43,7 @@ class PendingCall:
 
     def tell(self, kind: str, data: dict[str, Any], *, at: str | None, agent: str | None = None) -> None:
         seq = len(self.events) + 1
-        self.events.append(Event(task_id=self.task_id, seq=seq, kind=kind, at=at, agent=agent, data=data))
+        self.events.append(event_of(self.task_id, seq, kind, data, at=at, agent=agent))
         self._news.set()
 
     @property
@@ -131,22 +132,21 @@ class CallTracker(ABC, Generic[C]):
             self._forget(next(iter(self._ended.values())))
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise self._no_word("look at a task:")
+        raise self._cannot("look at a task:")
 
     async def questions(self, status: str | None) -> list[Question]:
-        raise self._no_word("list questions:")
+        raise self._cannot("list questions:")
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        raise self._no_word("answer a question:")
+        raise self._cannot("answer a question:")
 
-    def _no_word(self, what: str) -> Misconfigured:
+    def _cannot(self, what: str) -> NotSupported:
         other = "use a Client of the management API (an http:// address)"
-        return Misconfigured(f"{self.protocol} has no word to {what} {other}")
+        return NotSupported(f"{self.protocol} cannot {what} {other}")
 
     def _check(self, options: Iterable[str], known: Collection[str]) -> None:
-        unknown = sorted(set(options).difference(known))
-        if unknown:
-            raise Misconfigured(f"{self.protocol} has no word for {', '.join(unknown)}")
+        if unknown := set(options).difference(known):
+            raise NotSupported(f"{self.protocol} has no option {named(unknown)}")
 
     # --- keeping them ---
 

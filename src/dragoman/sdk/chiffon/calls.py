@@ -98,9 +98,10 @@ class Call(PendingCall):
         status = "cancelled" if payload.error_code == errors.TASK_CANCELLED else "failed"
         fault = told(message)
         facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
-        self._tell(status, message, {"fault": facts})
+        words = fault.get("message") or payload.error_message
+        self._tell(status, message, {"fault": facts, "message": words})
         error = failed(
-            fault.get("message") or payload.error_message,
+            words,
             task_id=self.task_id,
             status=status,
             kind=fault.get("kind") or errors.KINDS.get(payload.error_code),

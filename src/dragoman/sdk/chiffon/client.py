@@ -26,7 +26,7 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.chiffon.calls import Call, told
-from dragoman.sdk.errors import Misconfigured
+from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
@@ -70,7 +70,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         if self._cancel is None:
-            raise Misconfigured("this link cannot cancel")
+            raise NotSupported("this link cannot cancel")
         await self._cancel(task_id, reason)
 
     # --- calls ---

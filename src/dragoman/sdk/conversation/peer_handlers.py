@@ -27,7 +27,7 @@ from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
-from dragoman.sdk.errors import Misconfigured, Rejected
+from dragoman.sdk.errors import Misconfigured, Reject
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.messages import IncomingMessage, OutgoingMessage
 from dragoman.sdk.peers import (
@@ -38,7 +38,6 @@ from dragoman.sdk.peers import (
     HandshakeRequest,
     Help,
     HelpRequest,
-    Reject,
     Unable,
     as_help,
     escalations_in,
@@ -251,6 +250,8 @@ class IncomingRequests:
         if self._peer_handlers.handoff is not None:
             try:
                 given = await self._run(self._peer_handlers.handoff, request)
+            except Reject as no:
+                return no
             except Exception as error:
                 log.warning("whether to take task %s over could not be decided", payload.task_id, exc_info=error)
                 return Reject(raised(error).output)
@@ -272,8 +273,8 @@ class IncomingRequests:
             return None
         try:
             given = await self._run(self._peer_handlers.handshake, request)
-        except Rejected as no:
-            return Reject(no.reason)
+        except Reject as no:
+            return no
         except Exception as error:
             log.warning("whether to agree with %s could not be decided", request.source, exc_info=error)
             return Reject(type(error).__name__)

@@ -35,7 +35,7 @@ from dragoman.protocols.agentmsg.records import (
 )
 from dragoman.sdk.conversation.peer_handlers import IncomingRequests, PeerHandlers
 from dragoman.sdk.conversation.trouble import report
-from dragoman.sdk.errors import Misconfigured, RequestRefused
+from dragoman.sdk.errors import NotSupported, RequestRefused
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.messages import Correlation, IncomingMessage, OutgoingMessage, Proposal, ProposalAnswer
 from dragoman.sdk.peers import Handoff, Help, Resource
@@ -197,8 +197,8 @@ class PeerRequests:
     def require(self, what: str, instead: str) -> None:
         name = self._outbox.protocol_capabilities.name
         if not self._outbox.protocol_capabilities.converses:
-            raise Misconfigured(
-                f"{name} has no word to {what}: agentmsg has (agentmsg+ws://…, agentmsg+http://…){instead}"
+            raise NotSupported(
+                f"an agent cannot {what} over {name}; it can over agentmsg (agentmsg+ws://…, agentmsg+http://…){instead}"
             )
 
     def letter(self, payload: Record, to: str, task: RunningTask | None = None, **more: Any) -> OutgoingMessage:

@@ -24,7 +24,7 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
-from dragoman.sdk.events import Event, value_of
+from dragoman.sdk.events import Event, event_of, value_of
 from dragoman.sdk.failures import failed
 
 
@@ -68,7 +68,7 @@ class Hearing:
             self._pieces.append(whole.get("output", ""))
         if response.last:
             self._end = response
-        return Event(task_id=self.task_id, seq=self.cursor, kind=kind, data=whole)
+        return event_of(self.task_id, self.cursor, kind, whole)
 
     @property
     def is_over(self) -> bool:

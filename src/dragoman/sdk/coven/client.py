@@ -25,10 +25,11 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
+from dragoman.sdk.calling.backend import named
 from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure
 from dragoman.sdk.coven.calls import Hearing
 from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
-from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound
+from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import File
@@ -184,7 +185,7 @@ class CovenClient:
     ) -> SendMessage:
         unknown = set(options) - OPTIONS
         if unknown:
-            raise Misconfigured(f"coven has no word for {', '.join(sorted(unknown))}")
+            raise NotSupported(f"coven has no option {named(unknown)}")
         span = trace.current()
         fields = dict(given)
         words = fields.get("content")
@@ -263,5 +264,5 @@ NO_CONNECTION = "failed to connect"
 """What gRPC says of an address where nobody listens."""
 
 
-def _no_word(what: str) -> Misconfigured:
-    return Misconfigured(f"coven has no word to {what}: use a Client of the management API (an http:// address)")
+def _no_word(what: str) -> NotSupported:
+    return NotSupported(f"coven cannot {what}: use a Client of the management API (an http:// address)")

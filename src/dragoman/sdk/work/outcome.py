@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.errors import Rejected, TaskFailed
+from dragoman.sdk.errors import Reject, TaskFailed
 from dragoman.sdk.messages import NO_RESULT
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
@@ -109,7 +109,7 @@ def returned(value: Any) -> Ending:
 
 def raised(error: BaseException) -> Ending:
     """The handler failed."""
-    if isinstance(error, Rejected):
+    if isinstance(error, Reject):
         reason = clean(error.reason)
         return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
     name = type(error).__name__

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UnsetType
 
-from dragoman.sdk.errors import Misconfigured, Rejected
+from dragoman.sdk.errors import NotSupported, Reject
 from dragoman.sdk.links import Bring, LinkDown
 from dragoman.sdk.messages import PRIVATE, File, Outcome, OutgoingMessage, ProgressReport, Question
 from dragoman.sdk.runtime import Runtime, backoff
@@ -57,7 +57,7 @@ class Reporter:
             return  # somebody else tells how it goes
         while must_arrive and task.unheard >= MOST_UNHEARD:
             if task.cancelled:
-                raise Rejected("the task was cancelled")
+                raise Reject("the task was cancelled")
             task.room = task.room or asyncio.Event()
             task.room.clear()
             await task.room.wait()
@@ -81,7 +81,7 @@ class Reporter:
             return
         protocol = self._outbox.protocol_capabilities
         if not protocol.largest_file:
-            raise Misconfigured(
+            raise NotSupported(
                 f"{protocol.name} carries no files: put {file.name!r} where others can fetch it, and return where"
             )
         if len(file.data) > protocol.largest_file:
@@ -95,7 +95,7 @@ class Reporter:
         failures = 0
         while True:
             if task.cancelled:
-                raise Rejected("the task was cancelled")
+                raise Reject("the task was cancelled")
             try:
                 return await bring(file)
             except LinkDown as down:
@@ -166,7 +166,7 @@ class Reporter:
         if recorded is not None:
             return recorded.answer
         if PRIVATE in task.correlation.about:
-            raise Misconfigured(
+            raise NotSupported(
                 "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
                 " reject the task with what is missing"
             )

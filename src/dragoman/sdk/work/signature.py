@@ -18,7 +18,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
@@ -81,9 +81,9 @@ class Handler:
         self.names = tuple(name for name, _, _ in fields)
         title = "".join(part.capitalize() for part in re.split(r"\W+|_", work_type)) + "Input"
         self._input_type = msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=not self.is_open)
-        self._returns = hints.get("return", Any)
+        self.returns = hints.get("return", Any)
         self.input_schema = self._schema(self._input_type, "its input")
-        self.output_schema = {} if self._returns in (Any, None) else self._schema(self._returns, "the return type")
+        self.output_schema = {} if self.returns in (Any, None) else self._schema(self.returns, "the return type")
 
     def bind(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments for this input; raises `BadInput` naming the field that does not fit."""
@@ -119,6 +119,42 @@ class Handler:
                 f"{_name(self.function)}: {what} cannot be described as JSON: {why}. Use what has a JSON form: str,"
                 " int, dict, list, a dataclass, a TypedDict, a msgspec.Struct, a model of pydantic"
             ) from None
+
+
+class Declaration(NamedTuple):
+    """Where a function was declared as a handler: what a client needs to call it by itself. Declared on several agents
+    for the same work, it belongs to none of them alone."""
+
+    agent_id: str | None
+    work_type: str
+    returns: Any
+
+
+_DECLARED = "__dragoman_declarations__"
+
+
+def declare(agent_id: str, handler: Handler) -> None:
+    """Note on the function that it is a handler, so that `client.call(function, …)` finds its work. A bound method or a
+    builtin takes no note: such a handler is called by the name of its work."""
+    made = Declaration(agent_id, handler.work_type, handler.returns)
+    try:
+        setattr(handler.function, _DECLARED, (*getattr(handler.function, _DECLARED, ()), made))
+    except AttributeError:
+        pass
+
+
+def declaration_of(function: Callable[..., Any]) -> Declaration:
+    declared: tuple[Declaration, ...] = getattr(function, _DECLARED, ())
+    if not declared:
+        raise Misconfigured(
+            f"{_name(function)} is not declared on an agent in this program: call it by the name of its work, as"
+            ' call("run_playbook", {…})'
+        )
+    if len(works := {one.work_type for one in declared}) > 1:
+        named = ", ".join(sorted(works))
+        raise Misconfigured(f"{_name(function)} does several kinds of work ({named}): call it by the name of one")
+    agents = {one.agent_id for one in declared}
+    return declared[0] if len(agents) == 1 else declared[0]._replace(agent_id=None)
 
 
 def _hints(function: Callable[..., Any], frame: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from dragoman.sdk.errors import Rejected
+from dragoman.sdk.errors import Reject
 from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
 from dragoman.sdk.work.facts import Facts
 from dragoman.sdk.work.running_task import RunningTask
@@ -94,11 +94,11 @@ class SyncTask(Facts):
     def checkpoint(self) -> None:
         self._wait(self._task.checkpoint())
 
-    def reject(self, reason: str) -> Rejected:
+    def reject(self, reason: str) -> Reject:
         return self._task.reject(reason)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self.cancelled:
             coroutine.close()
-            raise Rejected("the task was cancelled")
+            raise Reject("the task was cancelled")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

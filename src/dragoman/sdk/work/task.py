@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import messages
-from dragoman.sdk.errors import Rejected
+from dragoman.sdk.errors import Reject
 from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
 from dragoman.sdk.work.facts import Facts
 from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
@@ -168,6 +168,6 @@ class Task(Facts):
         while self.is_held:
             await self.released.wait()
 
-    def reject(self, reason: str) -> Rejected:
+    def reject(self, reason: str) -> Reject:
         """The exception to raise to say no: `raise task.reject("declined by a person")`."""
-        return Rejected(reason)
+        return Reject(reason)

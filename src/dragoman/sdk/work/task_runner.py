@@ -27,7 +27,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.sdk import trace
-from dragoman.sdk.errors import BadInput, Rejected
+from dragoman.sdk.errors import BadInput, Reject
 from dragoman.sdk.excepthook import theirs
 from dragoman.sdk.links import Bring, Introduction
 from dragoman.sdk.messages import Answer, Assignment, Correlation, Decline, Outcome
@@ -229,7 +229,7 @@ class TaskRunner:
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
             road = (type(error), error, theirs(error.__traceback__))
-            traced = None if isinstance(error, Rejected) else road  # to say no is nothing to trace
+            traced = None if isinstance(error, Reject) else road  # to say no is nothing to trace
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 

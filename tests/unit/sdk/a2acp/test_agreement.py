@@ -11,7 +11,7 @@ import pytest
 from tests.unit.sdk.a2acp.harness import MemoryBroker, soon
 from tests.unit.sdk.harness import FakeRuntime, settle
 
-from dragoman import Agent, HandshakeRequest, Misconfigured, Reject, Task, TaskCancelled, TaskFailed
+from dragoman import Agent, HandshakeRequest, NotSupported, Reject, Task, TaskCancelled, TaskFailed
 from dragoman.protocols.a2acp.contracts import DomainPolicy
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import MessageType
@@ -366,8 +366,8 @@ async def test_a_client_serves_nothing(broker: MemoryBroker, datasets: Agent) ->
         found = await soon(hub.discover(intent="count"))
         assert [(one.agent.agent_id, one.available) for one in found] == [("datasets", True)]
         assert await soon(hub.discover("count", domain="lab")) == []
-        with pytest.raises(Misconfigured, match="management API"):
+        with pytest.raises(NotSupported, match="management API"):
             await hub.task("x")
-        with pytest.raises(Misconfigured, match="priority"):
+        with pytest.raises(NotSupported, match="priority"):
             await hub.submit("datasets", "count", {"of": []}, priority="high")
     assert broker.count("count", MessageType.RESPONSE) == 0

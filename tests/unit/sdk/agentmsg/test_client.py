@@ -10,7 +10,15 @@ import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, plain
 from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
-from dragoman import Client, HubUnreachable, Misconfigured, NotAllowed, RequestRefused, TaskCancelled, TaskFailed
+from dragoman import (
+    Client,
+    HubUnreachable,
+    NotAllowed,
+    NotSupported,
+    RequestRefused,
+    TaskCancelled,
+    TaskFailed,
+)
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.types import Message
@@ -82,12 +90,12 @@ async def test_options_become_context_and_constraints(client: Client, hub: FakeA
         {"chain": "A"},
     )
     assert plain(task.constraints) == {"required_capabilities": ["prose"], "budget_usd": 2.5}
-    with pytest.raises(Misconfigured, match="no word for hints"):
+    with pytest.raises(NotSupported, match="no option `hints`"):
         await client.submit("editor", "edit", {}, hints={})
 
 
 async def test_what_happens_meanwhile_are_events(client: Client, hub: FakeAgentmsg) -> None:
-    task_id = await client.submit("editor", "edit", {})
+    task_id = (await client.submit("editor", "edit", {})).id
     update = agentmsg.TaskUpdate(task_id=task_id, progress=50, message="half", output="one\n", status="in_progress")
     hub.say(update, sender="hub")
     hub.say(agentmsg.TaskUpdate(task_id=task_id, status="paused"))
@@ -111,7 +119,7 @@ async def test_a_failure_has_the_facts(client: Client, hub: FakeAgentmsg) -> Non
 
 
 async def test_a_cancel_is_an_update_and_its_outcome_is_reported(client: Client, hub: FakeAgentmsg) -> None:
-    task_id = await client.submit("editor", "edit", {})
+    task_id = (await client.submit("editor", "edit", {})).id
     await client.cancel(task_id, "enough")
     said = await hub.next("TASK_UPDATE")
     assert plain(said.payload) == {"task_id": task_id, "status": "cancelled", "message": "enough"}

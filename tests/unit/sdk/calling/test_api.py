@@ -142,9 +142,17 @@ async def test_what_no_hub_would_take_is_refused_before_anything_is_sent() -> No
         for call, error, why in (
             (client.call("deployer", "run", n=2**64), ValueError, "the input cannot be told: integer of more than 64"),
             (client.call("run", {"at": object()}), TypeError, "the input cannot be told: object has no JSON form"),
-            (client.submit("deployer", "run", ["a"]), TypeError, "an input is a dict of fields, not list"),  # type: ignore[arg-type]
+            (
+                client.submit("deployer", "run", ["a"]),
+                TypeError,
+                "an input is a dict, a dataclass or a Struct, not list",
+            ),  # type: ignore[arg-type]
             (client.submit("deployer", "run", {}, priority="urgent"), Misconfigured, "there is no priority 'urgent'"),
-            (client.submit("deployer", "run", {}, dependancies=["t0"]), Misconfigured, "has no word for dependancies"),
+            (
+                client.submit("deployer", "run", {}, dependancies=["t0"]),
+                Misconfigured,
+                "did you mean `dependencies`",
+            ),
         ):
             with pytest.raises(error, match=why):
                 await call

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, settle
 
-from dragoman import Client, HubUnreachable, Misconfigured, RequestRefused, TaskCancelled, TaskFailed
+from dragoman import Client, HubUnreachable, NotSupported, RequestRefused, TaskCancelled, TaskFailed
 from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon.types import (
     Correlation,
@@ -261,9 +261,9 @@ async def test_closing_the_client_ends_who_waits(client: Client, hub: FakeHub) -
         await calling
 
 
-async def test_what_chiffon_cannot_express_says_so(client: Client) -> None:
+async def test_what_chiffon_cannot_do_is_not_supported(client: Client) -> None:
     async with client:
-        with pytest.raises(Misconfigured, match="management API"):
+        with pytest.raises(NotSupported, match="management API"):
             await client.questions()
-        with pytest.raises(Misconfigured, match="no word for deadline"):
+        with pytest.raises(NotSupported, match="no option `deadline`"):
             await client.submit("deployer", "run", {}, deadline="2026-01-01T00:00:00Z")

@@ -89,7 +89,8 @@ async def test_a_handoff_that_nobody_wants_leaves_the_task_here(agent: Agent, hu
 async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgentmsg, runtime: FakeRuntime) -> None:
     seen: list[HandoffRequest] = []
     wrong: Any = object()
-    verdicts = iter([True, False, Accept(requirements=("a quiet room",)), Reject("no time"), None, Reject(wrong)])
+    room, unsayable = Accept(requirements=("a quiet room",)), Accept(requirements=(wrong,))
+    verdicts = iter([True, False, room, Reject("no time"), None, unsayable])
 
     @agent.on("write")
     async def write(task: Task) -> None: ...

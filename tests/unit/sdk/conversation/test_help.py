@@ -13,7 +13,18 @@ from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, Serving, plain
 from tests.unit.sdk.conversation.phrases import ANSWER, COMPLETE, HELP, appeal, helped
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running, settle
 
-from dragoman import Agent, Escalate, Help, HelpRequest, Misconfigured, RequestRefused, Resource, SyncTask, Task, Unable
+from dragoman import (
+    Agent,
+    Escalate,
+    Help,
+    HelpRequest,
+    NotSupported,
+    RequestRefused,
+    Resource,
+    SyncTask,
+    Task,
+    Unable,
+)
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.types import HelpResponseType
 
@@ -176,7 +187,7 @@ async def test_where_agents_do_not_converse_the_error_says_who_can(agent: Agent,
         helpless = await chiffon.next("work_result")
         chiffon.request("give")
         stuck = await chiffon.next("work_result")
-        with pytest.raises(Misconfigured, match="agentmsg"):
+        with pytest.raises(NotSupported, match="agentmsg"):
             await agent.status("BUSY")
     assert "agentmsg" in helpless.payload.output
     assert "task.ask" in helpless.payload.output

@@ -145,7 +145,7 @@ async def test_an_error_is_reported_whole(agent: Agent, hub: FakeAgentmsg) -> No
 async def test_who_is_not_at_work_cannot_speak(agent: Agent) -> None:
     with pytest.raises(Misconfigured, match="not at work"):
         await agent.status("BUSY")
-    with pytest.raises(Misconfigured, match="agentmsg"):
+    with pytest.raises(Misconfigured, match="not at work"):
         _ = agent.state
     with pytest.raises(Misconfigured, match="no help called"):
         agent.on_help("COFFEE")(print)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from dragoman import (
     Misconfigured,
     NotAllowed,
     NotFound,
+    NotSupported,
     RequestRefused,
     SyncClient,
     TaskCancelled,
@@ -224,14 +225,14 @@ async def test_failures_keep_their_facts(gateway: Gateway) -> None:
             await caller.call("worker", "chat")
 
 
-async def test_a_cancel_carries_its_reason_and_nothing_else(gateway: Gateway) -> None:
+async def test_a_cancel_carries_its_reason_and_the_rest_is_not_supported(gateway: Gateway) -> None:
     hub = Hub(gateway, STORY)
     async with client(gateway) as caller:
         await caller.cancel(TASK, "enough")
         for call in (caller.task(TASK), caller.questions(), caller.answer("q", 1)):
-            with pytest.raises(Misconfigured, match="coven has no word"):
+            with pytest.raises(NotSupported, match="coven cannot"):
                 await call
-        with pytest.raises(Misconfigured, match="coven has no word for budget"):
+        with pytest.raises(NotSupported, match="coven has no option `budget`"):
             await caller.submit("worker", "chat", budget=1)
     assert hub.cancelled == [CancelRequest(task_id=TASK, reason="enough")]
 

@@ -16,6 +16,7 @@ from dragoman import (
     HubUnreachable,
     Misconfigured,
     NotFound,
+    NotSupported,
     RequestRefused,
     SyncClient,
     TaskCancelled,
@@ -218,7 +219,7 @@ async def test_cancelling_and_looking(client: Client, forge_hub: FakeForge) -> N
         with pytest.raises(NotFound):
             await client.cancel("t2")
         info = await client.task("t1")
-        with pytest.raises(Misconfigured, match="no word"):
+        with pytest.raises(NotSupported, match="forge cannot"):
             await client.questions()
     assert plain(cancel.payload) == {"taskId": "t1", "reason": "enough"}
     assert (info.status, info.progress, info.input, info.attempts) == ("queued", 25, {"n": 1}, 2)
@@ -264,7 +265,7 @@ async def test_options_and_the_trace_go_along(client: Client, forge_hub: FakeFor
         options = {"priority": "high", "dependencies": ("t0",), "parent": "t9", "hints": {"max_duration_seconds": 2}}
         assert await client.submit(None, "run", {"n": 1}, required_role="worker", name="A run", **options) == "t1"
         request = await forge_hub.next(SUBMIT)
-        with pytest.raises(Misconfigured, match="budget"):
+        with pytest.raises(NotSupported, match="budget"):
             await client.submit("a", "run", budget=3)
         with pytest.raises(Misconfigured, match="cannot say that"):
             await client.submit("a", "run", priority=1.5)
