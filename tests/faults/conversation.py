@@ -45,6 +45,7 @@ from dragoman.core.model.tasks import Event, EventKind, Priority, QuestionStatus
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
+from dragoman.wire.closing import CloseReason
 
 WEIGHTS = (20, 3, 26, 7, 4, 1, 1, 1, 2, 1)
 """How often, among each other: write, submit, act, connection, time, crash, break the disk, answer, govern, replace."""
@@ -104,7 +105,7 @@ class Talker:
                 if outgoing.delivery.kind is MessageKind.LETTER:
                     self.talk.witness.arrived.add(outgoing.event.message_id)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         self.session = None
 
     async def connect(self, *, polls: bool) -> None:

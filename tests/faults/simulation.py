@@ -38,6 +38,7 @@ from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.stores.memory import MemoryStore
+from dragoman.wire.closing import CloseReason
 
 BOSS = AgentId("boss")
 
@@ -109,7 +110,7 @@ class Actor:
                 self.simulation.ledger.boss_got(outgoing)
             self.tray.append(outgoing)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         self.session = None
 
     async def connect(self) -> None:
@@ -176,7 +177,7 @@ class Waiter:
         self.simulation.waiters.remove(self)
         self.simulation.boss.deliver(outgoing_messages)
 
-    def hang_up(self, reason: str) -> None: ...
+    def hang_up(self, reason: CloseReason) -> None: ...
 
     async def leave(self) -> None:
         self.simulation.world.intake.detach(self.session)

@@ -30,6 +30,7 @@ from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.tasks import Request, read_progress, read_request, read_result
 from dragoman.stores.memory import MemoryStore
+from dragoman.wire.closing import CloseReason
 
 START = Instant(1_800_000_000 * SECOND)
 
@@ -47,7 +48,7 @@ class Peer:
     def deliver(self, outgoing_messages: Any) -> None:
         self.inbox.extend(outgoing_messages)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         self.hung_up = reason
 
     def take(self) -> list[Outgoing]:

@@ -28,6 +28,7 @@ from dragoman.core.model.tasks import Event, Question, QuestionStatus, Status, T
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Refused
 from dragoman.messages.files import FileRef, KeptFile
+from dragoman.wire.closing import CloseReason
 
 T = TypeVar("T", covariant=True)
 
@@ -331,7 +332,7 @@ class LinkEnd(Protocol):
         a link that cannot send tells the hub with `CloseLink`."""
         ...
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         """The hub has let go of this link (replaced, agent removed, hub stopping)."""
         ...
 

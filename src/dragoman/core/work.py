@@ -56,6 +56,7 @@ from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import NOTHING, Content, written
+from dragoman.wire.closing import CloseReason
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
 
@@ -125,7 +126,7 @@ class Work:
         self._peek = peek
         self.outgoing_messages: list[tuple[SessionId, Outgoing]] = []
         self.touched_tasks: set[TaskId] = set()
-        self.closed_links: list[tuple[SessionId, str]] = []
+        self.closed_links: list[tuple[SessionId, CloseReason]] = []
         self.afterwards: list[Command] = []
         self.births = 0
         self._loaded: dict[Lookup[Any], Sequence[Any]] = {}
@@ -540,7 +541,7 @@ class Work:
             self._undo.append((links.pop, session, None))
         links[session] = link
 
-    def close_link(self, session: SessionId, reason: str) -> None:
+    def close_link(self, session: SessionId, reason: CloseReason) -> None:
         """Forget a link and, after the commit, hang up."""
         self.drop_link(session)
         self.closed_links.append((session, reason))

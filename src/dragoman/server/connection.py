@@ -55,6 +55,7 @@ from dragoman.server.session import (
     Request,
     Session,
 )
+from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")
 
@@ -101,7 +102,7 @@ class ConnectionLoop:
         session: Session,
         wire: Wire,
         *,
-        hang_up: Callable[[str], None],
+        hang_up: Callable[[CloseReason], None],
         receipts: bool = False,
         one_by_one: bool = False,
         unanswered: int = 256,
@@ -368,7 +369,7 @@ class ConnectionLoop:
         if free:
             self._ping()
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         self.close()
         self._hang_up(reason)
 

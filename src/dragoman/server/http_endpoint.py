@@ -47,6 +47,7 @@ from dragoman.server.connection import close_link
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import report_unencodable
 from dragoman.server.refusals import UNREADABLE, RefusalLog
+from dragoman.wire.closing import CloseReason
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.server")
@@ -301,7 +302,7 @@ class Poll:
         self.outgoing_messages.extend(outgoing_messages)
         self.wake()
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         self.wake()
 
     def wake(self) -> None:

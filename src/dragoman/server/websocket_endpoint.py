@@ -1,7 +1,8 @@
 """The life of a WebSocket link, the same for every protocol that has one: who comes, the link opens, it ends.
 
 The credential is the Authorization header of the handshake; without a good one the answer is an HTTP status, with an
-error in the protocol's own words as its body. After that the hub closes a link only for these reasons:
+error in the protocol's own words as its body. After that the hub closes a link only for these reasons (those that the
+core knows of are a table, `wire.closing`):
 
     code   why                                                what to do
     -----  -------------------------------------------------  ------------------------------
@@ -38,16 +39,14 @@ from dragoman.server.limits import Limits
 from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Session
 from dragoman.server.websocket import EXTENSION, Socket
+from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")
 
 TOO_BIG = 1009
-RESTART = 1012
 IN_ORDER = (1000, 1001)
 """How a peer closes that has had what it wanted. Without a code (1005) it may as well have died."""
 TRY_LATER = 1013
-CODES = (("token", 4001), ("removed", 4001), ("newer", 4009), ("stop", RESTART))
-"""The close code for the hub's reason to hang up, by a word in it."""
 
 REST_SECONDS = 0.25
 
@@ -318,10 +317,9 @@ class WebSocketEndpoint(ABC):
         fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._limits.ws_bytes} bytes")
         await self._refusals.record(f"{self.protocol}.frame", fault, principal=agent, protocol=self.protocol)
 
-    def _hanging_up(self, send: Send) -> Callable[[str], None]:
-        def hang_up(reason: str) -> None:
-            code = next((code for word, code in CODES if word in reason), 1000)
-            closing = asyncio.ensure_future(_close(send, code, reason))
+    def _hanging_up(self, send: Send) -> Callable[[CloseReason], None]:
+        def hang_up(reason: CloseReason) -> None:
+            closing = asyncio.ensure_future(_close(send, reason.websocket, reason.sentence))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -350,7 +348,7 @@ class WebSocketEndpoint(ABC):
                 await link.loop.drain()
         except TimeoutError:
             log.info("not all was answered", agent=link.agent, session=session)
-        await _close(link.send, RESTART, "the hub stops; connect again")
+        await _close(link.send, CloseReason.HUB_STOPS.websocket, CloseReason.HUB_STOPS.sentence)
 
 
 async def _close(send: Send, code: int, reason: str) -> None:

@@ -35,6 +35,7 @@ from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
 from dragoman.supervisor.sandbox_policy import SandboxPolicy
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
 from dragoman.supervisor.spec import PROTOCOL
+from dragoman.wire.closing import CloseReason
 from dragoman.wire.lines import Line, Overlong
 
 TERM_SECONDS = 5.0
@@ -275,7 +276,7 @@ class ChildProcess:
             if waiting is not None:
                 waiting.cancel()
 
-    def _agent_removed(self, reason: str) -> None:
+    def _agent_removed(self, reason: CloseReason) -> None:
         self._child.agent_removed()
 
     # -- pipes that it closes

@@ -48,6 +48,7 @@ from dragoman.core.rules import Rules
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.stores.memory import MemoryStore
+from dragoman.wire.closing import CloseReason
 
 F = Feature
 OF_AN_AGENT = (ReportProgress, Finish, ReportFault, AskPerson)
@@ -84,7 +85,7 @@ class _Session:
     def deliver(self, outgoing_messages: Any) -> None:
         self.outgoing_messages.extend(outgoing_messages)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: CloseReason) -> None:
         pass
 
 

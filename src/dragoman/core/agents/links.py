@@ -19,6 +19,7 @@ from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.outcome import fail_attempt, failed, still_held
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind
+from dragoman.wire.closing import CloseReason
 
 SEEN_EVERY = 15 * SECOND
 """How often a poll is worth a row: `last_seen_at` is for people."""
@@ -41,14 +42,14 @@ def open_link(work: Work, command: OpenLink) -> int:
     if command.ordered:
         for old in work.links_to(agent.id):
             if old.ordered:
-                work.close_link(old.session, "replaced by a newer connection of the same agent")
+                work.close_link(old.session, CloseReason.NEWER_CONNECTION)
                 lose(work, old)
     work.put_link(link)
     fresh = command.fresh or is_new(agent, command.instance)
     if fresh and command.instance is not None:
         for old in work.links_to(agent.id):
             if old.session != link.session:  # polls of the process before: nobody reads what they are given
-                work.close_link(old.session, "another process of the agent is here")
+                work.close_link(old.session, CloseReason.OTHER_PROCESS)
     if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
         agent = msgspec.structs.replace(agent, connected=connected, last_seen_at=work.now)

@@ -32,6 +32,7 @@ from dragoman.core.tasks.unanswered import pass_on
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Request
+from dragoman.wire.closing import CloseReason
 
 REVOKED = 256
 """Tokens of an agent that are revoked one by one."""
@@ -97,7 +98,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
             work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     for link in work.all_links_of(agent.id):
-        work.close_link(link.session, "this agent was removed from the hub")
+        work.close_link(link.session, CloseReason.AGENT_REMOVED)
     for registry, name in (
         (Registry.AGENT, agent.id),
         *((Registry.RESOURCE, f"{agent.id}:{kind}") for kind in RESOURCES),
@@ -117,7 +118,7 @@ def rotate_token(work: Work, command: RotateToken) -> Agent:
     agent = msgspec.structs.replace(known(work, command.agent), token_hash=command.token_hash)
     work.put(agent)
     for link in work.all_links_of(agent.id):
-        work.close_link(link.session, "the agent's token was replaced; connect again with the new one")
+        work.close_link(link.session, CloseReason.TOKEN_REPLACED)
     return agent
 
 

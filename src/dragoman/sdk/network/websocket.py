@@ -19,15 +19,20 @@ from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network import tls
 from dragoman.sdk.network.connect_errors import not_made
+from dragoman.wire.closing import CloseReason
 
 OPEN_TIMEOUT = 10.0
 PING_INTERVAL = 20.0
 QUEUE = 1024
 """Frames read ahead of the engine before the socket is left to fill up."""
 
-#: Close codes after which connecting again is no use. At 4009 another process serves under our id: taking the link
-#: back would only make the two of them throw each other out for ever.
-FINAL: dict[int, type[DragomanError]] = {4001: NotAllowed, 4009: Conflict}
+FINAL: dict[int, type[DragomanError]] = {
+    CloseReason.TOKEN_REPLACED.websocket: NotAllowed,
+    CloseReason.AGENT_REMOVED.websocket: NotAllowed,
+    CloseReason.NEWER_CONNECTION.websocket: Conflict,
+}
+"""Close codes after which connecting again is no use. Where another process serves under our id, taking the link back
+would only make the two of them throw each other out for ever."""
 
 
 class WebSocket:

@@ -36,6 +36,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.server.chiffon.http import Callbacks
+from dragoman.wire.closing import CloseReason
 
 if TYPE_CHECKING:
     import httpx2
@@ -220,8 +221,8 @@ class CallbackConnection:
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
 
-    def hang_up(self, reason: str) -> None:
-        self._replaced = "newer" in reason
+    def hang_up(self, reason: CloseReason) -> None:
+        self._replaced = reason is CloseReason.NEWER_CONNECTION
         self._broken.set()
 
     # -- the work

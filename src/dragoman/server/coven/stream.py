@@ -36,6 +36,7 @@ from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.coven.reports import Reports
 from dragoman.server.outgoing import UNREAD, is_passing
+from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")
 
@@ -260,13 +261,8 @@ class AgentStream:
             self._composing = None
         self._work = deque(outgoing for outgoing in self._work if outgoing.task.id != task)
 
-    def hang_up(self, reason: str) -> None:
-        code = grpc.StatusCode.UNAVAILABLE
-        if "token" in reason or "removed" in reason:
-            code = grpc.StatusCode.UNAUTHENTICATED
-        elif "newer" in reason:
-            code = grpc.StatusCode.ABORTED
-        self.end((code, reason))
+    def hang_up(self, reason: CloseReason) -> None:
+        self.end((grpc.StatusCode[reason.grpc], reason.sentence))
 
     def shut_down(self, reason: str) -> None:
         """Ask the agent to finish and leave; no work follows (D10)."""

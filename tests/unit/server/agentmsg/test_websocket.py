@@ -21,6 +21,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.model.state import Registry
 from dragoman.messages.faults import Fault, Kind
+from dragoman.wire.closing import CloseReason
 
 
 async def test_a_connection_speaks_agentmsg_and_vouches_for_nothing(connect: Any, hub: Any) -> None:
@@ -237,7 +238,7 @@ async def test_watches_end_with_their_connection(connect: Any, state: Any, hub: 
 
 
 async def test_the_hub_hangs_up_with_a_reason(connect: Any, hub: Any, serving: Any, kit: Any) -> None:
-    for reason, code in (("the token was replaced", 4001), ("replaced by a newer connection", 4009)):
+    for reason, code in ((CloseReason.TOKEN_REPLACED, 4001), (CloseReason.NEWER_CONNECTION, 4009)):
         async with connect() as peer:
             (await peer.link()).hang_up(reason)
             with pytest.raises(websockets.ConnectionClosed):

@@ -19,6 +19,7 @@ from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
 from dragoman.server.chiffon.callbacks import CallbackSender
+from dragoman.wire.closing import CloseReason
 
 
 async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
@@ -198,7 +199,7 @@ async def test_the_courier_stands_back_while_another_connection_serves(push: Cal
     push.start()
     end = await link(hub)
     hub.linked.add("infra-1")
-    end.hang_up("replaced by a newer connection of the same agent")
+    end.hang_up(CloseReason.NEWER_CONNECTION)
     await hub.until(lambda: hub.looked >= 3)
     assert len(hub.asked_for(OpenLink)) == 1
     hub.linked.clear()

@@ -15,6 +15,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.wire.closing import CloseReason
 
 POLL = "/api/agent/messages"
 
@@ -176,7 +177,7 @@ async def test_a_hub_that_takes_no_connections_says_so(client: Any, hub: Any) ->
 async def test_a_hub_that_hangs_up_answers_the_poll(client: Any, hub: Any) -> None:
     poll = asyncio.ensure_future(client("GET", f"{POLL}?wait=30"))
     await hub.until(lambda: bool(hub.ends))
-    hub.ends[opened(hub).session].hang_up("this agent was removed from the hub")
+    hub.ends[opened(hub).session].hang_up(CloseReason.AGENT_REMOVED)
     assert (await poll).json() == {"messages": []}
 
 

@@ -17,6 +17,7 @@ from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, Pac
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.websocket import ChiffonWebSocket
+from dragoman.wire.closing import CloseReason
 
 Connect = Callable[..., Any]
 
@@ -302,21 +303,21 @@ def long_news(kit: Any, number: int) -> Outgoing:
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
-        ("replaced by a newer connection of the same agent", 4009),
-        ("this agent was removed from the hub", 4001),
-        ("the agent's token was replaced; connect again with the new one", 4001),
-        ("the hub is stopping", 1012),
+        (CloseReason.NEWER_CONNECTION, 4009),
+        (CloseReason.AGENT_REMOVED, 4001),
+        (CloseReason.TOKEN_REPLACED, 4001),
+        (CloseReason.HUB_STOPS, 1012),
     ],
 )
 async def test_the_hub_hangs_up_with_a_code_that_says_why(
-    reason: str, code: int, connect: Connect, hub: Any, kit: Any
+    reason: CloseReason, code: int, connect: Connect, hub: Any, kit: Any
 ) -> None:
     async with connect() as socket:
         (await link(hub)).hang_up(reason)
         with pytest.raises(websockets.ConnectionClosed) as closed:
             await kit.soon(socket.recv())
     assert closed.value.rcvd is not None
-    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (code, reason)
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (code, reason.sentence)
 
 
 @pytest.mark.parametrize("begin", ['{"ack":[', ' { "ack" : ['])
