@@ -5,7 +5,8 @@ pytest plugin of pyproject.toml, every `__main__.py`, and the public names of `d
 there it follows names through the syntax trees:
 
 - a module is reached when a reached module imports it, or names it in a string (`"dragoman.stores.sqlite.writer"` for
-  `python -m`, `"dragoman.cli.call:call"` in a table; `f"dragoman.demo.{part}"` reaches the whole folder);
+  `python -m`, `"dragoman.cli.call:call"` in a table; `f"dragoman.demo.{part}"` reaches them all); without a name
+  behind it, everything public in the module is used;
 - a function, class or constant at the top of a module is used when reached code names it, through any import;
 - a method is used when its class is, and reached code has `.its_name` anywhere. Methods that other libraries call are
   taken as used: those with a decorator that registers them, those of classes with a base that is not ours, and dunders.
@@ -172,7 +173,7 @@ class Walk:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             self._string(module, node.value)
         elif isinstance(node, ast.JoinedStr):
-            self._folder(module, node)
+            self._pattern(module, node)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "methodcaller"):
             for part in node.args:
                 if isinstance(part, ast.Constant) and isinstance(part.value, str):
@@ -244,24 +245,27 @@ class Walk:
         home, _, name = text.partition(":")
         if home.startswith(f"{PACKAGE}.") and home in self.modules:
             self.enter(home)
-            if name:
-                self.use(home, name)
+            for defined in [name] if name else self.modules[home].defined:
+                if name or not defined.startswith("_"):
+                    self.use(home, defined)
         elif re.fullmatch(r"[A-Za-z_][\w\[\], |.]*", text) and len(text) < 200:
             for word in re.findall(r"\w+", text):
                 self.use(module.name, word)
 
-    def _folder(self, module: Module, node: ast.JoinedStr) -> None:
-        """`f"dragoman.demo.{part}"`: any module of that folder."""
-        first, *rest = node.values
-        if isinstance(first, ast.Constant) and rest:
-            folder = str(first.value)
-        elif len(node.values) > 1 and isinstance(first, ast.FormattedValue) and ast.unparse(first.value) == "__name__":
-            folder = f"{module.name}."
-        else:
-            return
-        if folder.startswith(f"{PACKAGE}.") and folder.endswith("."):
+    def _pattern(self, module: Module, node: ast.JoinedStr) -> None:
+        """`f"dragoman.demo.{part}"`, `f"{__name__}.{home}"`: modules of such a name, and all that is public in them."""
+        parts = []
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                parts.append(re.escape(str(part.value)))
+            elif ast.unparse(part) == "f'{__name__}'":
+                parts.append(re.escape(module.name))
+            else:
+                parts.append("[a-z0-9_]+")
+        pattern = "".join(parts)
+        if pattern.startswith(f"{PACKAGE}\\."):
             for name, found in self.modules.items():
-                if name.rpartition(".")[0] == folder[:-1]:
+                if re.fullmatch(pattern, name):
                     self.enter(name)
                     for defined in found.defined:
                         if not defined.startswith("_"):

@@ -14,6 +14,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dragoman.buses.inproc import Bus
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.protocols.a2acp import codec as a2acp_codec
@@ -24,13 +25,13 @@ from dragoman.protocols.agentmsg.types import Stamp as AgentmsgStamp
 from dragoman.protocols.chiffon import codec as chiffon_codec
 from dragoman.protocols.coven import connection as coven
 from dragoman.protocols.coven import types as coven_types
-from dragoman.protocols.forge import connection as forge
-from dragoman.protocols.forge import events as forge_events
+from dragoman.protocols.forge import codec as forge_codec
 from dragoman.protocols.forge import packed
+from dragoman.protocols.forge.events import ResponseReceived
 from dragoman.protocols.forge.types import Encoding
-from dragoman.protocols.forge.types import Stamp as ForgeStamp
 from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.forge.session import Session as ForgeAgentSession
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import SystemRuntime
 from dragoman.security.jwt import Authority
@@ -39,12 +40,16 @@ from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.session import A2acpSession
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
+from dragoman.server.forge.handler import ForgeHandler
+from dragoman.server.forge.session import ForgeSession
 from dragoman.server.limits import Limits as ServerLimits
 from dragoman.server.refusals import RefusalLog
-from dragoman.server.session import Invalid
+from dragoman.server.session import Batch, Invalid
+from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire import Role
 from dragoman.wire.guard import Limits
+from dragoman.wire.lines import LineFraming
 from tests.conformance.a2acp.samples import BROKER
 from tests.fuzz import samples
 from tests.fuzz.decoders import secret_at
@@ -91,7 +96,10 @@ class HubEnd:
         self._session = session(ScriptedHub(), self._agent)
 
     def receive(self, data: bytes) -> list[Any]:
-        return [self._session.decode(self._agent, data)]
+        decoded = self._session.decode(self._agent, data)
+        if not isinstance(decoded, Batch):
+            return [decoded]
+        return [self._session.decode(self._agent, frame) for frame in decoded.frames]
 
     def complaint(self, event: Any, stamp: Any) -> bytes | None:
         if not isinstance(event, Invalid):
@@ -182,7 +190,7 @@ def _a2acp(role: Role) -> Link:
             events: list[Any] = here.receive(data)
             if is_secret(data):
                 [event] = events
-                assert samples.CANARY not in repr(event.fault if role is Role.HUB else event)
+                assert samples.CANARY not in repr(event if role is Role.AGENT else getattr(event, "fault", None))
             return events
 
         return End(here, ReadsErrors(a2acp_codec.decode), hear, object, _refused)
@@ -202,23 +210,45 @@ def _agentmsg(role: Role) -> Link:
     return Link(open, lambda: encoded(samples.agentmsg()), samples.agentmsg)
 
 
+class ForgeAgent:
+    """The SDK's end: what it cannot read is logged and dropped."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        wire: Any = SimpleNamespace()
+        self._session = ForgeAgentSession(wire, SystemRuntime())
+        self._session._encoding = encoding  # as after `open`
+
+    def receive(self, data: bytes) -> list[Any]:
+        return list(self._session._read(data))
+
+    def complaint(self, event: Any, stamp: Any) -> bytes | None:
+        return None
+
+
 def _forge(role: Role, *, lines: bool = False, encoding: Encoding = Encoding.JSON) -> Link:
-    def no(here: Any, event: Any, stamp: Any) -> bytes | None:
-        return here.refuse(event, ForgeStamp(*stamp)) if role is Role.HUB else None
+    limits = Limits(bytes=20_000)
+
+    def session(hub: Any, agent: Agent) -> ForgeSession:
+        handler = ForgeHandler(hub, MemoryStore(), files=MemoryFiles(hub.mint), bus=Bus(), clock=lambda: 0.0)
+        return ForgeSession(handler, agent.id, lambda *line: None, encoding=encoding, limits=limits)
+
+    def answered(data: bytes) -> Any:
+        [response] = forge_codec.read(data, Role.AGENT, encoding=encoding)
+        assert isinstance(response, ResponseReceived)
+        return SimpleNamespace(type="error")
 
     def open() -> End:
-        limits = Limits(bytes=20_000)
-        how: dict[str, Any] = {"lines": lines, "encoding": encoding, "limits": limits}
-        here = forge.Connection(role, agent_id="a", most=8, **how)
+        here: Any = HubEnd("forge", session) if role is Role.HUB else ForgeAgent(encoding)
+        framing = LineFraming(limits.bytes)
 
         def hear(data: bytes) -> Sequence[Any]:
-            events = here.receive(data)
-            if lines:
-                assert here._framing is not None
-                assert here._framing.held <= here._limits.bytes + 1
-            return events
+            if not lines:
+                return list(here.receive(data))
+            whole = [line for line in framing.feed(data) if isinstance(line, bytes)]
+            assert framing.held <= limits.bytes + 1
+            return [event for line in whole for event in here.receive(line)]
 
-        return End(here, forge.Connection(role.peer, **how), hear, forge_events.Invalid, no)
+        return End(here, ReadsErrors(answered), hear, object, _refused)
 
     def frames() -> list[bytes]:
         if encoding is Encoding.MSGPACK:

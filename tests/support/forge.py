@@ -1,5 +1,4 @@
-"""Forge for tests: two ends of a connection with nothing between them but bytes; a hub with a forge endpoint, and
-clients."""
+"""Forge for tests: an end of a connection that is nothing but the codec; a hub with a forge endpoint, and clients."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import asyncio
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
@@ -21,8 +19,9 @@ from dragoman.buses.inproc import Bus
 from dragoman.core.commands import AddAgent
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent
-from dragoman.protocols.forge.connection import Connection
-from dragoman.protocols.forge.types import Stamp
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.events import Dropped, Event
+from dragoman.protocols.forge.types import Anything, Encoding, ErrorBody, Payload, Stamp
 from dragoman.security.tokens import token_hash
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.websocket import ForgeWebSocket
@@ -30,27 +29,61 @@ from dragoman.server.limits import Limits as TransportLimits
 from dragoman.server.server import serve
 from dragoman.stores.files import MemoryFiles
 from dragoman.wire import Role
+from dragoman.wire.guard import Limits
+from dragoman.wire.lines import Line, LineFraming, Overlong
 from tests.support.world import World
 
 T = TypeVar("T")
 PATIENCE = 60.0
 
 
-class Link:
-    """An orchestrator and an agent; `lines=True` for pipes."""
+class End:
+    """One end of a forge connection: the codec, and lines where it is a pipe. It keeps no state of any request."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.hub = Connection(Role.HUB, agent_id="agent-1", **settings)
-        self.agent = Connection(Role.AGENT, **settings)
-        self._numbers = count(1)
+    def __init__(
+        self,
+        role: Role,
+        *,
+        lines: bool = False,
+        encoding: Encoding = Encoding.JSON,
+        limits: Limits = codec.LIMITS,
+        agent_id: str | None = None,
+    ) -> None:
+        self._role = role
+        self._encoding = encoding
+        self._limits = limits
+        self._agent_id = agent_id
+        self.framing = LineFraming(limits.bytes) if lines else None
 
-    def stamp(self, id: str | None = None) -> Stamp:
-        number = next(self._numbers)
-        return Stamp(id or f"id-{number}", datetime(2026, 2, 4, tzinfo=UTC) + timedelta(seconds=number))
+    def receive(self, data: bytes) -> list[Event]:
+        """A piece of a stream of lines, or one frame."""
+        return self._heard(self.framing.feed(data) if self.framing is not None else [data])
+
+    def ended(self) -> list[Event]:
+        return self._heard(self.framing.finish() if self.framing is not None else [])
+
+    def _heard(self, lines: Sequence[Line]) -> list[Event]:
+        events: list[Event] = []
+        how: dict[str, Any] = {"encoding": self._encoding, "limits": self._limits, "agent_id": self._agent_id}
+        for line in lines:
+            events += [Dropped(line.length)] if isinstance(line, Overlong) else codec.read(line, self._role, **how)
+        return events
+
+    def send(self, message: Anything) -> bytes:
+        return codec.write(message, self._encoding) + (b"\n" if self.framing is not None else b"")
+
+    def tell(self, payload: Payload, stamp: Stamp, **extra: Any) -> bytes:
+        """A request, an event or a notice: the payload says which."""
+        return self.send(codec.message(payload, stamp, **extra))
+
+    def succeed(self, request_id: str, payload: dict[str, Any], stamp: Stamp) -> bytes:
+        return self.send(codec.success(request_id, payload, stamp))
+
+    def fail(self, request_id: str | None, error: ErrorBody, stamp: Stamp) -> bytes:
+        return self.send(codec.failure(request_id, error, stamp))
 
 
 # -- a hub with a forge endpoint, under a clock that only moves when told
-# ------------------------------------------------
 
 
 class ForgeHub:

@@ -16,7 +16,7 @@ from tests.support import chiffon
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.chunks import BLOCK, LARGEST_OUTPUT, Block, ChunkError, Label, Reassembly
 from dragoman.protocols.chiffon.errors import InvalidMessage
-from dragoman.protocols.chiffon.types import Step, WorkResult, WorkStatus
+from dragoman.protocols.chiffon.types import WorkResult
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
 
@@ -34,13 +34,11 @@ def block(label: str, text: str) -> Block:
 
 @pytest.mark.requirement("CH-LRG-1")
 def test_an_output_is_split_above_one_mebibyte_and_not_at_it() -> None:
-    def status(size: int) -> WorkStatus:
-        step = Step(number=5, name="Collecting logs", output="x" * size)
-        return WorkStatus(task_id=TASK, status="running", progress_percent=100, step=step)
+    def result(size: int) -> WorkResult:
+        return WorkResult(task_id=TASK, status="success", exit_code=0, output="x" * size)
 
-    assert list(chunks.split_status(status(LARGEST_OUTPUT))) == [status(LARGEST_OUTPUT)]
-    parts = list(chunks.split_status(status(LARGEST_OUTPUT + 1)))
-    assert [part.step and part.step.output_chunk for part in parts] == [
+    assert list(chunks.split_result(result(LARGEST_OUTPUT))) == [result(LARGEST_OUTPUT)]
+    assert [part.output_chunk for part in chunks.split_result(result(LARGEST_OUTPUT + 1))] == [
         "bytes 0-262144 of 1048577",
         "bytes 262144-524288 of 1048577",
         "bytes 524288-786432 of 1048577",

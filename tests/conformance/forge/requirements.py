@@ -54,15 +54,17 @@ REQUIREMENTS = [
     R("FG-ERR-2", "Error Codes", "Every fault of the hub is told by one of them.", level="hub"),
     # --- Implementation Notes ---
     R("FG-PAR-1", "Parsing Strategy", "JSON with a type is routed; everything else is a log."),
-    R("FG-PAR-2", "Parsing Strategy", "An agent routes by type, and finds its request by the correlation id."),
+    R("FG-PAR-2", "Parsing Strategy", "An agent routes by type, and finds its request by the correlation id.",
+      level="sdk"),
     R("FG-BCK-1", "Backward Compatibility", "An agent that never speaks the protocol still runs, its output kept as"
       " its log.", level="hub"),
     R("FG-BCK-2", "Backward Compatibility", "Task notifications are written to stdin.", level="transport"),
-    R("FG-TMO-1", "Timeouts", "A request is given up after 30 seconds, or what is configured."),
+    R("FG-TMO-1", "Timeouts", "A request is given up after 30 seconds, or what is configured.", level="hub"),
     R("FG-TMO-2", "Timeouts", "Progress keeps a task alive.", level="hub"),
-    R("FG-COR-1", "Correlation", "One response for each request; a late or unknown one is told and ignored."),
-    R("FG-COR-2", "Correlation", "Requests whose time is up are forgotten."),
-    R("FG-USE-1", "Usage Example", "The document's own agent, line for line, is understood."),
+    R("FG-COR-1", "Correlation", "One response for each request; a late or unknown one is told and ignored.",
+      level="hub"),
+    R("FG-COR-2", "Correlation", "Requests whose time is up are forgotten.", level="hub"),
+    R("FG-USE-1", "Usage Example", "The document's own agent, line for line, is understood.", level="hub"),
     # --- Security Considerations ---
     R("FG-SEC-1", "Validation", "Every message is checked against its schema before anything happens."),
     R("FG-SEC-2", "Authorization", "An agent sees only the tasks that concern it.", level="hub"),

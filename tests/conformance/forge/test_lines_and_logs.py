@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.forge import End
 
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding
@@ -78,7 +78,7 @@ def test_an_unknown_request_is_answered_and_an_unknown_event_is_a_log_line() -> 
 
 @pytest.mark.requirement("forge-D1")
 def test_many_messages_in_one_piece_and_one_message_in_many() -> None:
-    hub = Connection(Role.HUB, lines=True)
+    hub = End(Role.HUB, lines=True)
     line = json.dumps(ASKED).encode() + b"\n"
     events = hub.receive(line + b"hello\r\n" + line)
     assert [type(event) for event in events] == [RequestReceived, LogReceived, RequestReceived]
@@ -92,7 +92,7 @@ def test_many_messages_in_one_piece_and_one_message_in_many() -> None:
 
 @pytest.mark.requirement("forge-D1")
 def test_a_line_above_a_mebibyte_is_dropped_and_noted() -> None:
-    hub = Connection(Role.HUB, lines=True)
+    hub = End(Role.HUB, lines=True)
     fits = b"x" * MIB
     assert hub.receive(fits + b"\n") == [LogReceived(fits.decode())]
     assert hub.receive(fits) == []
@@ -105,8 +105,8 @@ def test_a_line_above_a_mebibyte_is_dropped_and_noted() -> None:
 @given(st.lists(st.sampled_from(["hello", json.dumps(ASKED), json.dumps(PROGRESS), "{", ""]), max_size=6), st.data())
 def test_lines_mean_the_same_however_they_are_cut(lines: list[str], data: Any) -> None:
     stream = "".join(f"{line}\n" for line in lines).encode()
-    whole = Connection(Role.HUB, lines=True).receive(stream)
-    bytewise, pieces = Connection(Role.HUB, lines=True), Connection(Role.HUB, lines=True)
+    whole = End(Role.HUB, lines=True).receive(stream)
+    bytewise, pieces = End(Role.HUB, lines=True), End(Role.HUB, lines=True)
     assert [event for byte in stream for event in bytewise.receive(bytes([byte]))] == whole
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
     places = [0, *cuts, len(stream)]
@@ -203,7 +203,7 @@ def test_an_attack_in_a_request_is_refused_and_answered(name: str) -> None:
 @pytest.mark.requirement("forge-all-D3")
 @pytest.mark.parametrize("data", [DEEP, b"[" * MIB, b'{"a":' * 100_000, b'{"a":NaN}', b"[[]," * 100_000])
 def test_an_attack_that_is_no_request_is_a_log_line_and_the_connection_serves_on(data: bytes) -> None:
-    hub = Connection(Role.HUB, lines=True)
+    hub = End(Role.HUB, lines=True)
     [event] = hub.receive(data + b"\n")
     assert isinstance(event, LogReceived)
     assert [type(event) for event in hub.receive(json.dumps(ASKED).encode() + b"\n")] == [RequestReceived]

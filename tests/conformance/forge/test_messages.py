@@ -9,7 +9,6 @@ from typing import Any, get_args
 import pytest
 
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.errors import TABLE, Code, is_retryable
 from dragoman.protocols.forge.events import (
     EventReceived,
@@ -21,7 +20,6 @@ from dragoman.protocols.forge.events import (
 )
 from dragoman.protocols.forge.types import (
     BODIES,
-    DOCUMENTED,
     ERROR,
     SUCCESS,
     AgentStatus,
@@ -36,6 +34,15 @@ from dragoman.protocols.forge.types import (
     TaskStatus,
 )
 from dragoman.wire import Role, Stage
+
+DOCUMENTED = (
+    "request:query-agents", "request:query-tasks", "request:submit-task", "request:get-task", "request:ask-user",
+    "event:progress", "event:log", "event:error", "event:question",
+    SUCCESS, ERROR,
+    "notify:task-assigned", "notify:task-cancelled", "notify:shutdown",
+)  # fmt: skip
+"""The document's own list; the hub adds others."""
+
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 FROM_AGENTS = (
@@ -173,11 +180,11 @@ def test_an_optional_field_that_is_null_was_left_out(type: str, payload: Any, me
 
 @pytest.mark.requirement("FG-PRI-3")
 def test_a_broken_event_is_told_but_not_answered() -> None:
-    hub = Connection(Role.HUB)
-    [event] = hub.receive(b'{"type":"event:progress","id":"e","timestamp":"2026-02-04T14:30:00Z","payload":{}}')
+    [event] = codec.read(
+        b'{"type":"event:progress","id":"e","timestamp":"2026-02-04T14:30:00Z","payload":{}}', Role.HUB
+    )
     assert isinstance(event, Invalid)
     assert not event.asks
-    assert hub.refuse(event, Stamp("x", NOON)) is None
 
 
 @pytest.mark.requirement("FG-MSG-2", "forge-all-D2")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.protocols.chiffon.types import WorkResult, WorkStatus
+from dragoman.protocols.chiffon.types import WorkResult
 
 MIB = 1024 * 1024
 LARGEST_OUTPUT = MIB
@@ -107,17 +107,6 @@ def split(output: str, block: int = BLOCK) -> Iterator[Block]:
             end -= 1
         yield Block(Label(start, end, total), data[start:end].decode())
         start = end
-
-
-def split_status(status: WorkStatus) -> Iterator[WorkStatus]:
-    """The messages that carry `status`: itself, or one for each block of its output."""
-    step = status.step
-    if step is None or not must_split(step.output):
-        yield status
-        return
-    for block in split(step.output):
-        part = replace(step, output=block.text, output_chunk=str(block.label))
-        yield replace(status, step=part)
 
 
 def split_result(result: WorkResult) -> Iterator[WorkResult]:

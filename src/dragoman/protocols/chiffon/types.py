@@ -18,9 +18,6 @@ from msgspec import Meta, Struct, field
 PROTOCOL_VERSION = "1.0"
 SUBPROTOCOL = "chiffon.v1"
 
-#: The hub asks an agent with this whether it is well. One that does not know it answers 5006, and that is fine.
-HEALTH_CHECK = "health_check"
-
 MessageType: TypeAlias = Literal["work_request", "work_status", "work_result", "error"]
 
 # Any version of RFC 4122 and its successor (chiffon-D1). `$` alone would let a final newline through.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC
 from functools import cache
 from typing import Any
@@ -191,11 +191,6 @@ def failure(request_id: str | None, error: ErrorBody, stamp: Stamp) -> Failure:
 def write(said: Anything, encoding: Encoding = Encoding.JSON) -> bytes:
     """A message of ours as one frame. JSON of ours has no line break in it, so it is also one line, less its end."""
     return _encode(said) if encoding is Encoding.JSON else packed.pack(said)
-
-
-def write_batch(said: Iterable[Anything], encoding: Encoding = Encoding.JSON) -> bytes:
-    """Several messages in one frame (D12)."""
-    return _encode(list(said)) if encoding is Encoding.JSON else packed.pack(list(said))
 
 
 def interpret(tree: Mapping[str, Any], kind: str, agent_id: str | None = None) -> Anything:

@@ -29,11 +29,10 @@ class EventReceived(Struct, frozen=True):
 
 
 class ResponseReceived(Struct, frozen=True):
-    """The orchestrator answers. `expected` is False for an answer to nothing we asked, or one that came too late."""
+    """The orchestrator answers."""
 
     message: Response
     tree: dict[str, Any]
-    expected: bool = True
 
 
 class NoticeReceived(Struct, frozen=True):
@@ -51,7 +50,7 @@ class LogReceived(Struct, frozen=True):
 
 
 class Dropped(Struct, frozen=True):
-    """A line above the limit was dropped (D1)."""
+    """A message above the limit was dropped (D1)."""
 
     length: int
 
@@ -70,12 +69,6 @@ class Invalid(Struct, frozen=True):
     def of(cls, error: ForgeError) -> Invalid:
         """The event for a refusal."""
         return cls(error.answer, error.about, error.asks, error.what, error.field, error.stage)
-
-
-class TimedOut(Struct, frozen=True):
-    """A request of ours, or one that we should have answered, was open for too long."""
-
-    request_id: str
 
 
 Event: TypeAlias = RequestReceived | EventReceived | ResponseReceived | NoticeReceived | LogReceived | Dropped | Invalid

@@ -351,14 +351,6 @@ ERROR = "response:error"
 BODIES: dict[str, type[Payload]] = {**REQUESTS, **EVENTS, **NOTICES}
 TYPE_OF: dict[type[Payload], str] = {body: name for name, body in BODIES.items()}
 
-DOCUMENTED = (
-    "request:query-agents", "request:query-tasks", "request:submit-task", "request:get-task", "request:ask-user",
-    "event:progress", "event:log", "event:error", "event:question",
-    SUCCESS, ERROR,
-    "notify:task-assigned", "notify:task-cancelled", "notify:shutdown",
-)  # fmt: skip
-"""The document's own list; the others are ours."""
-
 
 class ErrorBody(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str

@@ -8,28 +8,38 @@ called with the response.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.errors import RATE_LIMITED
 from dragoman.protocols.forge.events import Dropped, Event, Invalid, LogReceived, NoticeReceived, ResponseReceived
 from dragoman.protocols.forge.ratelimit import BURST, RATE, Bucket
-from dragoman.protocols.forge.types import Encoding, Failure, Message, Payload, Response, Stamp
+from dragoman.protocols.forge.types import (
+    REQUEST_SECONDS,
+    AskUser,
+    Encoding,
+    Failure,
+    Message,
+    Payload,
+    Response,
+    Stamp,
+)
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.runtime import Runtime
 from dragoman.wire.guard import Limits
+from dragoman.wire.lines import Line, LineFraming, Overlong
 from dragoman.wire.role import Role
 
 log = logging.getLogger("dragoman.sdk")
 
 LARGEST = codec.LIMITS.bytes
 """Bytes of a message that every orchestrator takes (D1)."""
-LARGEST_HEARD = 16 * 1024 * 1024
+HEARD = Limits(bytes=codec.AGENT_HEARS, depth=codec.LIMITS.depth)
 MARGIN = 0.9
 CROWD = 64
 """So many messages may wait for their turn before a handler that says more is made to wait."""
@@ -86,8 +96,10 @@ class Session:
     def __init__(self, wire: Wire, runtime: Runtime) -> None:
         self._wire = wire
         self._runtime = runtime
-        self._connection = Connection(Role.AGENT)
-        self._waiting: dict[str, Then] = {}
+        self._encoding = Encoding.JSON
+        self._framing: LineFraming | None = None
+        self._waiting: dict[str, tuple[Then, float]] = {}
+        self._due: list[tuple[float, str]] = []
         self._queue: deque[tuple[bytes, Callable[[], None] | None]] = deque()
         self._bucket = Bucket(tokens=BURST * MARGIN, at=runtime.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
         self._is_paced = False
@@ -95,9 +107,8 @@ class Session:
         self._room = asyncio.Event()
 
     async def open(self) -> None:
-        encoding = await self._wire.open()
-        limits = Limits(bytes=LARGEST_HEARD, depth=codec.LIMITS.depth)
-        self._connection = Connection(Role.AGENT, lines=self._wire.is_lines, encoding=encoding, limits=limits)
+        self._encoding = await self._wire.open()
+        self._framing = LineFraming(HEARD.bytes) if self._wire.is_lines else None
         self._is_open = True
 
     # --- out ---
@@ -108,7 +119,9 @@ class Session:
         """Ask. The same stamp again asks the same again; raises `TooLong`."""
         stamp = stamp or Stamp(self._runtime.mint(), self._runtime.now())
         data = self._write(payload, stamp, meta)
-        self._waiting[stamp.id] = then
+        due = self._runtime.monotonic() + _patience(payload)
+        self._waiting[stamp.id] = then, due
+        heapq.heappush(self._due, (due, stamp.id))
         self._say(data, None)
 
     async def ask(self, payload: Payload) -> dict[str, Any]:
@@ -138,7 +151,7 @@ class Session:
 
     def _write(self, payload: Payload, stamp: Stamp, meta: dict[str, Any] | None) -> bytes:
         message: Message = codec.message(payload, stamp, meta=meta)
-        data = self._connection.send(message, self._runtime.monotonic())
+        data = codec.write(message, self._encoding) + (b"\n" if self._framing is not None else b"")
         if len(data) > LARGEST:
             raise TooLong(len(data))
         return data
@@ -182,15 +195,28 @@ class Session:
         try:
             data = await self._wire.receive()
         except HungUp:
-            for event in self._connection.ended():
-                self._hear(event)
+            for line in self._framing.finish() if self._framing is not None else ():
+                self._read(line)
             raise
-        now = self._runtime.monotonic()
-        heard = self._connection.receive(data, now)
-        for late in self._connection.expire(now):
-            if late.request_id in self._waiting:
-                log.warning("the orchestrator has not answered request %s yet", late.request_id)
+        heard = self._framing.feed(data) if self._framing is not None else (data,)
+        notices = [message for line in heard for message in self._read(line)]
+        self._warn_of_silence()
+        return notices
+
+    def _read(self, line: Line) -> list[Message]:
+        """The notices of a line or frame; responses have gone to whoever asked."""
+        if isinstance(line, Overlong):
+            heard: list[Event] = [Dropped(line.length)]
+        else:
+            heard = codec.read(line, Role.AGENT, encoding=self._encoding, limits=HEARD)
         return [event.message for event in heard if self._hear(event) and isinstance(event, NoticeReceived)]
+
+    def _warn_of_silence(self) -> None:
+        now = self._runtime.monotonic()
+        while self._due and self._due[0][0] <= now:
+            due, request_id = heapq.heappop(self._due)
+            if request_id in self._waiting and self._waiting[request_id][1] == due:  # else it was asked again since
+                log.warning("the orchestrator has not answered request %s yet", request_id)
 
     def _hear(self, event: Event) -> bool:
         """Whether it is a notice."""
@@ -207,9 +233,9 @@ class Session:
     def _answered(self, response: Response) -> None:
         if isinstance(response, Failure) and response.error.details.get("reason") == RATE_LIMITED:
             self._bucket = Bucket(tokens=0, at=self._runtime.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
-        then = self._waiting.pop(response.correlation_id or "", None)
-        if then is not None:
-            then(response)
+        waiting = self._waiting.pop(response.correlation_id or "", None)
+        if waiting is not None:
+            waiting[0](response)
         elif isinstance(response, Failure) and response.correlation_id is None:
             log.warning("the orchestrator refuses something that was said: %s", response.error.message)
 
@@ -217,3 +243,10 @@ class Session:
         self._is_open = False
         self._room.set()
         await self._wire.close()
+
+
+def _patience(payload: Payload) -> float:
+    """Seconds until a response is late. The orchestrator says TIMEOUT itself; that has the time to arrive (D8)."""
+    if not isinstance(payload, AskUser):
+        return REQUEST_SECONDS
+    return REQUEST_SECONDS + (REQUEST_SECONDS if payload.timeout is None else payload.timeout / 1000)

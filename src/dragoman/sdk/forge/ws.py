@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.protocols.forge.types import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Encoding
 from dragoman.sdk.address import Address
-from dragoman.sdk.forge.session import LARGEST_HEARD
+from dragoman.sdk.forge.session import HEARD
 from dragoman.sdk.network.websocket import WebSocket
 
 PATH = "/forge/ws"
@@ -22,7 +22,7 @@ class WebSocketWire:
             address,
             PATH,
             [SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON],
-            largest=LARGEST_HEARD,
+            largest=HEARD.bytes,
             refusal=_refusal,
             compress=not address.is_loopback,
         )

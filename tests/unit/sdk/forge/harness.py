@@ -1,4 +1,4 @@
-"""An orchestrator that is nothing but forge's HUB role at the end of a wire, or of a child's pipes."""
+"""An orchestrator that is nothing but forge's codec at the end of a wire, or of a child's pipes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from tests.support.forge import End
 from tests.unit.sdk.harness import FakeRuntime, settle
 from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.events import EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding, ErrorBody, Message, Payload, Stamp
 from dragoman.sdk.forge.mapping import ForgeLink
@@ -30,7 +30,7 @@ class FakeWire:
         self._hub = hub
         self._arrived: asyncio.Queue[bytes | LinkDown] = asyncio.Queue()
         self.is_lines = hub.is_lines
-        self.connection = Connection(Role.HUB, lines=hub.is_lines, encoding=hub.encoding, agent_id="worker")
+        self.end = End(Role.HUB, lines=hub.is_lines, encoding=hub.encoding, agent_id="worker")
 
     async def open(self) -> Encoding:
         self._hub.dialled += 1
@@ -49,7 +49,7 @@ class FakeWire:
         self._arrived.put_nowait(arrived)
 
     def send(self, data: bytes) -> None:
-        for event in self.connection.receive(data, self._hub.runtime.monotonic()):
+        for event in self.end.receive(data):
             self._hub.hear(event)
 
     async def drain(self) -> None: ...
@@ -103,23 +103,17 @@ class FakeForge(Hearsay[Message]):
     def notify(self, payload: Payload, id: str | None = None, meta: dict[str, Any] | None = None) -> str:
         assert self.wire is not None
         id = id or self.runtime.mint()
-        self.wire.deliver(self.wire.connection.notify(payload, Stamp(id, self.runtime.now()), meta=meta))
+        self.wire.deliver(self.wire.end.tell(payload, Stamp(id, self.runtime.now()), meta=meta))
         return id
 
     def succeed(self, request: Message, payload: dict[str, Any]) -> None:
         assert self.wire is not None
-        self._adopt(request)
         stamp = Stamp(self.runtime.mint(), self.runtime.now())
-        self.wire.deliver(self.wire.connection.succeed(request.id, payload, stamp))
+        self.wire.deliver(self.wire.end.succeed(request.id, payload, stamp))
 
     def fail(self, request: Message, error: ErrorBody) -> None:
         assert self.wire is not None
-        self._adopt(request)
-        self.wire.deliver(self.wire.connection.fail(request.id, error, Stamp(self.runtime.mint(), self.runtime.now())))
-
-    def _adopt(self, request: Message) -> None:
-        assert self.wire is not None
-        self.wire.connection.adopt(request.id, request.type)
+        self.wire.deliver(self.wire.end.fail(request.id, error, Stamp(self.runtime.mint(), self.runtime.now())))
 
     def assign(self, type: str, given: dict[str, Any] | None = None, *, id: str | None = None, **task: Any) -> str:
         """Returns the task's id."""

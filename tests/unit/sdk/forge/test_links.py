@@ -133,6 +133,7 @@ async def test_an_orchestrator_that_knows_no_registration_is_served_and_one_that
             await serving
 
 
+@pytest.mark.requirement("FG-NOT-3")
 async def test_a_child_that_must_end_finishes_its_task_and_takes_no_more(agent: Agent, runtime: FakeRuntime) -> None:
     hub = FakeForge(runtime, is_child=True)
     go_on = asyncio.Event()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.forge import End
 from tests.unit.sdk.harness import PATIENCE
 
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.events import Event, EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Message, Payload, Stamp
 from dragoman.sdk.forge.session import HungUp
@@ -78,7 +78,7 @@ class Child:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.hub = Connection(Role.HUB, lines=True, agent_id="noisy")
+        self.hub = End(Role.HUB, lines=True, agent_id="noisy")
         self.heard: list[Event] = []
         self.stderr: asyncio.Future[bytes] = asyncio.ensure_future(self._drain())
 
@@ -114,7 +114,7 @@ class Child:
         self.process.stdin.write(data)
 
     def notify(self, payload: Payload) -> None:
-        self.write(self.hub.notify(payload, stamp()))
+        self.write(self.hub.tell(payload, stamp()))
 
     def assign(self, id: str, type: str, **given: Any) -> None:
         task = {"id": id, "type": type, "payload": given}

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.forge import End
 from tests.unit.sdk.harness import PATIENCE
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from dragoman import Agent, Conflict, NotAllowed
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.connection import Connection
 from dragoman.protocols.forge.events import RequestReceived
 from dragoman.protocols.forge.types import Encoding, Stamp
 from dragoman.sdk.address import Address, parse
@@ -60,19 +60,19 @@ async def test_messagepack_is_spoken_where_the_hub_does_and_json_elsewhere(
     result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     async def talk(socket: ServerConnection) -> None:
-        connection = Connection(Role.HUB, encoding=chosen)
+        end = End(Role.HUB, encoding=chosen)
 
         async def say(data: bytes) -> None:
             await socket.send(data if chosen is Encoding.MSGPACK else data.decode())
 
         task = {"id": "t1", "type": "double", "payload": {"n": 21}}
         assigned = forge.TaskAssigned(task_id="t1", message="Task assigned.", task=task)
-        await say(connection.notify(assigned, Stamp(WORLD.mint(), WORLD.now())))
+        await say(end.tell(assigned, Stamp(WORLD.mint(), WORLD.now())))
         async for data in socket:
             assert type(data) is frame
-            for event in connection.receive(data.encode() if isinstance(data, str) else data):
+            for event in end.receive(data.encode() if isinstance(data, str) else data):
                 assert isinstance(event, RequestReceived), event
-                await say(connection.succeed(event.message.id, {}, Stamp(WORLD.mint(), WORLD.now())))
+                await say(end.succeed(event.message.id, {}, Stamp(WORLD.mint(), WORLD.now())))
                 if event.message.type == "request:update-task":
                     result.set_result(event.message.payload.result)
 

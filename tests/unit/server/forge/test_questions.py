@@ -59,7 +59,7 @@ async def test_a_hub_that_stops_does_not_wait_for_a_person(hub: ForgeHub) -> Non
     assert (await hub.world.task(task)).status is Status.WAITING  # type: ignore[arg-type]
 
 
-@pytest.mark.requirement("forge-D8")
+@pytest.mark.requirement("forge-D8", "FG-ASK-1", "FG-COR-2")
 async def test_nobody_answers_in_time(hub: ForgeHub) -> None:
     worker, _ = await at_work(hub)
     id = await asked(hub, worker, timeout=60_000)
@@ -70,9 +70,10 @@ async def test_nobody_answers_in_time(hub: ForgeHub) -> None:
         "timeout",
         True,
     )
+    assert (await question(hub)).status is QuestionStatus.EXPIRED  # a late answer finds nothing to answer
 
 
-@pytest.mark.requirement("forge-D8")
+@pytest.mark.requirement("forge-D8", "FG-TMO-1")
 async def test_a_question_without_a_time_of_its_own_is_a_request_like_any_other(hub: ForgeHub) -> None:
     worker, _ = await at_work(hub)
     id = await asked(hub, worker)
