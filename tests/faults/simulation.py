@@ -19,7 +19,6 @@ from tests.support.world import World
 from dragoman.core.commands import (
     Acknowledge,
     Answer,
-    Ask,
     AskPerson,
     Cancel,
     CloseLink,
@@ -37,6 +36,7 @@ from dragoman.core.model.tasks import Event, QuestionStatus, Status, Task, Waiti
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.tasks import Ask
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
 

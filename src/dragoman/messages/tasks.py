@@ -4,7 +4,7 @@
     Progress       how far it is: output, a step, a thought, a tool, a file
     Result         it is done
     Failure        it failed or was cancelled, perhaps with what came out of it
-    Question       an agent asks a person, or another agent
+    Question       an agent asks a person, or another agent; `Ask` is what it says
     Answer         what they said, while the agent waits
     Handoff        another agent shall go on with it
     Assigned, AttemptFailed, ErrorReported, LogLines, DeadLettered, Nothing: what the hub itself records
@@ -192,6 +192,18 @@ class Question(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     options: Sequence[Any] | None = None  # Any: the agent's own JSON
     asked_of: str | None = None
     escalated: Json | None = None
+
+
+class Ask(Struct, frozen=True, gc=False, kw_only=True):
+    """What an agent asks a person, in the course of its work or at the end of its turn."""
+
+    question: str
+    options: tuple[Any, ...] = ()  # Any: the agent's own JSON
+    timeout_seconds: float | None = None
+    default: Any = None  # Any: the agent's own JSON
+    has_default: bool = False
+    implied: bool = False
+    """The agent said only that it waits (B3). A person may answer; it keeps its seat, and may go on by itself."""
 
 
 class Answer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from dragoman.messages import tasks
 from dragoman.sdk.peers import HandshakeRequest
 
 
@@ -243,6 +244,22 @@ class ProgressReport(Struct, frozen=True, kw_only=True):
     file: File | None = None
     brought: str = ""
     """The id of a file that the hub has already, where the protocol only names it."""
+
+    @property
+    def content(self) -> tasks.Progress:
+        """What it says, in the hub's language: the mapping of each protocol writes that. A file goes beside it."""
+        use, gave = self.tool_use, self.tool_result
+        return tasks.Progress(
+            status=self.status,
+            percent=self.percent,
+            step=tasks.Step(number=self.number, name=self.step, total=self.total) if self.step else None,
+            output=self.output or None,
+            thinking=self.thinking or None,
+            tool_use=None if use is None else tasks.ToolUse(id=use.id, name=use.name, input=use.input),
+            tool_result=None
+            if gave is None
+            else tasks.ToolResult(id=gave.id, output=gave.output, is_error=gave.is_error),
+        )
 
     @property
     def has_content(self) -> bool:

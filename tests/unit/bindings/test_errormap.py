@@ -8,7 +8,7 @@ import pytest
 from dragoman.bindings.a2acp import failures as a2acp_failures
 from dragoman.bindings.agentmsg import failures as agentmsg_failures
 from dragoman.bindings.chiffon.failures import payload_of
-from dragoman.bindings.coven.failures import fault_out
+from dragoman.bindings.coven import _fault_out as coven_fault
 from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
 from dragoman.bindings.forge.failures import error_of
 from dragoman.core.ids import Instant
@@ -151,7 +151,7 @@ def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentms
     ],
 )
 def test_whether_to_ask_again_is_said_alike_to_coven_and_forge_callers(fault: Fault, again: bool) -> None:
-    assert (fault_out(fault).retryable, error_of(fault).details["retryable"]) == (again, again)
+    assert (coven_fault(fault).retryable, error_of(fault).details["retryable"]) == (again, again)
 
 
 FACTS = (
@@ -178,7 +178,7 @@ def test_a_fault_with_any_facts_at_all_can_be_told_in_every_protocol(odd: object
         for words in (
             said,
             error_of(fault),
-            fault_out(fault),
+            coven_fault(fault),
             a2acp_failures.refusal_of(fault),
             agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
         ):

@@ -10,7 +10,7 @@ from tests.adapters import records
 from tests.support.world import World
 
 from dragoman.app import intake
-from dragoman.core.commands import Ask, AskPerson, Cancel, Discard, Forget, Retry
+from dragoman.core.commands import AskPerson, Cancel, Discard, Forget, Retry
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant, TaskId
 from dragoman.core.lookups import Finished
 from dragoman.core.model.audit import verify
@@ -19,6 +19,7 @@ from dragoman.core.ports import Changes, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.tasks.forgetting import PAGE, QUESTIONS
 from dragoman.messages.faults import Kind
+from dragoman.messages.tasks import Ask
 from dragoman.stores.memory import MemoryStore
 
 MONTH = Rules().keep_finished

@@ -6,17 +6,7 @@ import msgspec
 import pytest
 from tests.support.conversations import allots, asks, hands, question, takes, three_who_converse, working
 
-from dragoman.core.commands import (
-    Answer,
-    Ask,
-    AskPerson,
-    Beat,
-    Handing,
-    RegisterAgent,
-    Retry,
-    SetDomainPolicy,
-    ShakeHands,
-)
+from dragoman.core.commands import Answer, AskPerson, Beat, Handing, RegisterAgent, Retry, SetDomainPolicy, ShakeHands
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.agents import Offer
 from dragoman.core.model.backoff import Backoff
@@ -24,7 +14,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.resources import RESOURCES
 from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
-from dragoman.messages.tasks import Handoff
+from dragoman.messages.tasks import Ask, Handoff
 from dragoman.stores.memory import MemoryStore
 
 

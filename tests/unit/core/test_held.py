@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.support.conversations import asks, hands, helps, question, takes, three_who_converse, working
 
-from dragoman.core.commands import Answer, Ask, AskPerson, HelpVerdict, Pause, Resume
+from dragoman.core.commands import Answer, AskPerson, HelpVerdict, Pause, Resume
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Kind
+from dragoman.messages.tasks import Ask
 from dragoman.stores.memory import MemoryStore
 
 HELD, RUNNING, HELP, PERSON = (

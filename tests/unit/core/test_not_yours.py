@@ -16,7 +16,6 @@ from tests.support.world import World
 from dragoman.core.commands import (
     Acknowledge,
     Answer,
-    Ask,
     AskPerson,
     Cancel,
     Claim,
@@ -36,7 +35,7 @@ from dragoman.core.ids import AgentId, Instant
 from dragoman.core.lookups import Lookup, TaskById
 from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.messages.tasks import LogEntry
+from dragoman.messages.tasks import Ask, LogEntry
 from dragoman.stores.memory import MemoryStore
 
 EVE = AgentId("eve")

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from tests.support.world import World
 
-from dragoman.core.commands import Answer, Ask, AskPerson, Beat, Finish, Retry
+from dragoman.core.commands import Answer, AskPerson, Beat, Finish, Retry
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import QuestionStatus, Task
 from dragoman.core.queries import AgentFacts, why
 from dragoman.messages.faults import Kind
+from dragoman.messages.tasks import Ask
 
 
 @pytest.fixture

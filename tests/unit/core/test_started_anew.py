@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.support.world import Peer, World
 
-from dragoman.core.commands import Answer, Ask, AskPerson, OpenLink
+from dragoman.core.commands import Answer, AskPerson, OpenLink
 from dragoman.core.ids import ADMIN, AgentId, SessionId
 from dragoman.core.model.agents import BreakerState
 from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Ask
 
 
 @pytest.fixture

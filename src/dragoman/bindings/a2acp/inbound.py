@@ -36,7 +36,6 @@ from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.bindings.a2acp.said import Said
 from dragoman.core.commands import (
     AnswerHandshake,
-    Ask,
     AskPerson,
     Cancel,
     Command,
@@ -53,6 +52,7 @@ from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.deliveries import Letter
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.tasks import Ask
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 

@@ -17,20 +17,10 @@ from msgspec import UNSET
 from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PERSON, PROTOCOL, name_to_keep, somebody, task_id
-from dragoman.core.commands import (
-    AnswerHandover,
-    Ask,
-    AskHelp,
-    AskPerson,
-    Command,
-    GiveHelp,
-    Handing,
-    HandOver,
-    HelpVerdict,
-)
+from dragoman.core.commands import AnswerHandover, AskHelp, AskPerson, Command, GiveHelp, Handing, HandOver, HelpVerdict
 from dragoman.core.ids import SECOND, AgentId, instant
 from dragoman.core.model.tasks import Priority
-from dragoman.messages.tasks import Handoff
+from dragoman.messages.tasks import Ask, Handoff
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.types import (
     HandoffReason,

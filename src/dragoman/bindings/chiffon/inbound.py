@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.bindings.told import needs_told
-from dragoman.core.commands import Ask, Command, Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.commands import Command, Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
@@ -26,6 +26,7 @@ from dragoman.core.policy.replay import marks_of
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Ask
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.types import (
     Envelope,

@@ -30,22 +30,13 @@ import msgspec
 from dragoman.bindings.forge.failures import fault_in
 from dragoman.bindings.forge.registration import registration_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
-from dragoman.core.commands import (
-    Ask,
-    AskPerson,
-    Cancel,
-    Claim,
-    Command,
-    Finish,
-    ReportFault,
-    ReportProgress,
-    Submit,
-)
+from dragoman.core.commands import AskPerson, Cancel, Claim, Command, Finish, ReportFault, ReportProgress, Submit
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Ask
 from dragoman.protocols.forge.types import (
     EVENTS,
     PROGRESS_DONE,

@@ -44,7 +44,6 @@ from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
     AboutTask,
     Answer,
-    Ask,
     AskPerson,
     Cancel,
     Claim,
@@ -67,7 +66,6 @@ __all__ = (
     "Answer",
     "AnswerHandover",
     "AnswerHandshake",
-    "Ask",
     "AskHelp",
     "AskPerson",
     "Beat",

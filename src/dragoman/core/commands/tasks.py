@@ -18,7 +18,7 @@ from dragoman.core.model.backoff import Backoff
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Failure, LogEntry, Progress, Request, Result
+from dragoman.messages.tasks import Ask, Failure, LogEntry, Progress, Request, Result
 
 
 class Submit(Command, frozen=True, gc=False, kw_only=True):
@@ -110,18 +110,6 @@ class AboutTask(Command, frozen=True, gc=False, kw_only=True):
     @property
     def subject(self) -> str:
         return self.task_id
-
-
-class Ask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A question to a person that came with a report."""
-
-    question: str
-    options: tuple[Any, ...] = ()
-    timeout_seconds: float | None = None
-    default: Any = None
-    has_default: bool = False
-    implied: bool = False
-    """The agent only said that it waits (B3). A person may answer; it keeps its seat, and may go on by itself."""
 
 
 class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):

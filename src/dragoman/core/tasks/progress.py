@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.core.budgets.budget import used
 from dragoman.core.budgets.usage import excess, noted
-from dragoman.core.commands import Ask, Finish, ReportProgress, Span, WriteLog
+from dragoman.core.commands import Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.direct_messages import rank_of
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import other_words
@@ -21,7 +21,7 @@ from dragoman.core.tasks.questions import put_question, unasked
 from dragoman.core.tasks.spending import stop
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
-from dragoman.messages.tasks import LogLines, read_progress, read_result
+from dragoman.messages.tasks import Ask, LogLines, read_progress, read_result
 
 URGENT = frozenset({Priority.HIGH, Priority.CRITICAL})
 """Progress of which the caller is told at least once, also where it converses (agentmsg-D4)."""

@@ -29,11 +29,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.core.commands import (
-    Answer,
-    Ask,
-    AskPerson,
-)
+from dragoman.core.commands import Answer, AskPerson
 from dragoman.core.delivery.outbox import offer, offer_answer, settle, withdraw
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, OpenQuestions, QuestionById
@@ -45,6 +41,7 @@ from dragoman.core.routing.dispatch import place
 from dragoman.core.work import Work
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.tasks import Ask
 
 ASKED = frozenset({QuestionStatus.OPEN, QuestionStatus.WITH_AGENT})
 

@@ -11,18 +11,13 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.coven import once
+from dragoman.protocols.coven import mapping
 from dragoman.protocols.coven.types import (
     Done,
     Error,
-    Fault,
     FileData,
     MessageResponse,
-    Progress,
-    Text,
     Thinking,
-    ToolResult,
-    ToolUse,
 )
 from dragoman.sdk.events import Event, event_of, value_of
 from dragoman.sdk.failures import failed
@@ -80,10 +75,10 @@ class Hearing:
         event, fault, output = self._end.event, self._end.fault, "".join(self._pieces)
         if isinstance(event, Done):
             text = event.full_response or output
-            return value_of(_json(once.result_json(event, text)), text)
+            return value_of(mapping.result_in(event, text).value, text)
         assert isinstance(event, Error)
         kind = fault.kind if fault is not None else "work_failed"
-        facts = _facts(fault)
+        facts = mapping.fault_in(self._end).facts
         raise failed(
             (fault.message if fault is not None else "") or event.message or "no reason given",
             task_id=self.task_id,
@@ -105,56 +100,25 @@ def kind_of(response: MessageResponse) -> str:
 
 def data_of(response: MessageResponse) -> dict[str, Any]:
     """A response in the hub's form; a file has its `data` with it."""
-    data: dict[str, Any] = {}
-    event = response.event
-    match event:
-        case Text():
-            data["output"] = event.text
-        case Thinking() if response.progress is None and response.fault is None:
-            data["thinking"] = event.text
-        case Thinking() if response.fault is not None:
-            data["message"] = event.text
-        case ToolUse():
-            data["tool_use"] = {"id": event.id, "name": event.name, "input": _json(event.input_json)}
-        case ToolResult():
-            data["tool_result"] = {"id": event.id, "output": event.output, "is_error": event.is_error}
-        case FileData():
-            size = len(event.data)
-            data["file"] = {"name": event.filename, "mime_type": event.mime_type, "size": size, "data": event.data}
-        case Done():
-            result = _json(once.result_json(event, event.full_response))
-            data |= {"output": event.full_response, "result": result}
-    if response.progress is not None:
-        data |= _figures(response.progress)
-    if response.fault is not None:
-        fault = response.fault
-        facts = {"message": fault.message, "retryable": fault.retryable, "facts": _facts(fault)}
-        data["fault"] = {"kind": fault.kind, **facts}
-    elif isinstance(event, Error):
-        data["fault"] = {"kind": "work_failed", "message": event.message, "retryable": False, "facts": {}}
+    event, fault = response.event, response.fault
+    if isinstance(event, Done):
+        done = mapping.result_in(event, event.full_response)
+        return {"output": event.full_response, "result": done.value}
+    data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(response))
+    if response.progress is None:
+        del data["status"]
+    if isinstance(event, Thinking) and fault is not None:
+        data.pop("thinking", None)
+        data["message"] = event.text
+    elif isinstance(event, FileData):
+        size = len(event.data)
+        data["file"] = {"name": event.filename, "mime_type": event.mime_type, "size": size, "data": event.data}
+    if fault is not None or isinstance(event, Error):
+        told = mapping.fault_in(response)
+        data["fault"] = {
+            "kind": told.kind.value if fault is None else fault.kind,
+            "message": told.message if fault is None else fault.message,
+            "retryable": told.retryable,
+            "facts": told.facts,
+        }
     return data
-
-
-def _figures(progress: Progress) -> dict[str, Any]:
-    data: dict[str, Any] = {"status": "running"}
-    if progress.percent is not None:
-        data["percent"] = progress.percent
-    if progress.step or progress.number:
-        data["step"] = {"number": progress.number, "name": progress.step}
-        if progress.total:
-            data["step"]["total"] = progress.total
-    if progress.message:
-        data["message"] = progress.message
-    return data
-
-
-def _facts(fault: Fault | None) -> dict[str, Any]:
-    facts = _json(fault.facts_json) if fault is not None else None
-    return facts if isinstance(facts, dict) else {}
-
-
-def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text) if text else None
-    except msgspec.DecodeError:
-        return text

@@ -24,28 +24,26 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dragoman.protocols.coven import once
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Ask
+from dragoman.protocols.coven import mapping
 from dragoman.protocols.coven.codec import LIMITS
+from dragoman.protocols.coven.mapping import CHAT
 from dragoman.protocols.coven.types import (
     Done,
     Error,
-    Fault,
     FileData,
     MessageResponse,
     Progress,
-    Question,
     ResponseEvent,
     SendMessage,
     Text,
     Thinking,
-    ToolResult,
-    ToolUse,
 )
 from dragoman.sdk import messages, trace
 from dragoman.sdk.links import ProtocolCapabilities
 from dragoman.sdk.work.outcome import clean
 
-CHAT = "chat"
 PIECE = 1024 * 1024
 """Characters of text in one message, at most."""
 LONGEST_END = 2 * PIECE
@@ -55,7 +53,7 @@ PROTOCOL_CAPABILITIES = ProtocolCapabilities(
 )
 
 #: Decline.kind → the hub's name for it.
-DECLINED = {"invalid": "invalid", "unsupported": "unsupported_work"}
+DECLINED = {"invalid": Kind.INVALID, "unsupported": Kind.UNSUPPORTED_WORK}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,11 +91,9 @@ def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
 def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) -> messages.Assignment:
     """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
     span = trace.parse(message.traceparent)
-    is_answer = turn.is_plain and turn.task_id != message.request_id
-    answer: Any | UnsetType = UNSET
-    if message.answer_json:
-        answer = _json(message.answer_json)
-    elif is_answer:
+    request = mapping.request_in(message)
+    answer: Any | UnsetType = request.answer
+    if answer is UNSET and turn.is_plain and turn.task_id != message.request_id:
         answer = message.content
     return messages.Assignment(
         correlation=messages.Correlation(
@@ -107,30 +103,13 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
             sender=message.sender,
         ),
         type=message.work_type or (does[0] if len(does) == 1 else CHAT),
-        input=_input(message),
+        input=request.given,
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
         answer=answer,
         files=tuple(messages.File(one.filename, one.mime_type, one.data) for one in message.attachments),
-        terms=messages.around(_json(message.context_json) if message.context_json else None),
+        terms=messages.around(mapping.from_json(message.context_json) if message.context_json else None),
     )
-
-
-def _input(message: SendMessage) -> dict[str, Any]:
-    """What stands in `input_json`, and `content` as the field of that name: the same rule as for callers."""
-    given = _json(message.input_json) if message.input_json else {}
-    if not isinstance(given, dict):
-        return {"content": message.content}
-    if message.content or not message.input_json:
-        given["content"] = message.content
-    return given
-
-
-def _json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
 
 
 # --- out ---
@@ -141,7 +120,14 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
     if isinstance(message, messages.ProgressReport):
         yield from _report(message, turn)
     elif isinstance(message, messages.Question):
-        yield _said(turn, Done(question=_question(message)))
+        ask = Ask(
+            question=clean(message.question),
+            options=message.options,
+            timeout_seconds=message.timeout_seconds,
+            default=message.default,
+            has_default=message.default is not UNSET,
+        )
+        yield _said(turn, Done(question=mapping.ask_out(ask)))
     elif isinstance(message, messages.Decline):
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:
@@ -152,31 +138,23 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
     elif message.exit_code:
         error = message.error or {}
         facts = {"exit_code": message.exit_code, **({"type": error["type"]} if "type" in error else {})}
-        yield _failure(turn, "work_failed", message.output or f"exit code {message.exit_code}", facts)
+        yield _failure(turn, Kind.WORK_FAILED, message.output or f"exit code {message.exit_code}", facts)
     else:
         yield from _success(message, turn)
 
 
 def cancelled(turn: Turn, reason: str) -> MessageResponse:
     """Every request ends, one that nobody wants any more, too."""
-    return _failure(turn, "cancelled", reason or "cancelled", {})
+    return _failure(turn, Kind.CANCELLED, reason or "cancelled", {})
 
 
 def unspeakable(turn: Turn, why: str) -> MessageResponse:
     """The end of a request whose real end does not fit into a message."""
-    return _failure(turn, "internal", f"the agent's answer cannot be said in coven: {why}", {})
+    return _failure(turn, Kind.INTERNAL, f"the agent's answer cannot be said in coven: {why}", {})
 
 
 def _report(report: messages.ProgressReport, turn: Turn) -> Iterator[MessageResponse]:
-    events: list[ResponseEvent] = []
-    if report.thinking:
-        events.append(Thinking(clean(report.thinking)))
-    if report.tool_use is not None:
-        used = report.tool_use
-        events.append(ToolUse(clean(used.id), clean(used.name), "" if used.input is None else _text(used.input)))
-    if report.tool_result is not None:
-        gave = report.tool_result
-        events.append(ToolResult(clean(gave.id), clean(gave.output), gave.is_error))
+    events = [_cleaned(event) for event in mapping.events_out(msgspec.structs.replace(report.content, output=None))]
     if report.file is not None:
         events.append(FileData(clean(report.file.name), clean(report.file.mime_type), report.file.data))
     output = clean(report.output)
@@ -207,27 +185,19 @@ def _success(outcome: messages.Outcome, turn: Turn) -> Iterator[MessageResponse]
             for start in range(0, len(whole), PIECE):
                 yield _said(turn, Text(whole[start : start + PIECE]))
         whole = ""
-    yield _said(turn, once.done(whole, result))
+    yield _said(turn, mapping.result_out(whole, result))
 
 
-def _failure(turn: Turn, kind: str, said: str, facts: dict[str, Any]) -> MessageResponse:
-    said = clean(said)
-    fault = Fault(kind=kind, message=said[-PIECE:], facts_json=_text(facts) if facts else "")
-    return _said(turn, Error(said[-PIECE:]), fault=fault)
+def _cleaned(event: ResponseEvent) -> ResponseEvent:
+    """An event whose texts can be sent (`clean`)."""
+    texts = {name: clean(text) for name, text in msgspec.structs.asdict(event).items() if isinstance(text, str)}
+    return msgspec.structs.replace(event, **texts)
 
 
-def _question(query: messages.Question) -> Question:
-    return Question(
-        question=clean(query.question),
-        options_json=_text(query.options) if query.options else "",
-        timeout_seconds=query.timeout_seconds or 0.0,
-        default_json="" if query.default is UNSET else _text(query.default),
-    )
+def _failure(turn: Turn, kind: Kind, said: str, facts: dict[str, Any]) -> MessageResponse:
+    said = clean(said)[-PIECE:]
+    return _said(turn, Error(said), fault=mapping.fault_out(Fault(kind=kind, message=said, facts=facts)))
 
 
 def _said(turn: Turn, event: ResponseEvent | None, **beside: Any) -> MessageResponse:
     return MessageResponse(request_id=turn.request_id, event=event, **beside)
-
-
-def _text(value: Any) -> str:
-    return _encode(value).decode()

@@ -9,7 +9,6 @@ import pytest
 
 from dragoman.core.commands import (
     AnswerHandshake,
-    Ask,
     AskPerson,
     Cancel,
     EndContract,
@@ -24,6 +23,7 @@ from dragoman.core.ids import SECOND
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import EventKind
 from dragoman.messages.faults import Kind, Refused
+from dragoman.messages.tasks import Ask
 
 BROKER = {"agent_id": "protocol-broker-agent", "domain": "hub", "version": "1.0.0"}
 TO_ADA = {

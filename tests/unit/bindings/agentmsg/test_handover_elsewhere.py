@@ -10,7 +10,7 @@ import msgspec
 from tests.unit.bindings.agentmsg.conftest import BOB, NOW
 
 from dragoman.bindings import chiffon, forge
-from dragoman.bindings.coven.outbound import message_of
+from dragoman.bindings.coven import message_of
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import EventKind
 

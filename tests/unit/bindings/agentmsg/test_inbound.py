@@ -19,7 +19,7 @@ from dragoman.core.model.backoff import Backoff
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, Refused, refuse
-from dragoman.messages.tasks import Request
+from dragoman.messages.tasks import Ask, Request
 from dragoman.protocols.agentmsg import codec
 
 T1 = task_id("t-1")
@@ -209,9 +209,7 @@ def test_a_question_that_only_a_person_can_answer() -> None:
     beside = {"ask": "person", "options": ["left", "right"], "default": "left", "deadline": "2026-03-01T12:00:30Z"}
     command = one(message("HelpRequest", to="hub", payload=beside))
     assert isinstance(command, commands.AskPerson)
-    asked = commands.Ask(
-        question="stuck", options=("left", "right"), timeout_seconds=30.0, default="left", has_default=True
-    )
+    asked = Ask(question="stuck", options=("left", "right"), timeout_seconds=30.0, default="left", has_default=True)
     assert (command.request_id, command.ask, command.task_id, command.blocking) == (
         message("Ack")["id"],
         asked,

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.commands import Ask, Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.commands import Finish, ReportFault, ReportProgress, Span, Submit
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.messages.tasks import Failure, Progress, Request, Result, Step
+from dragoman.messages.tasks import Ask, Failure, Progress, Request, Result, Step
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
 OTHER = "550e8400-e29b-41d4-a716-44665544000a"

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from dragoman.bindings import coven
-from dragoman.bindings.coven.exchange import content_of, trace_in
-from dragoman.bindings.coven.failures import fault_in
+from dragoman.bindings.coven import content_of, trace_in
 from dragoman.core.commands import Finish, ReportFault, ReportProgress
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
@@ -19,6 +18,7 @@ from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.events import Completed
+from dragoman.protocols.coven.mapping import fault_in
 from dragoman.protocols.coven.types import (
     Done,
     Error,

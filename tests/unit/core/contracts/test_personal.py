@@ -7,21 +7,14 @@ import pytest
 from tests.support.contracts import PATIENT, SECRET, agreed
 from tests.support.world import World
 
-from dragoman.core.commands import (
-    Answer,
-    Ask,
-    AskPerson,
-    Cancel,
-    ReportError,
-    ReportFault,
-    Severity,
-)
+from dragoman.core.commands import Answer, AskPerson, Cancel, ReportError, ReportFault, Severity
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.lookups import TaskById
 from dragoman.core.model.state import Registry
 from dragoman.core.ports import TaskFilter
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Ask
 from dragoman.security.masterkey import MasterKeys
 from dragoman.stores.sqlite.store import SqliteStore
 

@@ -5,21 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import (
-    Answer,
-    Ask,
-    AskPerson,
-    Cancel,
-    Finish,
-    Pause,
-    ReportFault,
-    ReportProgress,
-    Resume,
-    Retry,
-)
+from dragoman.core.commands import Answer, AskPerson, Cancel, Finish, Pause, ReportFault, ReportProgress, Resume, Retry
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Ask
 
 
 async def test_cancel_reaches_the_agent_and_every_child(world):

@@ -6,16 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import (
-    AddAgent,
-    AdmitGuest,
-    Answer,
-    Ask,
-    Claim,
-    NoteRead,
-    RegisterAgent,
-    WriteLog,
-)
+from dragoman.core.commands import AddAgent, AdmitGuest, Answer, Claim, NoteRead, RegisterAgent, WriteLog
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent, BreakerState
 from dragoman.core.model.tasks import Status, Waiting
@@ -23,7 +14,7 @@ from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef, shown_name
-from dragoman.messages.tasks import LogEntry
+from dragoman.messages.tasks import Ask, LogEntry
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 

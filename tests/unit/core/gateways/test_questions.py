@@ -5,15 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.core.commands import (
-    Answer,
-    Ask,
-    AskPerson,
-)
+from dragoman.core.commands import Answer, AskPerson
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Ask
 
 GONE = Fault(kind=Kind.UNAVAILABLE, message="the stream ended", retryable=True)
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.coven.exchange import as_json
 from dragoman.messages.brevity import in_short
+from dragoman.protocols.coven.mapping import as_json
 from dragoman.protocols.coven.types import (
     Done,
     FileData,
