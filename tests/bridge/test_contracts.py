@@ -1,5 +1,5 @@
-"""What an agent declared is held to, whatever it speaks and whoever asks: under a contract by an a2acp caller, and as
-what it promised by all the others."""
+"""The hub enforces what an agent declared, whatever it speaks and for every caller: under a contract by an a2acp
+caller, and as what it promised by all the others."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_a_contract_that_is_over_lets_nothing_pass_but_answers(scene: Scen
 
 @pytest.mark.parametrize("pair", [(one, two) for one, two in PAIRS if "a2acp" not in (one, two)], ids="-to-".join)
 async def test_a_border_between_domains_is_one_in_every_protocol(scene: Scene) -> None:
-    """Who may ask a domain is said once (a2acp-D19); whoever has none is of the default one."""
+    """Who may ask a domain is set once (a2acp-D19); an agent without a domain is of the default one."""
     scene.messy = True
     ward = f"ward-{uuid.uuid4().hex[:8]}"
     scene.worker = worker = await scene.enter(type(scene.worker), offers=(MEASURE,), domain=ward)

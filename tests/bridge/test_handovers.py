@@ -136,7 +136,7 @@ async def test_it_goes_through_several_hands(scene: Scene) -> None:
 
 @pytest.mark.parametrize("pair", WITHOUT_LETTERS, ids="-to-".join)
 async def test_nobody_there_means_that_its_owner_keeps_it(scene: Scene) -> None:
-    """Who hears direct messages would be asked when it comes, until the deadline."""
+    """An agent that receives direct messages would be asked when it connects, until the deadline."""
     owner, handle, job = await begun(scene)
     await scene.stage.add(away := f"away-{uuid.uuid4().hex}", scene.worker.protocol)
     answer = (await owner.answer(await owner.hand_over(job, away, KNOWN, "LOAD_BALANCING")))["payload"]

@@ -63,7 +63,7 @@ async def describes(scene: Scene) -> bool:
 
 
 async def ranks(scene: Scene) -> bool:
-    """The hub obeys; whoever is told of it is told the same."""
+    """The hub obeys; every agent that learns of it reads the same."""
     handle, job = await scene.begin(priority="high")
     assert job.priority in (None, "high")
     return bool((await scene.stage.task(handle.task_id))["priority"] == "high")
@@ -105,7 +105,7 @@ async def answers(scene: Scene) -> bool:
 
 
 async def budgets(scene: Scene) -> bool:
-    """It is set aside before the worker has the task; whoever is told of it is told the same."""
+    """It is set aside before the worker has the task; every agent that learns of it reads the same."""
     _, job = await scene.begin(budget=0.5)
     assert job.budget in (None, 0.5)
     return bool((await scene.stage.account(scene.worker.id))["reserved"] == 0.5)

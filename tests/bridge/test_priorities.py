@@ -1,4 +1,4 @@
-"""The most urgent comes first, whatever protocol it came in by, and whoever does it."""
+"""The most urgent task comes first, whatever protocol it came by, and whatever agent does it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 INPUT = {"subject": "the bridge", "depth": 3, "ratio": 0.5, "parts": [{"name": "pier", "sound": True}, None]}
 RESULT = {"verdict": "sound", "load": [1, 2.5, {"peak": None}], "sure": True}
 ODD = "naïve 日本語 🌉 \u202eright to left\u202c e\u0301 \u2028 \x00\x01\x1b[31m\x7f\x85 \t\r\n \\ \" ' </script> end"
-"""Everything that somebody on the way might want to escape, strip, normalise or cut."""
+"""Everything that code on the way might escape, strip, normalise or cut."""
 MEBIBYTE = 1024 * 1024
 UNLIMITED = [pair for pair in SOME if "a2acp" not in pair]
 LIMITED = [pair for pair in PAIRS if "a2acp" in pair]
@@ -180,7 +180,7 @@ async def test_a_repeated_request_gets_a_long_answer_whole(scene: Scene) -> None
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[0] == "a2acp"], ids="-to-".join)
 async def test_a2acp_takes_a_message_once_and_never_again(scene: Scene) -> None:
-    """Also with the same content (a2acp-D15): whoever asks again writes a new message."""
+    """Also with the same content (a2acp-D15): a caller that asks again writes a new message."""
     order = Order(to=scene.worker.id)
     handle = await scene.caller.submit(order)
     job = await scene.worker.take()

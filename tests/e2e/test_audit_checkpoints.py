@@ -57,7 +57,7 @@ def verify(data: Path, *more: str) -> Said:
 
 
 def rewritten(data: Path, records: list[AuditRecord]) -> None:
-    """What somebody does who can write the database: a chain with good hashes, and the note of its end."""
+    """What an attacker does who can write the database: a chain with good hashes, and the note of its end."""
     connection = apsw.Connection(str(data / "hub.sqlite"))
     with connection:
         connection.execute("DELETE FROM audit")

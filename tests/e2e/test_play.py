@@ -22,7 +22,7 @@ def agents(hub: HubProcess) -> set[str]:
 
 
 def left(hub: HubProcess) -> tuple[set[str], set[str], set[str]]:
-    """Dead letters, unfinished tasks and contracts that stand: what somebody would have to look after."""
+    """Dead letters, unfinished tasks and contracts that stand: what a person would have to look after."""
     letters = hub.admin.get("/api/v1/deadletters?limit=500").json["deadletters"]
     tasks = hub.admin.get("/api/v1/tasks?limit=500").json["tasks"]
     contracts = hub.admin.get("/api/v1/contracts?limit=500").json["contracts"]

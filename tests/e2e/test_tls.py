@@ -227,7 +227,7 @@ def test_the_clauses_of_every_protocol_are_tried_over_tls(hub: HubProcess) -> No
 
 
 def test_what_the_ca_signed_for_others_is_not_taken_for_the_hub_beside_us(tmp_path: Path, hub: HubProcess) -> None:
-    """A note in a data directory names one certificate, not whoever has one of the same CA."""
+    """A note in a data directory names one certificate, and no other of the same CA."""
     note = json.loads((hub.data / "hub.json").read_text())
     note["certificate"] = CA.issue_cert(*NAMES).cert_chain_pems[0].bytes().decode() + CA.cert_pem.bytes().decode()
     tmp_path.chmod(0o700)

@@ -231,7 +231,7 @@ def test_a_silent_agent_loses_its_work_to_another(hub: HubProcess, pair: tuple[P
 def test_two_writers_race_on_one_entity_and_the_hub_is_killed_meanwhile(
     hub: HubProcess, pair: tuple[Plain, Plain]
 ) -> None:
-    """Each adds one, ten times, reading again whenever somebody was faster or nobody answered."""
+    """Each writer adds one, ten times, and reads again whenever another was faster or no answer came."""
     ada, bob = pair
     made = words.change("CREATE", "TASK", "sum", {"assigned_agent": "bob", "context": {"by": {}}}, 0, words.now())
     assert ada.post("/state", made).status == 200

@@ -99,7 +99,7 @@ async def test_a_file_goes_after_its_last_task_and_not_before(stored: World, tmp
 
 
 async def test_a_file_that_is_named_while_it_is_looked_at_stays(tmp_path: Path) -> None:
-    """It is old and nobody's, and then somebody asks for it, to name it in a task."""
+    """The file is old and belongs to no task; then a client asks for it, to name it in one."""
     world = World()
     files = DirectoryFiles(tmp_path / "files", world.mint, now=lambda: world.time)
     files.prepare()

@@ -1,4 +1,4 @@
-"""Strategies: what somebody might send who does not mean well, or whose program is broken.
+"""Strategies: what an attacker or a broken program might send.
 
 Most raw bytes fail the first check of any decoder, so most of what is made here was a good message once: cut off, with
 a bit turned, a piece repeated, a value of another type at any place, a key twice, numbers and texts that are at the

@@ -60,7 +60,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class End:
-    """One end of one connection, and somebody at the other end who reads its refusals."""
+    """One end of one connection, and a peer that reads its refusals."""
 
     def __init__(self, here: Any, there: Any, hear: Callable[[bytes], Sequence[Any]], broken: Any, no: Any) -> None:
         self.here = here

@@ -195,7 +195,7 @@ def _to_broker(tree: Any, stage: Stage) -> Any:
 
 
 def _as(tree: Any, agent: str, id: str) -> Any:
-    """A message of agentmsg from somebody else, said now."""
+    """A message of agentmsg from another agent, sent now."""
     text = json.dumps({**tree, "id": id}).replace('"ada"', json.dumps(agent)).replace('"bob"', '"other-agent"')
     return json.loads(text.replace(samples.NOW, datetime.now(UTC).isoformat()))
 

@@ -1,4 +1,4 @@
-"""schemathesis over our OpenAPI document: somebody else's idea of what good and bad requests are, and of what to check.
+"""schemathesis over our OpenAPI document: an independent idea of good and bad requests, and of what to check.
 
 Left out are the operations that go on for ever (server-sent events, WebSockets) and what a test must not let a hub do;
 `openapi` tries the former. Only for `make soak`: it brings a dozen packages that nothing else needs.

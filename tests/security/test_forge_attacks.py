@@ -218,7 +218,7 @@ def test_the_endpoint_opens_only_for_a_forge_agents_token(hub: HubProcess) -> No
 
 @pytest.fixture
 def secret(hub: HubProcess) -> Iterator[str]:
-    """A task of somebody else's, with a file, under way."""
+    """A task of another agent, with a file, under way."""
     owner, hand = client(hub, "owner", role="planner"), client(hub, "owners-hand", role="worker")
     attachment = {"filename": "s", "mimeType": "a/b", "data": base64.b64encode(b"secret").decode()}
     wish = {"type": "x", "agent": "owners-hand", "payload": {"p": "secret"}, "attachments": [attachment]}

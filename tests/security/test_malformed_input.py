@@ -1,4 +1,4 @@
-"""Broken, hostile and enormous input at every endpoint of chiffon: a clear refusal, in chiffon's own words.
+"""Broken, hostile and enormous input at every endpoint of chiffon: a clear refusal, as a chiffon error.
 
 all-D3: size, nesting depth, strict JSON, shape, meaning, in this order, and each refusal names what was wrong.
 """

@@ -1,4 +1,4 @@
-"""Callers without a credential who knock for ever, at every endpoint: counted, not recorded one by one."""
+"""Callers without a credential that try for ever, at every endpoint: counted, not recorded one by one."""
 
 from __future__ import annotations
 

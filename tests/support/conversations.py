@@ -64,7 +64,7 @@ async def working(world: World, agent: str = "ann", **fields: Any) -> tuple[Peer
 
 
 async def allots(world: World, name: str, **account: Any) -> None:
-    """What somebody may use of something, as a person says."""
+    """An allocation that a person sets for an agent."""
     await world.ask(
         ChangeState(
             principal=ADMIN, operation=Operation.CREATE, entity=Registry.RESOURCE, entity_id=name, changes=account,

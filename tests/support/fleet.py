@@ -63,7 +63,7 @@ class Fleet:
             thread.join(60)
 
     def _again(self, party: Party, message: Mapping[str, Any], give_up: Callable[[], bool]) -> Answer | None:
-        """Send until somebody answers."""
+        """Send until the hub answers."""
         while not give_up():
             try:
                 party.url = self.hub.url

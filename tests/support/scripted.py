@@ -147,7 +147,7 @@ class ScriptedHub:
 
 
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
-    """Everything that is not the endpoint's."""
+    """Everything that is not part of the endpoint."""
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b"elsewhere"})

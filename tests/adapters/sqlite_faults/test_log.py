@@ -1,5 +1,5 @@
-"""The write-ahead log stays within its cap, whoever reads meanwhile; where another program keeps it full, units are
-refused.
+"""The write-ahead log stays within its cap, whatever program reads meanwhile; where another program keeps it full,
+units are refused.
 
 A log may be longer than its cap by one unit. What is asserted are bytes, never times.
 """

@@ -111,7 +111,7 @@ class Job:
     limit: int | None = None
     context: Mapping[str, Any] | None = None
     handover: Mapping[str, Any] | None = None
-    """What is known of it where somebody else began it: from, reason, metadata, history, ..."""
+    """What is known of it where another agent began it: from, reason, metadata, history, ..."""
 
 
 class Party(ABC):
@@ -221,7 +221,7 @@ class Worker(Party):
     # what agents ask of each other; who has no word for it is asked in its words for work
 
     async def hand_over(self, job: Job, to: str, metadata: Mapping[str, Any]) -> str:
-        """Ask somebody to go on with it, telling what is known; the name of the request."""
+        """Ask an agent to go on with it, with what is known; returns the id of the request."""
         raise Unsayable("handover")
 
     async def take_over(self) -> Job:

@@ -1,4 +1,4 @@
-"""The hub as everybody on it sees it: its addresses, and the management API for whoever looks on."""
+"""The hub as its agents see it: its addresses, and the management API for people."""
 
 from __future__ import annotations
 

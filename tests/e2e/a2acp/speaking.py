@@ -194,7 +194,7 @@ class Speaker:
         assert status in (202, 401, 422), told
 
     def response(self, request: Json, payload: Json, **replaced: Any) -> Json:
-        """To whoever asked."""
+        """To the agent that asked."""
         source = request["source_agent"]
         around = {
             name: request["payload"][name] for name in ("contract_id", "correlation_id") if name in request["payload"]

@@ -71,7 +71,7 @@ def honest(pair: tuple[Plain, Plain]) -> Iterator[None]:
 
 @pytest.fixture
 def trap() -> Iterator[tuple[str, Callable[[], bool]]]:
-    """An address that nobody may ever fetch from, and whether somebody did."""
+    """An address that the hub must never fetch from, and whether it did."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
 

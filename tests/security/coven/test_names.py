@@ -162,7 +162,7 @@ async def test_no_token_is_found_in_anything_the_hub_wrote_or_sent(hub: HubProce
 
 
 async def test_other_protocols_tokens_open_no_stream(hub: HubProcess) -> None:
-    """A chiffon agent's token says who it is, and that is not somebody who speaks coven."""
+    """A chiffon agent's token proves who it is, and that agent does not speak coven."""
     boss = hub.orchestrator("chiffon-only")
     async with outside.channel(hub.ready["grpc"]) as channel:
         stream = outside.stream(channel, token=boss.token)

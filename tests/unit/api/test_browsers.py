@@ -1,4 +1,4 @@
-"""A page of somebody else's makes a browser ask with cookies, and at any address; never with our header."""
+"""A page of another site makes a browser ask with cookies, and at any address; never with our header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs without secrets, and without lines that somebody else wrote."""
+"""Logs without secrets, and without lines that a client forged."""
 
 from __future__ import annotations
 

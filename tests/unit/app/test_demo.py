@@ -32,7 +32,7 @@ from dragoman.security.tokens import token_hash
 PATIENCE = 60.0
 MAY_IMPORT = ("dragoman", "dragoman.demo", "dragoman.demo.roster", "dragoman.demo.editor", "dragoman.demo.research")
 COMERS = [member for member in AGENTS if member is not SCRIBE]
-"""Those who come in by an endpoint; the scribe is the hub's own child."""
+"""The agents that connect; the scribe is the hub's own child."""
 
 
 # -- without processes ------------------------------------------------------------------------------------------

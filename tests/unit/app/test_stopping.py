@@ -1,4 +1,4 @@
-"""The order of a stop: whoever cannot reach the hub any more is not late."""
+"""The order of a stop: an agent that cannot reach the hub any more is not late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.supervisor.supervisor import Supervisor
 async def test_no_clock_runs_out_while_the_hub_waits_for_agents_to_finish(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent lost its endpoint at the beginning of the stop, and a child takes its time."""
+    """An agent lost its connection at the beginning of the stop, and a child takes its time."""
     settings = Settings(
         data=str(tmp_path),
         server=Server(port=0),

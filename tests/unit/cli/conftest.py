@@ -171,7 +171,7 @@ def make_stream() -> Callable[..., bytes]:
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """Time that passes only in a sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -65,7 +65,7 @@ def test_policies_say_for_what_and_whom_they_hold(hub: Any, run: Any) -> None:
 
 
 def test_a_look_at_policies_and_keys_leads_to_another_look(hub: Any, run: Any) -> None:
-    """What takes something away is no next step for somebody who wanted to see what there is."""
+    """A command that removes something is no next step for a person who asked for a list."""
     entry = {"source": "a", "target": "b", "allow": True, "intents": [], "encrypt": False}
     hub.answers["GET /api/v1/policies/domains"] = (200, {"domains": [entry]})
     hub.answers["GET /api/v1/keys"] = (200, {"keys": [{"kid": "k1", "use": "signs"}]})

@@ -1,4 +1,4 @@
-"""The hub for tests, tested: every protocol by its real endpoint, time, people, faults, and what a test is told."""
+"""The hub for tests, tested: every protocol over its real endpoint, time, people, faults, and errors."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_the_generated_code_is_fresh(name: str, tmp_path: Path) -> None:
 
 
 def _settled(code: str) -> list[str]:
-    """Without the generator's own version, which need not be the one of whoever generated last."""
+    """Without the generator's own version, which may differ from the one that generated the file last."""
     lines = code.splitlines()
     if "_runtime_version.Domain.PUBLIC," in code:
         start = next(i for i, line in enumerate(lines) if "Domain.PUBLIC" in line)

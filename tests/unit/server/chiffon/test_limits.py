@@ -70,7 +70,7 @@ async def test_headers_that_drip_are_closed_all_the_same(opened: Any, kit: Any) 
 
 
 async def test_the_time_of_a_first_request_begins_with_the_connection(opened: Any, kit: Any) -> None:
-    """Else whoever waits almost that long before the first byte has it twice."""
+    """Otherwise a client that waits almost that long before the first byte has twice the time."""
     async with opened(header_seconds=60) as serving, Raw(kit, serving.port) as raw:
         await kit.soon(seen(lambda: serving.connections == 1))
         (connection,) = serving._server.server_state.connections

@@ -63,7 +63,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
 
 @pytest.mark.parametrize("path", [outside.STREAM, "/coven.CovenClient/Send", "/grpc.health.v1.Health/Check"])
 async def test_a_peer_that_acknowledges_nothing_may_not_send_more_metadata(path: str) -> None:
-    """gRPC itself holds whoever has acknowledged its limit to it, and nobody else."""
+    """gRPC itself enforces its limit only on clients that have acknowledged it."""
     said = {
         b":method": b"POST", b":scheme": b"http", b":path": path.encode(), b":authority": b"hub",
         b"content-type": b"application/grpc", b"te": b"trailers",

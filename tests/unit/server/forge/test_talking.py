@@ -131,7 +131,7 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
 
 @pytest.mark.requirement("FG-FUT-4", "forge-all-D5")
 async def test_what_is_published_again_under_its_id_is_delivered_once(hub: ForgeHub) -> None:
-    """Whoever lost the answer says it again, perhaps over another connection; nothing is delivered twice."""
+    """An agent that lost the answer sends it again, perhaps over another connection; nothing is delivered twice."""
     reader, talker = await hub.connect("worker-1"), await hub.connect("worker-2")
     await reader.ask("subscribe", topic="t")
     for _ in range(2):

@@ -384,7 +384,7 @@ async def test_another_agents_task_cannot_be_ended(hub: ForgeHub) -> None:
 
 @pytest.mark.requirement("forge-D5", "FG-ERR-1")
 async def test_an_agent_that_sees_a_task_and_may_not_cancel_it_learns_so(hub: ForgeHub) -> None:
-    """NOT_FOUND is for whoever may not know of it."""
+    """NOT_FOUND is for agents that may not know of it."""
     _, worker, id = await at_work(hub)
     await hub.add("planner-2", role="planner")
     for peer in (await hub.connect("planner-2"), worker):
