@@ -20,10 +20,8 @@ from dragoman.api.bodies import (
     shape,
     without_nulls,
 )
-from dragoman.api.context import Context
+from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
-from dragoman.api.reports import Reported, history, reported
-from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings import a2acp
 from dragoman.core.agreements.terms import LIBRARY
@@ -99,6 +97,25 @@ class Pending(msgspec.Struct, frozen=True):
     state_entities: int
 
 
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent is, by its own word: the last report, those before it (the oldest first), and its last errors."""
+
+    version: int
+    at: str
+    status: dict[str, Any]
+    history: tuple[dict[str, Any], ...]
+    errors: tuple[dict[str, Any], ...]
+
+
+class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent was and is, by its own word and by its silence: the oldest first, the last one holds now. Empty for
+    one that never said how it is. `errors` are its last reports of errors."""
+
+    agent: str
+    history: tuple[dict[str, Any], ...]
+    errors: tuple[dict[str, Any], ...]
+
+
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
     """`child` is there for an agent that the hub runs; then `status` may also be how its process is. One that said that
     it takes no work has that for its status. `reported` is there for one that said how it is, and
@@ -137,7 +154,7 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-def told(context: Context, agent: Agent) -> AgentTold:
+def agent_details(context: Context, agent: Agent) -> AgentTold:
     reachable, tasks = context.intake.reachable(agent.id), context.intake.load_of(agent.id)
     now, heard = context.intake.now(), context.intake.heard_at(agent.id)
     plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=heard)
@@ -185,6 +202,27 @@ def _child(context: Context, agent: Agent) -> ChildOut | None:
     )
 
 
+def _reported(context: Context, agent: AgentId) -> Reported | None:
+    """None for an agent that never said how it is."""
+    entry = context.intake.entity(f"{Registry.AGENT.value}/{agent}")
+    if entry is None or not entry.value:
+        return None
+    return Reported(
+        version=entry.version,
+        at=rfc3339(entry.updated_at),
+        status={name: value for name, value in entry.value.items() if name != "errors"},
+        history=entry.past,
+        errors=tuple(entry.value.get("errors", ())),
+    )
+
+
+def _status_history(context: Context, agent: AgentId) -> StatusHistory:
+    told = _reported(context, agent)
+    if told is None:
+        return StatusHistory(agent=agent, history=(), errors=())
+    return StatusHistory(agent=agent, history=(*told.history, {"at": told.at, **told.status}), errors=told.errors)
+
+
 def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
     """What an agent will be held to; each of its schemas is looked through first."""
     for place, one in enumerate(capabilities):
@@ -205,7 +243,7 @@ def find_agent(context: Context, request: Request) -> Agent:
     return agent
 
 
-async def add(context: Context, request: Request) -> Response:
+async def add_agent(context: Context, request: Request) -> Response:
     wanted = shape(without_nulls(await read_json(context, request)), AgentIn)
     if wanted.agent_id in RESERVED:
         raise Problem(Kind.INVALID, f"the id {wanted.agent_id} is the hub's own", field="agent_id")
@@ -255,9 +293,9 @@ async def _run(context: Context, wanted: AgentIn) -> Response:
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_agents(context: Context, request: Request) -> Response:
     query = read_query(request, AgentsQuery)
-    agents = [told(context, agent) for agent in sorted(context.intake.agents(), key=lambda agent: agent.id)]
+    agents = [agent_details(context, agent) for agent in sorted(context.intake.agents(), key=lambda agent: agent.id)]
     wanted = [
         agent
         for agent in agents
@@ -268,19 +306,21 @@ async def listing(context: Context, request: Request) -> Response:
     return respond(200, AgentList(agents=tuple(wanted)))
 
 
-async def one(context: Context, request: Request) -> Response:
+async def show_agent(context: Context, request: Request) -> Response:
     agent = find_agent(context, request)
     held = context.intake.holding(agent.id)
     pending = None if held == NOTHING else Pending(held.bytes, held.letters, held.entities)
-    whole = msgspec.structs.replace(told(context, agent), reported=reported(context, agent.id), pending=pending)
+    whole = msgspec.structs.replace(
+        agent_details(context, agent), reported=_reported(context, agent.id), pending=pending
+    )
     return respond(200, whole)
 
 
-async def past(context: Context, request: Request) -> Response:
-    return respond(200, history(context, find_agent(context, request).id))
+async def status_history(context: Context, request: Request) -> Response:
+    return respond(200, _status_history(context, find_agent(context, request).id))
 
 
-async def remove(context: Context, request: Request) -> Response:
+async def remove_agent(context: Context, request: Request) -> Response:
     agent = find_agent(context, request)
     await context.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if context.children is not None:
@@ -288,7 +328,7 @@ async def remove(context: Context, request: Request) -> Response:
     return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
-async def rotate(context: Context, request: Request) -> Response:
+async def rotate_token(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
     agent = find_agent(context, request)
     if spec_of(agent) is not None:
@@ -300,7 +340,7 @@ async def rotate(context: Context, request: Request) -> Response:
     return respond(200, Credential(agent_id=agent.id, token=token))
 
 
-async def restart(context: Context, request: Request) -> Response:
+async def restart_agent(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
     agent = find_agent(context, request)
     if context.children is None or context.children.report(agent.id) is None:
@@ -311,10 +351,10 @@ async def restart(context: Context, request: Request) -> Response:
             agent_id=agent.id,
         )
     await context.children.restart(agent.id)
-    return respond(200, told(context, find_agent(context, request)))
+    return respond(200, agent_details(context, find_agent(context, request)))
 
 
-async def logs(context: Context, request: Request) -> Response:
+async def agent_logs(context: Context, request: Request) -> Response:
     """What a child printed; of any other agent the newest events of its newest tasks, and what it logged besides."""
     query = read_query(request, LogsQuery)
     agent = find_agent(context, request)

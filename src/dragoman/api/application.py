@@ -1,15 +1,13 @@
 """The management API and the operations endpoints as one ASGI application.
 
-    app(intake, store, *, admin_token_hash, ready, metrics) -> Starlette
-
-Mount it as the fallback behind the protocols' own endpoints. When the hub drains, call
-`app.state.context.waiters.close()`: streams and long polls end at once, and their clients come back to whoever serves
+Mount `app(context)` as the fallback behind the protocols' own endpoints. When the hub drains, call
+`context.waiters.close()`: streams and long polls end at once, and their clients connect again to the hub that serves
 next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 from starlette.applications import Starlette
@@ -18,21 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman.api.context import Context
+from dragoman.api.context import ApiRoute, Context
 from dragoman.api.problems import Problem, problem
-from dragoman.api.route import ApiRoute
 from dragoman.api.routes import SERVED
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.ids import ADMIN
-from dragoman.core.ports import Files, Intake, Store, StoreFailed
+from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.server.operations import Exposition
-from dragoman.wire import guard
 
 log = structlog.get_logger("dragoman.api")
-
-HEARTBEAT = 15.0
-MOST_BYTES = 4 * 1024 * 1024
 
 BY_STATUS = {
     404: Fault(kind=Kind.NOT_FOUND, message="nothing lives at this address"),
@@ -41,34 +33,9 @@ BY_STATUS = {
 NEXT = {404: "Look at GET /openapi.json for what there is.", 405: "Use one of the methods in the Allow header."}
 
 
-def app(
-    intake: Intake,
-    store: Store,
-    *,
-    admin_token_hash: str,
-    ready: Callable[[], tuple[bool, str]],
-    metrics: Exposition,
-    protocols: Collection[str] = ("chiffon",),
-    max_body_bytes: int = MOST_BYTES,
-    heartbeat: float = HEARTBEAT,
-    files: Files | None = None,
-    metrics_token_hash: str | None = None,
-) -> Starlette:
-    context = Context(
-        intake,
-        store,
-        admin_token_hash=admin_token_hash,
-        ready=ready,
-        metrics=metrics,
-        protocols=protocols,
-        limits=guard.Limits(bytes=max_body_bytes),
-        heartbeat=heartbeat,
-        files=files,
-        metrics_token_hash=metrics_token_hash,
-    )
+def app(context: Context) -> Starlette:
     served = Starlette(routes=_routes(context, SERVED), exception_handlers={HTTPException: _no_route})
     served.router.redirect_slashes = False
-    served.state.context = context
     return served
 
 

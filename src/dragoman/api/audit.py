@@ -7,10 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import AuditQuery, read_query
-from dragoman.api.context import Context
+from dragoman.api.context import Context, respond
 from dragoman.api.keys import service
 from dragoman.api.problems import Problem
-from dragoman.api.route import respond
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.audit import GENESIS, Broken, cut_short, verify
 from dragoman.core.queries import AuditOut, audit_out
@@ -50,7 +49,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     broken: Broken | None
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_records(context: Context, request: Request) -> Response:
     query = read_query(request, AuditQuery)
     cursor = query.cursor or "0"
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
@@ -75,7 +74,7 @@ async def checkpoint(context: Context, request: Request) -> Response:
     return respond(200, made)
 
 
-async def check(context: Context, request: Request) -> Response:
+async def verify_chain(context: Context, request: Request) -> Response:
     newest = context.intake.newest_audit
     seq, prev, broken = 0, GENESIS, None
     while broken is None:

@@ -1,11 +1,19 @@
-"""What every handler has at hand, and who may come to it."""
+"""What a route is, and what its handler gets.
+
+A route says where it answers, which handler answers, and what its documentation says, in one value. `routes.py` lists
+them; Starlette's routes and OpenAPI's paths are both made from that list, so that neither can say what the other does
+not.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from dragoman.api.problems import Problem
 from dragoman.core.ports import Files, Intake, Store, Watch
@@ -17,6 +25,9 @@ from dragoman.server.refusals import RefusalLog
 from dragoman.supervisor.supervisor import Supervisor
 from dragoman.wire import guard
 
+HEARTBEAT = 15.0
+MOST_BYTES = 4 * 1024 * 1024
+
 
 class Context:
     def __init__(
@@ -27,25 +38,26 @@ class Context:
         admin_token_hash: str,
         ready: Callable[[], tuple[bool, str]],
         metrics: Exposition,
-        protocols: Collection[str],
-        limits: guard.Limits,
-        heartbeat: float,
+        protocols: Collection[str] = ("chiffon",),
+        max_body_bytes: int = MOST_BYTES,
+        heartbeat: float = HEARTBEAT,
         files: Files | None = None,
         metrics_token_hash: str | None = None,
+        children: Supervisor | None = None,
+        auth: AuthService | None = None,
     ) -> None:
+        """`children` where the hub runs agents itself, `auth` where it signs tokens."""
         self.intake = intake
         self.files = files
         self.store = store
         self.ready = ready
         self.metrics = metrics
         self.protocols = tuple(protocols)
-        self.limits = limits
+        self.limits = guard.Limits(bytes=max_body_bytes)
         self.waiters = Waiters(heartbeat)
         self.refusals = RefusalLog(intake)
-        self.children: Supervisor | None = None
-        """Set where the hub runs agents itself."""
-        self.auth: AuthService | None = None
-        """Set where the hub signs tokens."""
+        self.children = children
+        self.auth = auth
         self._admin_token_hash = admin_token_hash
         self._metrics_token_hash = metrics_token_hash
 
@@ -99,3 +111,32 @@ class Waiters:
         now = asyncio.get_running_loop().time()
         for clock in tuple(self._clocks):
             clock.reschedule(now)
+
+
+Handler = Callable[[Context, Request], Awaitable[Response]]
+
+
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """`answers` maps a status to the type of its body: a Struct, a media type as text, or None for no body.
+
+    `handler` is None for what another transport serves and this one only documents.
+    """
+
+    method: str
+    path: str
+    summary: str
+    tag: str
+    answers: Mapping[int, Any]
+    handler: Handler | None = None
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    body_optional: bool = False
+    headers: Mapping[str, str] = {}
+    refusals: tuple[Kind, ...] = ()
+    auth: str | None = "admin"  # "admin", "agent", or None
+
+
+def respond(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer. Nothing here may be cached or guessed to be a page."""
+    extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(msgspec.json.encode(content), status_code=status, headers=extra, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Contracts between agents: look at them, end one. Keys are never shown, locked or not."""
+"""Contracts between agents: look at them, end one; and which domains may ask which (a2acp-D19). Never keys."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.bodies import CancelIn, ContractsQuery, read_body, read_query
-from dragoman.api.context import Context
+from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery, read_body, read_query
+from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
-from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.contracts import patience
-from dragoman.core.commands import EndContract
+from dragoman.core.commands import EndContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Party, Standing
+from dragoman.core.model.policy import NAME, borders_in
+from dragoman.core.model.state import Entity, Registry
 from dragoman.messages.faults import Kind
 
 
@@ -91,7 +92,7 @@ def _party(party: Party) -> PartyOut:
     return PartyOut(agent=party.agent, domain=party.domain, version=party.version)
 
 
-async def find(context: Context, id: str) -> Contract:
+async def find_contract(context: Context, id: str) -> Contract:
     """By its id, or by that of the collaboration."""
     row = await context.store.contract(id) or await context.store.contract_of(id)
     if row is None:
@@ -99,7 +100,7 @@ async def find(context: Context, id: str) -> Contract:
     return row
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_contracts(context: Context, request: Request) -> Response:
     query = read_query(request, ContractsQuery)
     agent = None if query.agent is None else AgentId(query.agent)
     rows = await context.store.contracts(agent=agent, after=query.cursor or None, limit=query.limit + 1)
@@ -108,14 +109,14 @@ async def listing(context: Context, request: Request) -> Response:
     return respond(200, ContractList(contracts=tuple(contract_out(row, now) for row in page), next=on))
 
 
-async def one(context: Context, request: Request) -> Response:
-    row = await find(context, request.path_params["id"])
+async def show_contract(context: Context, request: Request) -> Response:
+    row = await find_contract(context, request.path_params["id"])
     return respond(200, contract_out(row, context.intake.now(), whole=True))
 
 
-async def end(context: Context, request: Request) -> Response:
+async def end_contract(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, CancelIn, optional=True)
-    row = await find(context, request.path_params["id"])
+    row = await find_contract(context, request.path_params["id"])
     ended: Contract = await context.intake.execute(
         EndContract(
             principal=ADMIN,
@@ -125,3 +126,64 @@ async def end(context: Context, request: Request) -> Response:
         )
     )
     return respond(200, contract_out(ended, context.intake.now()))
+
+
+class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """One that forbids beats all that allow. `*` is any domain; no intents means all of them."""
+
+    source: str
+    target: str
+    allow: bool
+    intents: tuple[str, ...]
+    encrypt: bool
+
+
+class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """Within one domain nothing has to allow it."""
+
+    domains: tuple[DomainPolicy, ...]
+
+
+def policies_out(value: Any) -> DomainPolicies:
+    return DomainPolicies(
+        domains=tuple(
+            DomainPolicy(
+                source=one.source, target=one.target, allow=one.allow, intents=one.intents, encrypt=one.encrypt
+            )
+            for one in sorted(borders_in(value), key=lambda one: (one.source, one.target))
+        )
+    )
+
+
+async def list_policies(context: Context, request: Request) -> Response:
+    entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
+    return respond(200, policies_out({} if entity is None else entity.value))
+
+
+async def set_policy(context: Context, request: Request) -> Response:
+    wanted = await read_body(context, request, DomainPolicyIn)
+    policy: Entity = await context.intake.execute(
+        SetDomainPolicy(
+            principal=ADMIN,
+            protocol=PROTOCOL,
+            source=wanted.source,
+            target=wanted.target,
+            allow=wanted.allow,
+            intents=wanted.intents,
+            encrypt=wanted.encrypt,
+        )
+    )
+    return respond(200, policies_out(policy.value))
+
+
+async def remove_policy(context: Context, request: Request) -> Response:
+    pair = read_query(request, DomainsQuery)
+    entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
+    known = policies_out({} if entity is None else entity.value).domains
+    if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
+        message = f"there is no policy about {pair.source[:80]!r} asking {pair.target[:80]!r}"
+        raise Problem(Kind.NOT_FOUND, message, next="List them with GET /api/v1/policies/domains.")
+    policy: Entity = await context.intake.execute(
+        SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
+    )
+    return respond(200, policies_out(policy.value))

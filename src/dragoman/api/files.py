@@ -9,9 +9,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
-from dragoman.api.context import Context
+from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
-from dragoman.api.route import respond
 from dragoman.api.store_reads import find_task
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
@@ -61,7 +60,7 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileRef, ...]
 
 
-async def keep(context: Context, request: Request) -> Response:
+async def upload_file(context: Context, request: Request) -> Response:
     query = read_query(request, FileQuery)
     whole = WholeMessage(Limits(bytes=LARGEST))
     try:
@@ -85,12 +84,12 @@ async def keep(context: Context, request: Request) -> Response:
     return respond(201, ref)
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_task_files(context: Context, request: Request) -> Response:
     task = await find_task(context, request.path_params["id"])
     return respond(200, FileList(files=task.files))
 
 
-async def fetch(context: Context, request: Request) -> Response:
+async def download_file(context: Context, request: Request) -> Response:
     task = await find_task(context, request.path_params["id"])
     if is_hidden(task):
         raise Problem(
@@ -102,17 +101,17 @@ async def fetch(context: Context, request: Request) -> Response:
     data = None if ref is None else await _files(context).fetch(ref.id)
     if ref is None or data is None:
         raise Problem(Kind.NOT_FOUND, "no such file of this task", next=f"List them: GET /api/v1/tasks/{task.id}/files")
-    return given(request, ref, data)
+    return _download(request, ref, data)
 
 
-def given(request: Request, ref: FileRef, data: bytes) -> Response:
+def _download(request: Request, ref: FileRef, data: bytes) -> Response:
     """The file, or the part of it that is wanted."""
     part = part_of(ref, len(data), request.headers.get("range"), request.headers.get("if-range"))
     headers = {name.decode(): value.decode() for name, value in download_headers(ref)} | dict(part.headers)
     return Response(data[part.start : part.end], part.status, headers=headers, media_type=ref.mime_type)
 
 
-async def kept(context: Context, request: Request) -> Response:
+async def list_files(context: Context, request: Request) -> Response:
     """Everything that is kept, page by page."""
     query = read_query(request, FilesQuery)
     files, found, after = _files(context), list[FileOut](), query.cursor or ""
@@ -131,7 +130,7 @@ async def kept(context: Context, request: Request) -> Response:
     return respond(200, FilesOut(files=tuple(found), next=after if more else None))
 
 
-async def remove(context: Context, request: Request) -> Response:
+async def delete_file(context: Context, request: Request) -> Response:
     query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
     if await _files(context).describe(id, claim=False) is None:
         raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next="List them: GET /api/v1/files")

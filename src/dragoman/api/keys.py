@@ -11,9 +11,8 @@ from starlette.responses import Response
 
 from dragoman.api.agents import find_agent
 from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
-from dragoman.api.context import Context
+from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
-from dragoman.api.route import respond
 from dragoman.api.tasks import PROTOCOL
 from dragoman.bindings.a2acp.names import PROTOCOL as SIGNED_FOR
 from dragoman.core.commands import NoteRead, RevokeToken
@@ -54,11 +53,11 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     until: str
 
 
-async def listing(context: Context, request: Request) -> Response:
-    return respond(200, told(service(context)))
+async def list_keys(context: Context, request: Request) -> Response:
+    return respond(200, key_list(service(context)))
 
 
-async def rotate(context: Context, request: Request) -> Response:
+async def rotate_keys(context: Context, request: Request) -> Response:
     """The record is committed first: if the keys cannot be written after that, the refusal is recorded, too."""
     wanted = await read_body(context, request, KeyRotationIn, optional=True)
     auth = service(context)
@@ -69,10 +68,10 @@ async def rotate(context: Context, request: Request) -> Response:
         await auth.rotate(distrust=wanted.distrust)
     except KeysKept as error:
         raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
-    return respond(200, told(auth))
+    return respond(200, key_list(auth))
 
 
-async def revoke(context: Context, request: Request) -> Response:
+async def revoke_token(context: Context, request: Request) -> Response:
     """One token, which is read here, and neither kept nor told on."""
     from dragoman.security.keys import LEEWAY, LONGEST_TTL
 
@@ -116,7 +115,7 @@ def service(context: Context) -> AuthService:
     return context.auth
 
 
-def told(auth: AuthService) -> KeyList:
+def key_list(auth: AuthService) -> KeyList:
     now, signing = auth.now, auth.authority.ring.signing.kid
     keys = [key for key in auth.authority.ring if key.verifies_at(now)]
     keys.sort(key=lambda key: (key.kid != signing, -key.created_at))

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from dragoman.api.context import ApiRoute
 from dragoman.api.problems import MEDIA_TYPE, ProblemOut, status_of
-from dragoman.api.route import ApiRoute
 from dragoman.api.schemas import components
 from dragoman.messages.faults import Kind
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from dragoman.api.route import ApiRoute
+from dragoman.api.context import ApiRoute
 from dragoman.api.schemas import ENVELOPES, MESSAGES
 from dragoman.messages.files import FileRef
 from dragoman.protocols.a2acp.claims import TokenGrant
@@ -17,6 +18,14 @@ from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registrat
 from dragoman.protocols.forge.types import Failure
 from dragoman.server.a2acp.agents import Declaration, Declared
 from dragoman.server.a2acp.auth import TokenWish
+
+
+def documented(
+    call: str, tag: str, summary: str, answers: Mapping[int, Any], *, auth: str | None = "agent", **more: Any
+) -> ApiRoute:
+    method, path = call.split()
+    return ApiRoute(method=method, path=path, tag=tag, summary=summary, answers=answers, auth=auth, **more)
+
 
 STATUSES = (400, 401, 404, 409, 413, 422, 429, 503)
 
@@ -64,59 +73,37 @@ ERROR = next(envelope for envelope in ENVELOPES if envelope.__args__[0] is Error
 CHIFFON_ERRORS = dict.fromkeys(STATUSES, ERROR)
 
 CHIFFON = (
-    ApiRoute(
-        method="POST", path="/api/agent/register", tag="chiffon", summary="Introduce an agent", auth="agent",
-        body=Registration, answers={200: Registered, **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/api/agent/message", tag="chiffon", summary="Send a message", auth="agent",
-        body=ENVELOPES, answers={202: Accepted, **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/api/agent/messages", tag="chiffon", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/api/agent/ack", tag="chiffon", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/api/agent/ws", tag="chiffon", auth="agent",
-        summary="WebSocket, subprotocol chiffon.v1: one envelope a text frame",
-        answers={101: None, 426: ERROR},
-    ),
+    documented("POST /api/agent/register", "chiffon", "Register an agent", {200: Registered, **CHIFFON_ERRORS},
+        body=Registration),
+    documented("POST /api/agent/message", "chiffon", "Send a message", {202: Accepted, **CHIFFON_ERRORS},
+        body=ENVELOPES),
+    documented("GET /api/agent/messages", "chiffon", "Wait for messages", {200: Inbox, **CHIFFON_ERRORS},
+        query=InboxQuery),
+    documented("POST /api/agent/ack", "chiffon", "Acknowledge messages", {200: dict[str, Any], **CHIFFON_ERRORS},
+        body=Ack),
+    documented("GET /api/agent/ws", "chiffon", "WebSocket, subprotocol chiffon.v1: one envelope a text frame",
+        {101: None, 426: ERROR}),
     *(
-        ApiRoute(
-            method="POST", path=f"/api/tasks/{{id}}/{verb}", tag="chiffon", auth="agent",
-            summary=f"{verb.capitalize()} a task of one's own", answers={200: dict[str, Any], **CHIFFON_ERRORS},
-        )
+        documented(f"POST /api/tasks/{{id}}/{verb}", "chiffon", f"{verb.capitalize()} a task of the agent's own",
+            {200: dict[str, Any], **CHIFFON_ERRORS})
         for verb in ("cancel", "pause", "resume")
     ),
-    ApiRoute(
-        method="POST", path="/api/agent/files", tag="chiffon", auth="agent", query=FileName,
-        summary="Keep a file, to name it in a message; the body is the file", answers={201: FileRef, **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/api/agent/files/{id}", tag="chiffon", auth="agent", query=FileOf,
-        summary="Fetch a file of one's own, or of a task that one asked for or does, or a `Range` of it (206, 416); for"
+    documented("POST /api/agent/files", "chiffon", "Upload a file, to name it in a message; the body is the file",
+        {201: FileRef, **CHIFFON_ERRORS}, query=FileName),
+    documented("GET /api/agent/files/{id}", "chiffon",
+        "Download a file of the agent's own, or of a task that it asked for or does, or a `Range` of it (206, 416); for"
         " agents of every protocol",
-        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None, **CHIFFON_ERRORS},
-    ),
-    ApiRoute(
-        method="DELETE", path="/api/agent/files/{id}", tag="chiffon", auth="agent",
-        summary="Remove a file of one's own that belongs to no task; for agents of every protocol",
-        answers={204: None, **CHIFFON_ERRORS},
-    ),
+        {200: "application/octet-stream", 206: "application/octet-stream", 416: None, **CHIFFON_ERRORS}, query=FileOf),
+    documented("DELETE /api/agent/files/{id}", "chiffon",
+        "Remove a file of the agent's own that belongs to no task; for agents of every protocol",
+        {204: None, **CHIFFON_ERRORS}),
 )  # fmt: skip
 
 # -- forge -------------------------------------------------------------------------------------------------------
 
 FORGE = (
-    ApiRoute(
-        method="GET", path="/forge/ws", tag="forge", auth="agent",
-        summary="WebSocket, subprotocol forge.v1.json or forge.v1.msgpack: one message a frame",
-        answers={101: None, 426: Failure},
-    ),
+    documented("GET /forge/ws", "forge",
+        "WebSocket, subprotocol forge.v1.json or forge.v1.msgpack: one message a frame", {101: None, 426: Failure}),
 )  # fmt: skip
 
 # -- agentmsg ----------------------------------------------------------------------------------------------------
@@ -144,41 +131,23 @@ AGENTMSG_ERRORS = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:]), ErrorReport
 LAST_EVENT = {"Last-Event-ID": "The cursor of the last change that arrived; it counts more than ?cursor."}
 
 AGENTMSG = (
-    ApiRoute(
-        method="POST", path="/agentmsg/messages", tag="agentmsg", summary="Send a message", auth="agent",
-        body=MESSAGES, answers={202: Taken, **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/agentmsg/messages", tag="agentmsg", summary="Wait for messages", auth="agent",
-        query=InboxQuery, answers={200: Inbox, **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/agentmsg/ack", tag="agentmsg", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/agentmsg/ws", tag="agentmsg", auth="agent",
-        summary="WebSocket, subprotocol agentmsg.v1: one message a text frame; ?acks=many for ACKs of several",
-        answers={101: None, 426: ErrorReport},
-    ),
-    ApiRoute(
-        method="GET", path="/agentmsg/state", tag="agentmsg", auth="agent",
-        summary="Read the shared state; the admin token may, too", answers={200: State, **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/agentmsg/state", tag="agentmsg", auth="agent", body=StateUpdate,
-        summary="Write a shared entity; `version` is what was read, 0 for a new one",
-        answers={200: Entity, **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/agentmsg/state/watch", tag="agentmsg", auth="agent", query=WatchQuery,
-        summary="Follow the shared state: server-sent events, each a StateUpdate", headers=LAST_EVENT,
-        answers={200: "text/event-stream", **AGENTMSG_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/agentmsg/state/{entity_type}/{entity_id}", tag="agentmsg", auth="agent",
-        summary="Look at one shared entity", answers={200: Entity, **AGENTMSG_ERRORS},
-    ),
+    documented("POST /agentmsg/messages", "agentmsg", "Send a message", {202: Taken, **AGENTMSG_ERRORS}, body=MESSAGES),
+    documented("GET /agentmsg/messages", "agentmsg", "Wait for messages", {200: Inbox, **AGENTMSG_ERRORS},
+        query=InboxQuery),
+    documented("POST /agentmsg/ack", "agentmsg", "Acknowledge messages", {200: dict[str, Any], **AGENTMSG_ERRORS},
+        body=Ack),
+    documented("GET /agentmsg/ws", "agentmsg",
+        "WebSocket, subprotocol agentmsg.v1: one message a text frame; ?acks=many for ACKs of several",
+        {101: None, 426: ErrorReport}),
+    documented("GET /agentmsg/state", "agentmsg", "Read the shared state; the admin token is accepted, too",
+        {200: State, **AGENTMSG_ERRORS}),
+    documented("POST /agentmsg/state", "agentmsg", "Write a shared entity; `version` is what was read, 0 for a new one",
+        {200: Entity, **AGENTMSG_ERRORS}, body=StateUpdate),
+    documented("GET /agentmsg/state/watch", "agentmsg",
+        "Follow the shared state: server-sent events, each a StateUpdate",
+        {200: "text/event-stream", **AGENTMSG_ERRORS}, query=WatchQuery, headers=LAST_EVENT),
+    documented("GET /agentmsg/state/{entity_type}/{entity_id}", "agentmsg", "Read one shared entity",
+        {200: Entity, **AGENTMSG_ERRORS}),
 )  # fmt: skip
 
 # -- a2acp -------------------------------------------------------------------------------------------------------
@@ -186,37 +155,21 @@ AGENTMSG = (
 A2ACP_ERRORS = dict.fromkeys((*STATUSES[:2], 403, *STATUSES[2:], 504), Message)
 
 A2ACP = (
-    ApiRoute(
-        method="POST", path="/auth/token", tag="a2acp", auth="agent", body=TokenWish,
-        summary="Get a token for messages to one agent; the secret by HTTP Basic or as a bearer",
-        answers={200: TokenGrant, **A2ACP_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/.well-known/jwks.json", tag="a2acp", auth=None,
-        summary="The public keys that tokens are signed with", answers={200: dict[str, Any]},
-    ),
-    ApiRoute(
-        method="POST", path="/a2acp/agents", tag="a2acp", auth="agent", body=Declaration,
-        summary="Say which intents an agent serves, on which terms", answers={200: Declared, **A2ACP_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/a2acp/messages", tag="a2acp", auth=None, body=Message,
-        summary="Send a message; a request waits for its response. The credential is the message's own token",
-        headers={"Prefer": "`respond-async`: 202 at once, and the response comes to the inbox."},
-        answers={200: Message, 202: Accepted, **A2ACP_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/a2acp/messages", tag="a2acp", auth="agent",
-        summary="Wait for messages; `answer_to` has the answer to a request of one's own delivered once more",
-        query=MissedQuery, answers={200: Inbox, **A2ACP_ERRORS},
-    ),
-    ApiRoute(
-        method="POST", path="/a2acp/ack", tag="a2acp", summary="Acknowledge messages", auth="agent",
-        body=Ack, answers={200: dict[str, Any], **A2ACP_ERRORS},
-    ),
-    ApiRoute(
-        method="GET", path="/a2acp/ws", tag="a2acp", auth="agent",
-        summary="WebSocket, subprotocol a2acp.v1: one message a text frame",
-        answers={101: None, 426: Message},
-    ),
+    documented("POST /auth/token", "a2acp",
+        "Get a token for messages to one agent; the secret by HTTP Basic or as a bearer",
+        {200: TokenGrant, **A2ACP_ERRORS}, body=TokenWish),
+    documented("GET /.well-known/jwks.json", "a2acp", "The public keys that tokens are signed with",
+        {200: dict[str, Any]}, auth=None),
+    documented("POST /a2acp/agents", "a2acp", "Declare which intents an agent serves, on which terms",
+        {200: Declared, **A2ACP_ERRORS}, body=Declaration),
+    documented("POST /a2acp/messages", "a2acp",
+        "Send a message; a request waits for its response. The credential is the message's own token",
+        {200: Message, 202: Accepted, **A2ACP_ERRORS}, body=Message,
+        headers={"Prefer": "`respond-async`: 202 at once, and the response comes to the inbox."}, auth=None),
+    documented("GET /a2acp/messages", "a2acp",
+        "Wait for messages; `answer_to` redelivers the answer to a request of the agent's own",
+        {200: Inbox, **A2ACP_ERRORS}, query=MissedQuery),
+    documented("POST /a2acp/ack", "a2acp", "Acknowledge messages", {200: dict[str, Any], **A2ACP_ERRORS}, body=Ack),
+    documented("GET /a2acp/ws", "a2acp", "WebSocket, subprotocol a2acp.v1: one message a text frame",
+        {101: None, 426: Message}),
 )  # fmt: skip

@@ -1,74 +1,43 @@
 """Every route there is, in one list.
 
-`MANAGEMENT` and `OPERATIONS` are served from here; what the protocols' own transports serve is only documented
+`MANAGEMENT` and `OPERATIONS` are served from here; what the protocols' own endpoints serve is only documented
 (`protocol_routes`).
 """
 
 from __future__ import annotations
 
-from importlib import resources
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api import (
-    agents,
-    audit,
-    backup,
-    bodies,
-    contracts,
-    deadletters,
-    files,
-    keys,
-    losses,
-    policies,
-    questions,
-    reports,
-    stream,
-    tasks,
-    traces,
-)
-from dragoman.api.context import Context
-from dragoman.api.page import status_page
-from dragoman.api.problems import Problem
+from dragoman.api import agents, audit, bodies, contracts, files, keys, operations, people, task_events, tasks
+from dragoman.api.context import ApiRoute, Context, Handler, respond
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
-from dragoman.api.route import ApiRoute, respond
-from dragoman.api.schemas import PROTOCOLS
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.core.queries.trace import TraceOut
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef
-from dragoman.server import operations
+from dragoman.server import operations as health
 
-V1 = "/api/v1"
 NOT_FOUND, INVALID, CONFLICT, MISMATCH = Kind.NOT_FOUND, Kind.INVALID, Kind.CONFLICT, Kind.MISMATCH
 
 
-async def livez(context: Context, request: Request) -> Response:
-    return operations.livez()
+def v1(call: str, handler: Handler, tag: str, summary: str, answers: Mapping[int, Any], **more: Any) -> ApiRoute:
+    """A route of the management API: "POST /agents"."""
+    method, path = call.split()
+    return ApiRoute(
+        method=method, path=f"/api/v1{path}", handler=handler, tag=tag, summary=summary, answers=answers, **more
+    )
 
 
-async def readyz(context: Context, request: Request) -> Response:
-    return operations.readyz(context.ready)
-
-
-async def metrics(context: Context, request: Request) -> Response:
-    context.admit_to_metrics(request)
-    return await operations.metrics(context.store, context.metrics)
-
-
-async def schema(context: Context, request: Request) -> Response:
-    protocol = request.path_params["protocol"]
-    if protocol not in PROTOCOLS:
-        raise Problem(Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=f"There is: {', '.join(PROTOCOLS)}.")
-    return respond(200, PROTOCOLS[protocol]())
-
-
-async def coven_proto(context: Context, request: Request) -> Response:
-    """The proto file that the hub's messages are generated from, as it is in the package."""
-    source = resources.files("dragoman.protocols.coven").joinpath("coven.proto").read_text("utf-8")
-    return Response(source, media_type="text/plain")
+def public(call: str, handler: Handler, summary: str, answers: Mapping[int, Any], **more: Any) -> ApiRoute:
+    """A route that needs no token."""
+    method, path = call.split()
+    return ApiRoute(
+        method=method, path=path, handler=handler, tag="operations", summary=summary, answers=answers, auth=None, **more
+    )
 
 
 async def documentation(context: Context, request: Request) -> Response:
@@ -80,268 +49,144 @@ async def documentation(context: Context, request: Request) -> Response:
 
 MANAGEMENT = (
     # agents
-    ApiRoute(
-        method="POST", path=f"{V1}/agents", handler=agents.add, tag="agents", summary="Let an agent in",
-        body=bodies.AgentIn, answers={201: agents.Credential}, refusals=(INVALID, CONFLICT),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/agents", handler=agents.listing, tag="agents", summary="List agents",
-        query=bodies.AgentsQuery, answers={200: agents.AgentList}, refusals=(INVALID,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/agents/{{id}}", handler=agents.one, tag="agents", summary="Look at an agent",
-        answers={200: agents.AgentTold}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/agents/{{id}}/history", handler=agents.past, tag="agents",
-        summary="How an agent was, by its own word and by its silence, and its last errors; the oldest first",
-        answers={200: reports.StatusHistory}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="DELETE", path=f"{V1}/agents/{{id}}", handler=agents.remove, tag="agents",
-        summary="Send an agent away; its unfinished work goes back to the queue",
-        answers={204: None}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/agents/{{id}}/token", handler=agents.rotate, tag="agents",
-        summary="Give an agent a new token; the old one ends at once",
-        body=bodies.Nothing, body_optional=True, answers={200: agents.Credential}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/agents/{{id}}/revoke", handler=keys.revoke, tag="agents",
-        summary="Void one signed token of an agent (a2acp), by itself or by its jti; its secret stays good",
-        body=bodies.RevocationIn, answers={200: keys.Revocation}, refusals=(INVALID, NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/agents/{{id}}/restart", handler=agents.restart, tag="agents",
-        summary="Stop an agent that the hub runs, and start it afresh; also one that has crashed for good",
-        body=bodies.Nothing, body_optional=True, answers={200: agents.AgentTold}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/agents/{{id}}/logs", handler=agents.logs, tag="agents",
-        summary="What a child printed; of another agent the events of its newest tasks, in words, and what it logged",
-        query=bodies.LogsQuery, answers={200: agents.AgentLogs}, refusals=(INVALID, NOT_FOUND),
-    ),
+    v1("POST /agents", agents.add_agent, "agents", "Add an agent", {201: agents.Credential}, body=bodies.AgentIn,
+        refusals=(INVALID, CONFLICT)),
+    v1("GET /agents", agents.list_agents, "agents", "List agents", {200: agents.AgentList}, query=bodies.AgentsQuery,
+        refusals=(INVALID,)),
+    v1("GET /agents/{id}", agents.show_agent, "agents", "Show an agent", {200: agents.AgentTold},
+        refusals=(NOT_FOUND,)),
+    v1("GET /agents/{id}/history", agents.status_history, "agents",
+        "An agent's former statuses, as it reported them, and its last errors; the oldest first",
+        {200: agents.StatusHistory}, refusals=(NOT_FOUND,)),
+    v1("DELETE /agents/{id}", agents.remove_agent, "agents",
+        "Remove an agent; its unfinished work goes back to the queue", {204: None}, refusals=(NOT_FOUND,)),
+    v1("POST /agents/{id}/token", agents.rotate_token, "agents", "Give an agent a new token; the old one ends at once",
+        {200: agents.Credential}, body=bodies.Nothing, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("POST /agents/{id}/revoke", keys.revoke_token, "agents",
+        "Revoke one signed token of an agent (a2acp), given as it is or by its jti; its secret stays valid",
+        {200: keys.Revocation}, body=bodies.RevocationIn, refusals=(INVALID, NOT_FOUND, CONFLICT)),
+    v1("POST /agents/{id}/restart", agents.restart_agent, "agents",
+        "Restart an agent that the hub runs, also one that it gave up on", {200: agents.AgentTold}, body=bodies.Nothing,
+        body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("GET /agents/{id}/logs", agents.agent_logs, "agents",
+        "What an agent printed, if the hub runs it; else the events of its newest tasks, and what it logged",
+        {200: agents.AgentLogs}, query=bodies.LogsQuery, refusals=(INVALID, NOT_FOUND)),
     # tasks
-    ApiRoute(
-        method="POST", path=f"{V1}/tasks", handler=tasks.submit, tag="tasks", summary="Submit a task",
-        body=bodies.TaskIn, answers={202: TaskOut},
+    v1("POST /tasks", tasks.submit_task, "tasks", "Submit a task", {202: TaskOut}, body=bodies.TaskIn,
+        refusals=(INVALID, NOT_FOUND, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.UNAVAILABLE,
+            Kind.OVERLOADED),
         headers={
             "Idempotency-Key": "Same key and same body: the first task again. Same key, other body: 409.",
             "traceparent": "W3C trace context; the task takes its trace id.",
-        },
-        refusals=(
-            INVALID, NOT_FOUND, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.UNAVAILABLE,
-            Kind.OVERLOADED,
-        ),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks", handler=tasks.listing, tag="tasks", summary="List tasks, newest first",
-        query=bodies.TasksQuery, answers={200: tasks.TaskList}, refusals=(INVALID,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}", handler=tasks.one, tag="tasks",
-        summary="Look at a task, or wait until it is final",
-        query=bodies.TaskQuery, answers={200: TaskOut}, refusals=(INVALID, NOT_FOUND),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/events", handler=stream.follow, tag="tasks",
-        summary="A task's events as they happen (server-sent events), ending with `end` when it is final",
-        query=bodies.EventsQuery, answers={200: stream.MEDIA_TYPE}, refusals=(INVALID, NOT_FOUND),
-        headers={"Last-Event-ID": "The number of the last event seen; the stream goes on after it."},
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/why", handler=tasks.reasons, tag="tasks",
-        summary="Why a task is where it is", answers={200: WhyOut}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/trace", handler=traces.one, tag="tasks",
-        summary="All tasks that came of one request, as a tree, with every step between caller, hub and agents",
-        answers={200: TraceOut}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/errors", handler=reports.of_task, tag="tasks",
-        summary="What went wrong: agents' error reports, and why attempts failed",
-        answers={200: reports.TaskErrors}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/tasks/{{id}}/cancel", handler=tasks.cancel, tag="tasks",
-        summary="Stop a task and its children", body=bodies.CancelIn, body_optional=True,
-        answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/tasks/{{id}}/retry", handler=tasks.retry, tag="tasks",
-        summary="Do a task again: failed, cancelled, or stuck with an agent", body=bodies.EditedIn, body_optional=True,
-        answers={202: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/tasks/{{id}}/pause", handler=tasks.pause, tag="tasks", summary="Hold a task",
-        body=bodies.Nothing, body_optional=True, answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/tasks/{{id}}/resume", handler=tasks.resume, tag="tasks",
-        summary="Let a held or paused task go on, with an answer if one was waited for",
-        body=bodies.ResumeIn, body_optional=True, answers={200: TaskOut}, refusals=(NOT_FOUND, CONFLICT),
-    ),
+        }),
+    v1("GET /tasks", tasks.list_tasks, "tasks", "List tasks, newest first", {200: tasks.TaskList},
+        query=bodies.TasksQuery, refusals=(INVALID,)),
+    v1("GET /tasks/{id}", tasks.show_task, "tasks", "Show a task, or wait until it is final", {200: TaskOut},
+        query=bodies.TaskQuery, refusals=(INVALID, NOT_FOUND)),
+    v1("GET /tasks/{id}/events", task_events.follow, "tasks",
+        "A task's events as they happen (server-sent events), ending with `end` when it is final",
+        {200: task_events.MEDIA_TYPE}, query=bodies.EventsQuery, refusals=(INVALID, NOT_FOUND),
+        headers={"Last-Event-ID": "The number of the last event seen; the stream goes on after it."}),
+    v1("GET /tasks/{id}/why", tasks.explain_task, "tasks", "Why a task is where it is", {200: WhyOut},
+        refusals=(NOT_FOUND,)),
+    v1("GET /tasks/{id}/trace", task_events.trace, "tasks",
+        "All tasks that one request led to, as a tree, with every step between caller, hub and agents", {200: TraceOut},
+        refusals=(NOT_FOUND,)),
+    v1("GET /tasks/{id}/errors", task_events.errors, "tasks",
+        "What went wrong: agents' error reports, and why attempts failed", {200: task_events.TaskErrors},
+        refusals=(NOT_FOUND,)),
+    v1("POST /tasks/{id}/cancel", tasks.cancel_task, "tasks", "Cancel a task and its subtasks", {200: TaskOut},
+        body=bodies.CancelIn, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("POST /tasks/{id}/retry", tasks.retry_task, "tasks",
+        "Retry a task that failed, was cancelled, or is stuck with an agent", {202: TaskOut}, body=bodies.EditedIn,
+        body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("POST /tasks/{id}/pause", tasks.pause_task, "tasks", "Hold a task", {200: TaskOut}, body=bodies.Nothing,
+        body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("POST /tasks/{id}/resume", tasks.resume_task, "tasks",
+        "Resume a held or paused task, with the answer that its agent waits for, if any", {200: TaskOut},
+        body=bodies.ResumeIn, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
     # files
-    ApiRoute(
-        method="POST", path=f"{V1}/files", handler=files.keep, tag="files",
-        summary="Keep a file, to attach it to a task; the body is the file, `name` what it is called",
-        query=bodies.FileQuery, answers={201: FileRef}, refusals=(Kind.TOO_LARGE, Kind.RESOURCES),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/files", handler=files.kept, tag="files",
-        summary="List the files that are kept, oldest first; `owner=` only those of one, `attached=` of tasks or not",
-        query=bodies.FilesQuery, answers={200: files.FilesOut},
-    ),
-    ApiRoute(
-        method="DELETE", path=f"{V1}/files/{{id}}", handler=files.remove, tag="files",
-        summary="Remove a file; one that belongs to a task only with `attached=1`",
-        query=bodies.RemoveFileQuery, answers={204: None}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/files", handler=files.listing, tag="files",
-        summary="The files that belong to a task", answers={200: files.FileList}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/tasks/{{id}}/files/{{file}}", handler=files.fetch, tag="files",
-        summary="Fetch a file of a task, or a `Range` of it",
-        answers={200: "application/octet-stream", 206: "application/octet-stream", 416: None}, refusals=(NOT_FOUND,),
-    ),
+    v1("POST /files", files.upload_file, "files",
+        "Upload a file, to attach it to a task; the body is the file, `name` its name", {201: FileRef},
+        query=bodies.FileQuery, refusals=(Kind.TOO_LARGE, Kind.RESOURCES)),
+    v1("GET /files", files.list_files, "files",
+        "List files, oldest first; `owner=` only those of one owner, `attached=` only those of tasks, or of none",
+        {200: files.FilesOut}, query=bodies.FilesQuery),
+    v1("DELETE /files/{id}", files.delete_file, "files",
+        "Remove a file; one that belongs to a task only with `attached=1`", {204: None}, query=bodies.RemoveFileQuery,
+        refusals=(NOT_FOUND, CONFLICT)),
+    v1("GET /tasks/{id}/files", files.list_task_files, "files", "The files that belong to a task",
+        {200: files.FileList}, refusals=(NOT_FOUND,)),
+    v1("GET /tasks/{id}/files/{file}", files.download_file, "files", "Download a file of a task, or a `Range` of it",
+        {200: "application/octet-stream", 206: "application/octet-stream", 416: None}, refusals=(NOT_FOUND,)),
     # protocols
-    ApiRoute(
-        method="GET", path=f"{V1}/losses", handler=losses.matrix, tag="protocols",
-        summary="What cannot be carried between two protocols", query=bodies.LossesQuery,
-        answers={200: losses.LossMatrix}, refusals=(NOT_FOUND,),
-    ),
+    v1("GET /losses", operations.loss_matrix, "protocols", "What cannot be carried between two protocols",
+        {200: operations.LossMatrix}, query=bodies.LossesQuery, refusals=(NOT_FOUND,)),
     # contracts
-    ApiRoute(
-        method="GET", path=f"{V1}/contracts", handler=contracts.listing, tag="contracts",
-        summary="List contracts between agents, newest first", query=bodies.ContractsQuery,
-        answers={200: contracts.ContractList}, refusals=(INVALID,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/contracts/{{id}}", handler=contracts.one, tag="contracts",
-        summary="Look at a contract, with its schemas", answers={200: contracts.ContractOut}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/contracts/{{id}}/end", handler=contracts.end, tag="contracts",
-        summary="End a collaboration; both agents are told", body=bodies.CancelIn, body_optional=True,
-        answers={200: contracts.ContractOut}, refusals=(NOT_FOUND, Kind.CONTRACT),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/policies/domains", handler=policies.listing, tag="contracts",
-        summary="Which domains may ask which", answers={200: policies.DomainPolicies},
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/policies/domains", handler=policies.change, tag="contracts",
-        summary="Allow or forbid a domain to ask another; the newest word about a pair counts",
-        body=bodies.DomainPolicyIn, answers={200: policies.DomainPolicies}, refusals=(INVALID, CONFLICT),
-    ),
-    ApiRoute(
-        method="DELETE", path=f"{V1}/policies/domains", handler=policies.remove, tag="contracts",
-        summary="Take back what was said about a pair of domains", query=bodies.DomainsQuery,
-        answers={200: policies.DomainPolicies}, refusals=(INVALID, NOT_FOUND),
-    ),
+    v1("GET /contracts", contracts.list_contracts, "contracts", "List contracts between agents, newest first",
+        {200: contracts.ContractList}, query=bodies.ContractsQuery, refusals=(INVALID,)),
+    v1("GET /contracts/{id}", contracts.show_contract, "contracts", "Show a contract, with its schemas",
+        {200: contracts.ContractOut}, refusals=(NOT_FOUND,)),
+    v1("POST /contracts/{id}/end", contracts.end_contract, "contracts", "End a contract; the hub informs both agents",
+        {200: contracts.ContractOut}, body=bodies.CancelIn, body_optional=True, refusals=(NOT_FOUND, Kind.CONTRACT)),
+    v1("GET /policies/domains", contracts.list_policies, "contracts", "Which domains may ask which",
+        {200: contracts.DomainPolicies}),
+    v1("POST /policies/domains", contracts.set_policy, "contracts",
+        "Allow or forbid one domain to ask another; this replaces the policy of the pair",
+        {200: contracts.DomainPolicies}, body=bodies.DomainPolicyIn, refusals=(INVALID, CONFLICT)),
+    v1("DELETE /policies/domains", contracts.remove_policy, "contracts", "Remove the policy of a pair of domains",
+        {200: contracts.DomainPolicies}, query=bodies.DomainsQuery, refusals=(INVALID, NOT_FOUND)),
     # questions
-    ApiRoute(
-        method="GET", path=f"{V1}/questions", handler=questions.listing, tag="questions",
-        summary="List questions to people", query=bodies.QuestionsQuery,
-        answers={200: questions.QuestionList}, refusals=(INVALID, NOT_FOUND),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/questions/{{id}}", handler=questions.one, tag="questions",
-        summary="Look at a question", answers={200: QuestionOut}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/questions/{{id}}/answer", handler=questions.answer, tag="questions",
-        summary="Answer a question; a second answer is a conflict", body=bodies.AnswerIn,
-        answers={200: QuestionOut}, refusals=(INVALID, NOT_FOUND, CONFLICT),
-    ),
-    # dead letters
-    ApiRoute(
-        method="GET", path=f"{V1}/deadletters", handler=deadletters.listing, tag="deadletters",
-        summary="List dead letters, newest first", query=bodies.LettersQuery,
-        answers={200: deadletters.DeadLetterList}, refusals=(INVALID, NOT_FOUND),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/deadletters/{{id}}", handler=deadletters.one, tag="deadletters",
-        summary="Look into a dead letter", answers={200: DeadLetterOut}, refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/deadletters/{{id}}/redrive", handler=deadletters.redrive, tag="deadletters",
-        summary="Send a dead letter on its way again, edited if need be", body=bodies.EditedIn, body_optional=True,
-        answers={202: TaskOut}, refusals=(INVALID, NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/deadletters/{{id}}/discard", handler=deadletters.discard, tag="deadletters",
-        summary="Forget a dead letter; its task stays as it is", body=bodies.Nothing, body_optional=True,
-        answers={200: DeadLetterOut}, refusals=(NOT_FOUND,),
-    ),
+    v1("GET /questions", people.list_questions, "questions", "List questions to people", {200: people.QuestionList},
+        query=bodies.QuestionsQuery, refusals=(INVALID, NOT_FOUND)),
+    v1("GET /questions/{id}", people.show_question, "questions", "Show a question", {200: QuestionOut},
+        refusals=(NOT_FOUND,)),
+    v1("POST /questions/{id}/answer", people.answer_question, "questions",
+        "Answer a question; a second answer is a conflict", {200: QuestionOut}, body=bodies.AnswerIn,
+        refusals=(INVALID, NOT_FOUND, CONFLICT)),
+    # deadletters
+    v1("GET /deadletters", people.list_dead_letters, "deadletters", "List dead letters, newest first",
+        {200: people.DeadLetterList}, query=bodies.LettersQuery, refusals=(INVALID, NOT_FOUND)),
+    v1("GET /deadletters/{id}", people.show_dead_letter, "deadletters", "Show a dead letter, with what it holds",
+        {200: DeadLetterOut}, refusals=(NOT_FOUND,)),
+    v1("POST /deadletters/{id}/redrive", people.redrive, "deadletters",
+        "Send a dead letter again, with a new input if one is given", {202: TaskOut}, body=bodies.EditedIn,
+        body_optional=True, refusals=(INVALID, NOT_FOUND, CONFLICT)),
+    v1("POST /deadletters/{id}/discard", people.discard, "deadletters",
+        "Discard a dead letter; its task stays as it is", {200: DeadLetterOut}, body=bodies.Nothing, body_optional=True,
+        refusals=(NOT_FOUND,)),
     # audit
-    ApiRoute(
-        method="GET", path=f"{V1}/audit", handler=audit.listing, tag="audit", summary="Read the audit record",
-        query=bodies.AuditQuery, answers={200: audit.AuditList}, refusals=(INVALID,),
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/audit/checkpoint", handler=audit.checkpoint, tag="audit",
-        summary="Number and hash of the newest record, signed with the key that signs tokens: keep it elsewhere",
-        answers={200: audit.CheckpointOut},
-    ),
-    ApiRoute(
-        method="GET", path=f"{V1}/audit/verify", handler=audit.check, tag="audit",
-        summary="Walk the chain of hashes and name the first broken record", answers={200: audit.Verdict},
-    ),
+    v1("GET /audit", audit.list_records, "audit", "Read the audit record", {200: audit.AuditList},
+        query=bodies.AuditQuery, refusals=(INVALID,)),
+    v1("GET /audit/checkpoint", audit.checkpoint, "audit",
+        "Number and hash of the newest record, signed with the key that signs tokens: keep it elsewhere",
+        {200: audit.CheckpointOut}),
+    v1("GET /audit/verify", audit.verify_chain, "audit", "Verify the chain of hashes; names the first broken record",
+        {200: audit.Verdict}),
     # keys
-    ApiRoute(
-        method="GET", path=f"{V1}/keys", handler=keys.listing, tag="keys",
-        summary="The keys that sign tokens (a2acp), and those that still verify; the one that signs first",
-        answers={200: keys.KeyList}, refusals=(NOT_FOUND, CONFLICT),
-    ),
-    ApiRoute(
-        method="POST", path=f"{V1}/keys/rotate", handler=keys.rotate, tag="keys",
-        summary="Sign with a new key; the old ones verify until their tokens are over, or, distrusted, no more",
-        body=bodies.KeyRotationIn, body_optional=True, answers={200: keys.KeyList},
-        refusals=(INVALID, NOT_FOUND, CONFLICT),
-    ),
-    # the store
-    ApiRoute(
-        method="POST", path=f"{V1}/backup", handler=backup.copy, tag="store",
-        summary="Copy the store while everything goes on; only from the hub's own machine", body=bodies.BackupIn,
-        answers={200: backup.Copied}, refusals=(INVALID, CONFLICT, Kind.FORBIDDEN, Kind.OVERLOADED),
-    ),
+    v1("GET /keys", keys.list_keys, "keys",
+        "The keys that sign tokens (a2acp), and those that still verify; the one that signs first", {200: keys.KeyList},
+        refusals=(NOT_FOUND, CONFLICT)),
+    v1("POST /keys/rotate", keys.rotate_keys, "keys",
+        "Sign with a new key; the old ones verify until their tokens expire, or, with `distrust`, no longer",
+        {200: keys.KeyList}, body=bodies.KeyRotationIn, body_optional=True, refusals=(INVALID, NOT_FOUND, CONFLICT)),
+    # store
+    v1("POST /backup", operations.copy_store, "store",
+        "Copy the store while the hub runs; only from the hub's own machine", {200: operations.Copied},
+        body=bodies.BackupIn, refusals=(INVALID, CONFLICT, Kind.FORBIDDEN, Kind.OVERLOADED)),
 )  # fmt: skip
 
 OPERATIONS = (
-    ApiRoute(
-        method="GET", path="/livez", handler=livez, tag="operations", summary="Is it alive", auth=None,
-        answers={200: operations.Health},
-    ),
-    ApiRoute(
-        method="GET", path="/readyz", handler=readyz, tag="operations", summary="Would it take new work now",
-        auth=None, answers={200: operations.Health, 503: operations.Health},
-    ),
-    ApiRoute(
-        method="GET", path="/metrics", handler=metrics, tag="operations", summary="Prometheus metrics", auth=None,
-        answers={200: "text/plain"},
-    ),
-    ApiRoute(
-        method="GET", path="/openapi.json", handler=documentation, tag="operations", summary="This document",
-        auth=None, answers={200: dict[str, Any]},
-    ),
-    ApiRoute(
-        method="GET", path="/schemas/{protocol}.json", handler=schema, tag="operations",
-        summary="JSON Schema of a protocol's messages", auth=None, answers={200: dict[str, Any]},
-        refusals=(NOT_FOUND,),
-    ),
-    ApiRoute(
-        method="GET", path="/schemas/coven.proto", handler=coven_proto, tag="operations",
-        summary="The proto file of coven, as the hub speaks it", auth=None, answers={200: "text/plain"},
-    ),
-    ApiRoute(
-        method="GET", path="/", handler=status_page, tag="operations", summary="The status page, for browsers",
-        auth=None, answers={200: "text/html"},
-    ),
+    public("GET /livez", operations.livez, "Whether the hub is alive", {200: health.Health}),
+    public("GET /readyz", operations.readyz, "Whether the hub accepts new work now",
+        {200: health.Health, 503: health.Health}),
+    public("GET /metrics", operations.metrics, "Prometheus metrics", {200: "text/plain"}),
+    public("GET /openapi.json", documentation, "This document", {200: dict[str, Any]}),
+    public("GET /schemas/{protocol}.json", operations.schema, "JSON Schema of a protocol's messages",
+        {200: dict[str, Any]}, refusals=(NOT_FOUND,)),
+    public("GET /schemas/coven.proto", operations.coven_proto, "The proto file of coven, as the hub speaks it",
+        {200: "text/plain"}),
+    public("GET /", operations.status_page, "The status page, for browsers", {200: "text/html"}),
 )  # fmt: skip
 
 SERVED = (*MANAGEMENT, *OPERATIONS)

@@ -28,10 +28,9 @@ from dragoman.api.bodies import (
     shape,
     without_nulls,
 )
-from dragoman.api.context import Context
+from dragoman.api.context import Context, respond
 from dragoman.api.files import attached
 from dragoman.api.problems import Problem
-from dragoman.api.route import respond
 from dragoman.api.store_reads import agent_protocol, find_task, whole_task
 from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
@@ -63,7 +62,7 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def submit(context: Context, request: Request) -> Response:
+async def submit_task(context: Context, request: Request) -> Response:
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
@@ -141,7 +140,7 @@ async def _reference(context: Context, id: str, field: str) -> TaskId:
     return TaskId(id) if len(id) >= UUID_LENGTH else (await find_task(context, id, field=field)).id
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_tasks(context: Context, request: Request) -> Response:
     query = read_query(request, TasksQuery)
     where = TaskFilter(
         status=query.status,
@@ -163,7 +162,7 @@ async def listing(context: Context, request: Request) -> Response:
     return respond(200, TaskList(tasks=tuple(told), next=on))
 
 
-async def one(context: Context, request: Request) -> Response:
+async def show_task(context: Context, request: Request) -> Response:
     query = read_query(request, TaskQuery)
     task = await find_task(context, request.path_params["id"])
     if query.wait and not task.final:
@@ -185,7 +184,7 @@ async def _final(context: Context, task: Task, seconds: float) -> Task:
             await context.waiters.changed(watch, left)
 
 
-async def cancel(context: Context, request: Request) -> Response:
+async def cancel_task(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, CancelIn, optional=True)
     task = await find_task(context, request.path_params["id"])
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
@@ -194,7 +193,7 @@ async def cancel(context: Context, request: Request) -> Response:
     return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def retry(context: Context, request: Request) -> Response:
+async def retry_task(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, EditedIn, optional=True)
     task = await find_task(context, request.path_params["id"])
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
@@ -202,14 +201,14 @@ async def retry(context: Context, request: Request) -> Response:
     return respond(202, await whole_task(context, await context.intake.execute(command)))
 
 
-async def pause(context: Context, request: Request) -> Response:
+async def pause_task(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
     task = await find_task(context, request.path_params["id"])
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def resume(context: Context, request: Request) -> Response:
+async def resume_task(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, ResumeIn, optional=True)
     task = await find_task(context, request.path_params["id"])
     answered = wanted.answer is not msgspec.UNSET
@@ -223,7 +222,7 @@ async def resume(context: Context, request: Request) -> Response:
     return respond(200, await whole_task(context, await context.intake.execute(command)))
 
 
-async def reasons(context: Context, request: Request) -> Response:
+async def explain_task(context: Context, request: Request) -> Response:
     task = await find_task(context, request.path_params["id"])
     return respond(200, await explain(context, task))
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
 from dragoman.app import unused_files, wake_timer
 from dragoman.app.broker import Keys, open_auth, open_broker
@@ -152,17 +153,6 @@ async def hub(
                 return False, why
             return True, "serving"
 
-        api = management(
-            intake,
-            store,
-            admin_token_hash=admin_hash,
-            ready=ready,
-            metrics=metrics,
-            protocols=PROTOCOLS,
-            max_body_bytes=settings.server.max_message_bytes,
-            files=files,
-            metrics_token_hash=metrics_token(settings),
-        )
         forge = open_forge(settings, intake, store, files, lambda: children)
         children = Supervisor(
             intake,
@@ -173,12 +163,23 @@ async def hub(
         )
         auth = open_auth(settings, intake, clock)
         broker = open_broker(settings, intake, store, auth, vault, limits_of(settings), files)
-        api.state.context.children = children
-        api.state.context.auth = auth
+        context = ApiContext(
+            intake,
+            store,
+            admin_token_hash=admin_hash,
+            ready=ready,
+            metrics=metrics,
+            protocols=PROTOCOLS,
+            max_body_bytes=settings.server.max_message_bytes,
+            files=files,
+            metrics_token_hash=metrics_token(settings),
+            children=children,
+            auth=auth,
+        )
         serving = serve(
             intake,
             store,
-            fallback=api,
+            fallback=management(context),
             files=files,
             doors=(
                 ForgeWebSocket(forge),
@@ -209,7 +210,7 @@ async def hub(
             draining = True
             ringing.cancel()  # whoever cannot reach us any more is not late
             intake.part()
-            api.state.context.waiters.close()
+            context.waiters.close()
             await asyncio.gather(
                 serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
                 stop_coven(coven, settings),

@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 import pytest
 
-from dragoman.api import app
+from dragoman.api import Context, app
 from dragoman.app.telemetry import Metrics
 from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
@@ -195,7 +195,7 @@ class World:
         self.intake = ScriptedIntake()
         self.metrics = Metrics()
         self.readiness = (True, "")
-        self.app = app(
+        self.context = Context(
             self.intake,  # type: ignore[arg-type]
             self.store,
             admin_token_hash=token_hash(TOKEN),
@@ -203,6 +203,7 @@ class World:
             metrics=self.metrics,
             heartbeat=0.02,
         )
+        self.app = app(self.context)
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))
         self.stranger = httpx2.AsyncClient(transport=transport, base_url="http://hub")
         self.client = httpx2.AsyncClient(

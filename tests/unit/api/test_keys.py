@@ -27,7 +27,7 @@ def auth(world: Any, make: Any, tmp_path: Path) -> AuthService:
     secret.write_text("0123456789abcdef" * 4)
     keys = Keys(Settings(data=str(tmp_path), a2acp=A2acpSettings(hs256_secret=str(secret), hs256_kid="ours")))
     auth = AuthService(world.intake, BROKER, lambda: keys.authority(make.now // SECOND), keys.rotate)
-    world.app.state.context.auth = auth
+    world.context.auth = auth
     world.intake.script[NoteRead] = None
     return auth
 
@@ -78,5 +78,5 @@ async def test_a_misspelt_wish_rotates_nothing_and_strangers_see_nothing(world: 
     assert (await world.stranger.post("/api/v1/keys/rotate")).status_code == 401
     assert (await world.stranger.get("/api/v1/keys")).status_code == 401
     assert auth.authority.ring.signing.kid == signing
-    world.app.state.context.auth = None
+    world.context.auth = None
     assert (await world.client.get("/api/v1/keys")).status_code == 404

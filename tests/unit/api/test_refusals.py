@@ -158,9 +158,9 @@ async def test_a_malformed_body_is_refused_by_name(world: Any, body: bytes, stat
 
 
 async def test_a_body_too_large_is_refused_before_and_while_it_is_read(world: Any) -> None:
-    whole = b'{"type":"' + b"a" * world.app.state.context.limits.bytes + b'"}'
+    whole = b'{"type":"' + b"a" * world.context.limits.bytes + b'"}'
     told = assert_problem(await world.client.post("/api/v1/tasks", content=whole), 413, "too_large")
-    assert told["facts"] == {"limit": world.app.state.context.limits.bytes}
+    assert told["facts"] == {"limit": world.context.limits.bytes}
 
     async def dripping() -> Any:
         for start in range(0, len(whole), 65536):

@@ -126,7 +126,7 @@ async def test_a_quiet_stream_beats_and_ends_when_the_hub_drains(world: Any, mak
     assert await stream.next() == {"": "heartbeat"}
     async with asyncio.timeout(60):
         await world.intake.parked.wait()
-    world.app.state.context.waiters.close()
+    world.context.waiters.close()
     assert all("" in frame for frame in await stream.rest())
 
 

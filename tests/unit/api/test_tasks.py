@@ -305,7 +305,7 @@ async def test_a_long_poll_ends_when_its_time_is_up_and_when_the_hub_drains(worl
         assert (await world.client.get(f"{API}/{task.id}?wait=0.01")).json()["status"] == "running"
         waiting = asyncio.create_task(world.client.get(f"{API}/{task.id}?wait=300"))
         await world.intake.parked.wait()
-        world.app.state.context.waiters.close()
+        world.context.waiters.close()
         assert (await waiting).json()["status"] == "running"
     assert (await world.client.get(f"{API}/{task.id}?wait=301")).status_code == 422
 

@@ -1,4 +1,4 @@
-"""Dead letters: what could not be done or delivered, and what a person makes of it."""
+"""What waits for a person: questions (exactly one answer counts; the core ensures that) and dead letters."""
 
 from __future__ import annotations
 
@@ -6,17 +6,47 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.bodies import EditedIn, LettersQuery, Nothing, read_body, read_query
-from dragoman.api.context import Context
-from dragoman.api.route import respond
-from dragoman.api.store_reads import find_dead_letter, find_task, whole_task
+from dragoman.api.bodies import AnswerIn, EditedIn, LettersQuery, Nothing, QuestionsQuery, read_body, read_query
+from dragoman.api.context import Context, respond
+from dragoman.api.store_reads import find_dead_letter, find_question, find_task, whole_task
 from dragoman.api.tasks import PROTOCOL
-from dragoman.core.commands import Discard, Redrive
+from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.deliveries import DeadLetter
-from dragoman.core.queries import DeadLetterOut, dead_letter_out, is_hidden
+from dragoman.core.model.tasks import Question
+from dragoman.core.queries import DeadLetterOut, QuestionOut, dead_letter_out, is_hidden, question_out
 
-SHUT = msgspec.Raw(b'{"personal":true}')
+
+class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
+    questions: tuple[QuestionOut, ...]
+    next: str | None
+
+
+async def list_questions(context: Context, request: Request) -> Response:
+    query = read_query(request, QuestionsQuery)
+    task = None if query.task is None else (await find_task(context, query.task, field="task")).id
+    questions = await context.store.questions(
+        status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
+    )
+    page = questions[: query.limit]
+    on = page[-1].id if len(questions) > query.limit else None
+    return respond(200, QuestionList(questions=tuple(map(question_out, page)), next=on))
+
+
+async def show_question(context: Context, request: Request) -> Response:
+    return respond(200, question_out(await find_question(context, request.path_params["id"])))
+
+
+async def answer_question(context: Context, request: Request) -> Response:
+    said = await read_body(context, request, AnswerIn)
+    question = await find_question(context, request.path_params["id"])
+    answered: Question = await context.intake.execute(
+        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)
+    )
+    return respond(200, question_out(answered))
+
+
+PERSONAL = msgspec.Raw(b'{"personal":true}')
 
 
 class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +54,7 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def listing(context: Context, request: Request) -> Response:
+async def list_dead_letters(context: Context, request: Request) -> Response:
     query = read_query(request, LettersQuery)
     task = None if query.task is None else (await find_task(context, query.task, field="task")).id
     letters = await context.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
@@ -33,7 +63,7 @@ async def listing(context: Context, request: Request) -> Response:
     return respond(200, DeadLetterList(deadletters=tuple(map(dead_letter_out, page)), next=on))
 
 
-async def one(context: Context, request: Request) -> Response:
+async def show_dead_letter(context: Context, request: Request) -> Response:
     letter = await find_dead_letter(context, request.path_params["id"])
     return respond(200, await _with_body(context, letter))
 
@@ -41,11 +71,11 @@ async def one(context: Context, request: Request) -> Response:
 async def _with_body(context: Context, letter: DeadLetter) -> DeadLetterOut:
     """With what it would have told, unless that is personal: for work, the input one may want to edit."""
     if letter.letter is not None:
-        return dead_letter_out(letter, body=SHUT if letter.letter.personal else letter.letter.body)
+        return dead_letter_out(letter, body=PERSONAL if letter.letter.personal else letter.letter.body)
     found = await context.store.events(letter.task, after=letter.event - 1, limit=1)
     task = await context.store.task(letter.task)
     hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))
-    return dead_letter_out(letter, body=SHUT if hidden else found[0].body if found else None)
+    return dead_letter_out(letter, body=PERSONAL if hidden else found[0].body if found else None)
 
 
 async def redrive(context: Context, request: Request) -> Response:

@@ -1,0 +1,162 @@
+"""What the hub says about itself: its health, its metrics, the protocols' schemas and what is lost between them, the
+status page; and the copy of its store.
+
+The status page at `/` is one static document, the same for everybody. It holds no data. Its script asks for the admin
+token once, keeps it in the browser's sessionStorage, and reads the API with it; what it reads is only ever put into the
+page as text. The document allows itself nothing but its own style and script (by their hashes) and requests to where it
+came from.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib import resources
+from ipaddress import ip_address
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.api.bodies import BackupIn, LossesQuery, read_body, read_query
+from dragoman.api.context import Context, respond
+from dragoman.api.problems import Problem
+from dragoman.api.schemas import PROTOCOLS
+from dragoman.bindings import losses
+from dragoman.messages.faults import Kind
+from dragoman.server import operations
+
+
+async def livez(context: Context, request: Request) -> Response:
+    return operations.livez()
+
+
+async def readyz(context: Context, request: Request) -> Response:
+    return operations.readyz(context.ready)
+
+
+async def metrics(context: Context, request: Request) -> Response:
+    context.admit_to_metrics(request)
+    return await operations.metrics(context.store, context.metrics)
+
+
+async def schema(context: Context, request: Request) -> Response:
+    protocol = request.path_params["protocol"]
+    if protocol not in PROTOCOLS:
+        raise Problem(Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=f"There is: {', '.join(PROTOCOLS)}.")
+    return respond(200, PROTOCOLS[protocol]())
+
+
+async def coven_proto(context: Context, request: Request) -> Response:
+    """The proto file that the hub's messages are generated from, as it is in the package."""
+    source = resources.files("dragoman.protocols.coven").joinpath("coven.proto").read_text("utf-8")
+    return Response(source, media_type="text/plain")
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """Every caller's protocol with every agent's. What is not in a pair's `losses` arrives as it was said."""
+
+    protocols: tuple[str, ...]
+    features: dict[str, tuple[str, ...]]
+    pairs: tuple[losses.Pair, ...]
+
+
+async def loss_matrix(context: Context, request: Request) -> Response:
+    query = read_query(request, LossesQuery)
+    for name in (query.caller, query.agent):
+        if name is not None and name not in losses.VOICES:
+            raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=f"There are: {', '.join(losses.VOICES)}.")
+    callers = [query.caller] if query.caller else list(losses.VOICES)
+    agents = [query.agent] if query.agent else list(losses.VOICES)
+    told = LossMatrix(
+        protocols=tuple(losses.VOICES),
+        features={"agent": losses.TO_AGENT, "caller": losses.TO_CALLER},
+        pairs=tuple(losses.matrix(callers, agents)),
+    )
+    return respond(200, told)
+
+
+# -- the status page -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _document() -> tuple[bytes, str]:
+    folder = resources.files("dragoman.api") / "status"
+    style = (folder / "status.css").read_text("utf-8")
+    script = (folder / "status.js").read_text("utf-8")
+    frame = (folder / "status.html").read_text("utf-8")
+    page = frame.replace("/* status.css */", style).replace("/* status.js */", script)
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_hash(script)}'",
+            f"style-src '{_hash(style)}'",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        )
+    )
+    return page.encode(), policy
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+async def status_page(context: Context, request: Request) -> Response:
+    page, policy = _document()
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
+    return Response(page, headers=headers, media_type="text/html")
+
+
+# -- the copy of the store -------------------------------------------------------------------------------------------
+
+
+class Copied(msgspec.Struct, frozen=True):
+    target: str
+
+
+async def copy_store(context: Context, request: Request) -> Response:
+    if not _is_here(request):
+        raise Problem(
+            Kind.FORBIDDEN,
+            "a backup is written to the hub's own machine, and you are on another",
+            next="Run `dragoman backup` there.",
+        )
+    wanted = await read_body(context, request, BackupIn)
+    try:
+        await context.store.backup(wanted.target)
+    except FileExistsError:
+        raise Problem(Kind.CONFLICT, "the target exists already", field="target", next="Name a new file.") from None
+    except OSError as error:
+        raise Problem(
+            Kind.INVALID,
+            f"the copy cannot be written: {error.strerror or 'no reason given'}",
+            field="target",
+            next="Check the directory, its space and its permissions.",
+        ) from None
+    return respond(200, Copied(wanted.target))
+
+
+def _is_here(request: Request) -> bool:
+    if request.client is None:  # a Unix socket
+        return True
+    try:
+        return ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
