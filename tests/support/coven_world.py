@@ -15,7 +15,7 @@ import msgspec
 from dragoman.app import wake_timer
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
-from dragoman.core.commands import AddAgent, Submit
+from dragoman.core.commands import AddAgent
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Event, Task
@@ -27,6 +27,7 @@ from dragoman.server.coven import CovenEndpoint, CovenLimits
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from tests.support import coven as outside
+from tests.support.submits import submit_of
 
 PATIENCE = 60.0
 RULES = Rules(retry_delays=(0, 0, 0, 0))
@@ -74,7 +75,7 @@ class Gateway:
 
     async def submit(self, to: str = "worker", *, work: str = "chat", **fields: Any) -> Task:
         given = fields.pop("input", {"content": "hello"})
-        command = Submit(
+        command = submit_of(
             principal=fields.pop("principal", ADMIN),
             protocol="api",
             request_id=fields.pop("request_id", self.intake.mint()),

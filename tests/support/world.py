@@ -31,6 +31,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.tasks import Request, read_progress, read_request, read_result
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
+from tests.support.submits import submit_of
 
 START = Instant(1_800_000_000 * SECOND)
 
@@ -196,7 +197,7 @@ class World:
             "kind": kind,
             "content": content,
         }
-        return Submit(**(given | fields))
+        return submit_of(**(given | fields))
 
     async def submit(self, kind: str | None = "infra", **fields: Any) -> Task:
         return await self.ask(self.request(kind, **fields))

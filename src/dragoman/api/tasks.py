@@ -34,7 +34,7 @@ from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol, find_task, whole_task
 from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
-from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
+from dragoman.core.commands import Cancel, Lineage, Pause, Resume, Retry, Routing, Submit, Timing
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.model.agent_status import standing_of
 from dragoman.core.model.agents import Agent
@@ -96,20 +96,21 @@ async def submit_task(context: Context, request: Request) -> Response:
         content=content,
         name=wanted.name,
         description=wanted.description,
-        kind=wanted.kind,
-        pinned=None if wanted.agent is None else AgentId(wanted.agent),
-        required_capabilities=wanted.required_capabilities,
         priority=wanted.priority,
-        dependencies=tuple([await _reference(context, id, "dependencies") for id in wanted.dependencies]),
-        deadline=deadline,
-        firm=deadline is not None,
-        idle_seconds=seconds,
-        total_seconds=total,
-        trace_id=trace[1] if trace else None,
-        parent=None if wanted.parent is None else await _reference(context, wanted.parent, "parent"),
-        thread=wanted.thread,
         constraints=constraints,
         files=files,
+        routing=Routing(
+            kind=wanted.kind,
+            pinned=None if wanted.agent is None else AgentId(wanted.agent),
+            required_capabilities=wanted.required_capabilities,
+        ),
+        timing=Timing(deadline=deadline, firm=deadline is not None, idle_seconds=seconds, total_seconds=total),
+        lineage=Lineage(
+            dependencies=tuple([await _reference(context, id, "dependencies") for id in wanted.dependencies]),
+            trace_id=trace[1] if trace else None,
+            parent=None if wanted.parent is None else await _reference(context, wanted.parent, "parent"),
+            thread=wanted.thread,
+        ),
     )
     try:
         task: Task = await context.intake.execute(command)

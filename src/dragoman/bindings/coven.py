@@ -37,7 +37,7 @@ import msgspec
 from dragoman.bindings import errormap
 from dragoman.bindings.told import context_told, fault_told
 from dragoman.core import commands
-from dragoman.core.commands import Finish, ReportFault, ReportProgress, Submit
+from dragoman.core.commands import Finish, Lineage, Reply, ReportFault, ReportProgress, Routing, Submit
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
@@ -196,14 +196,13 @@ def submit_of(
         content=Request(input=given, attachments=tuple(files) or None),
         task_id=TaskId(message.task_id.lower()) if message.task_id else None,
         raw=message.unknown or None,
-        kind=None if pinned or not to else to,
-        pinned=pinned,
-        required_capabilities=() if to else (work_type,),
         priority=_PRIORITIES[message.priority],
-        thread=message.thread_id or None,
-        trace_id=trace_in(message.traceparent, traceparent),
         files=tuple(files),
-        follows=True,
+        routing=Routing(
+            kind=None if pinned or not to else to, pinned=pinned, required_capabilities=() if to else (work_type,)
+        ),
+        lineage=Lineage(thread=message.thread_id or None, trace_id=trace_in(message.traceparent, traceparent)),
+        reply=Reply(follows=True),
     )
 
 

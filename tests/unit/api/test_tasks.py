@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman.api.bodies import TaskIn
-from dragoman.core.commands import Cancel, Pause, Resume, Retry, Submit
+from dragoman.core.commands import Cancel, Lineage, Pause, Resume, Retry, Routing, Submit, Timing
 from dragoman.core.ids import ADMIN, HOUR, SECOND, AgentId, Instant
 from dragoman.core.model.agents import Breaker, BreakerState
 from dragoman.core.model.tasks import EventKind, Origin, Priority, Question, Status, Waiting
@@ -46,12 +46,19 @@ async def test_a_submitted_task_is_accepted_and_returned(world: Any, make: Any) 
         "extra": {"colour": "blue"},
     }
     assert replace(command, content=Request(), digest="") == Submit(
-        principal=ADMIN, protocol="api", request_id="k-1", digest="", type="run_playbook", content=Request(),
-        name="deploy", kind="infra", required_capabilities=("k8s",), priority=Priority.HIGH,
-        deadline=Instant(make.now), firm=True,
-        idle_seconds=600.0, total_seconds=600.0, trace_id="a" * 32, thread="t",
+        principal=ADMIN,
+        protocol="api",
+        request_id="k-1",
+        digest="",
+        type="run_playbook",
+        content=Request(),
+        name="deploy",
+        priority=Priority.HIGH,
         constraints={"required_role": "ops", "budget_usd": 1.5},
-    )  # fmt: skip
+        routing=Routing(kind="infra", required_capabilities=("k8s",)),
+        timing=Timing(deadline=Instant(make.now), firm=True, idle_seconds=600.0, total_seconds=600.0),
+        lineage=Lineage(trace_id="a" * 32, thread="t"),
+    )
 
 
 async def test_null_in_an_optional_field_is_the_same_as_no_field(world: Any, make: Any) -> None:
@@ -67,7 +74,7 @@ async def test_a_deadline_alone_says_how_long_it_may_take(world: Any, make: Any)
     world.intake.script[Submit] = make.task()
     await world.client.post(API, json={"type": "a", "deadline": "2026-01-20T04:21:04Z"})
     [command] = world.intake.asked
-    assert (command.deadline - make.now, command.total_seconds) == (24 * HOUR, 24 * 3600)
+    assert (command.timing.deadline - make.now, command.timing.total_seconds) == (24 * HOUR, 24 * 3600)
 
 
 async def test_a_budget_is_money_or_an_amount_of_each(world: Any, make: Any) -> None:
@@ -108,8 +115,8 @@ async def test_dependencies_may_be_shortened(world: Any, make: Any) -> None:
     whole = make.task(3).id
     answer = await world.client.post(API, json={"type": "a", "dependencies": [first.id[:18], whole], "agent": "x"})
     assert answer.status_code == 202
-    assert world.intake.asked[0].dependencies == (first.id, whole)
-    assert world.intake.asked[0].pinned == "x"
+    assert world.intake.asked[0].lineage.dependencies == (first.id, whole)
+    assert world.intake.asked[0].routing.pinned == "x"
     missing = await world.client.post(API, json={"type": "a", "parent": "ffffffff"})
     assert (missing.status_code, missing.json()["field"]) == (404, "parent")
 

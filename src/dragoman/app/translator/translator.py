@@ -32,8 +32,10 @@ from dragoman.core.commands import (
     Finish,
     HandOver,
     OpenLink,
+    Reply,
     ReportFault,
     ReportProgress,
+    Routing,
     Submit,
     Tell,
 )
@@ -135,17 +137,22 @@ class _Translator:
         receiver = self._receiver(command)
         sender = self._decoded.sender
         rows: list[Any] = [sender, receiver, *([] if self._decoded.contract is None else [self._decoded.contract])]
+        soon = Instant(self._now + HOUR)  # a deadline that has passed: here it has all the time in the world
         if isinstance(command, Submit):
-            rows += [self._other(id, sender) for id in command.dependencies]
-            rows += [self._other(command.parent, sender, Status.RUNNING)] if command.parent else []
-            command = msgspec.structs.replace(command, pinned=RECEIVER, kind=None, seen=None, required_role=None)
+            rows += [self._other(id, sender) for id in command.lineage.dependencies]
+            parent = command.lineage.parent
+            rows += [self._other(parent, sender, Status.RUNNING)] if parent else []
+            routing = msgspec.structs.replace(command.routing, pinned=RECEIVER, kind=None, required_role=None)
+            timing = command.timing
+            if timing.deadline is not None and timing.deadline <= self._now:
+                timing = msgspec.structs.replace(timing, deadline=soon)
+            command = msgspec.structs.replace(command, routing=routing, timing=timing, seen=None)
         elif isinstance(command, AskHelp):
             command = msgspec.structs.replace(command, to=RECEIVER, task_id=None)
         elif isinstance(command, HandOver | Tell):
             command = msgspec.structs.replace(command, to=RECEIVER)
-        deadline = getattr(command, "deadline", None)
-        if deadline is not None and deadline <= self._now:  # here it has all the time in the world
-            command = msgspec.structs.replace(command, deadline=Instant(self._now + HOUR))
+        if isinstance(command, AskHelp | HandOver) and command.deadline is not None and command.deadline <= self._now:
+            command = msgspec.structs.replace(command, deadline=soon)
         await self._begin(rows)
         try:
             end = await self._open(receiver)
@@ -193,7 +200,7 @@ class _Translator:
         """An agent that is able to do what is asked."""
         able: tuple[str, ...] = ()
         if isinstance(command, Submit):
-            able = (*command.required_capabilities, command.type)
+            able = (*command.routing.required_capabilities, command.type)
         elif isinstance(command, HandOver):
             able = command.required_capabilities
         elif isinstance(command, AskHelp):
@@ -217,7 +224,8 @@ class _Translator:
             await self._open(worker)
         work = Submit(
             principal=caller.id, protocol=caller.protocol, request_id=self._mint(), digest="", type="work",
-            content=messages.Request(input={}), task_id=task, pinned=worker.id, follows=follows,
+            content=messages.Request(input={}), task_id=task,
+            routing=Routing(pinned=worker.id), reply=Reply(follows=follows),
         )  # fmt: skip
         given: Task = await self._intake.execute(work)
         return given
@@ -260,8 +268,10 @@ _MEANS: Mapping[type[Any], str] = {
 _TELLS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     Submit: lambda asked: {
         "type": asked.type, "name": asked.name, "description": asked.description, "priority": asked.priority.value,
-        "for": asked.pinned or asked.kind, "thread": asked.thread, "capabilities": list(asked.required_capabilities),
-        "dependencies": list(asked.dependencies), "limits": asked.constraints, "seconds": asked.total_seconds,
+        "for": asked.routing.pinned or asked.routing.kind, "thread": asked.lineage.thread,
+        "capabilities": list(asked.routing.required_capabilities),
+        "dependencies": list(asked.lineage.dependencies), "limits": asked.constraints,
+        "seconds": asked.timing.total_seconds,
     },
     Cancel: lambda asked: {"reason": asked.reason},
     AskPerson: lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
@@ -286,12 +296,13 @@ def features(command: Command) -> list[Feature]:
         said = msgspec.to_builtins(command.content)
     if isinstance(command, Submit):
         found = [F.WORK_TYPE, F.INPUT]
+        timing, lineage = command.timing, command.lineage
         for feature, there in (
             (F.PRIORITY, command.priority is not Priority.NORMAL),
-            (F.DEADLINE, command.contract is None and (command.total_seconds or command.deadline)),
-            (F.DEPENDENCIES, command.dependencies),
+            (F.DEADLINE, command.agreement.contract is None and (timing.total_seconds or timing.deadline)),
+            (F.DEPENDENCIES, lineage.dependencies),
             (F.DESCRIPTION, command.name or command.description),
-            (F.THREAD, command.thread),
+            (F.THREAD, lineage.thread),
             (F.BUDGET, command.constraints.keys() - LIMITS),
             (F.LIMITS, command.constraints.keys() & LIMITS),
             (F.CONTEXT, surroundings(command.content)),

@@ -35,18 +35,22 @@ from dragoman.bindings.a2acp.failures import fault_in
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.bindings.a2acp.said import Said
 from dragoman.core.commands import (
+    Agreement,
     AnswerHandshake,
     AskPerson,
     Cancel,
     Command,
     EndContract,
     Finish,
+    Lineage,
     ReportFault,
     ReportProgress,
     RotateKey,
+    Routing,
     ShakeHands,
     Submit,
     Tell,
+    Timing,
 )
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.deliveries import Letter
@@ -194,15 +198,12 @@ def _submit(said: Said) -> Submit:
         content=messages.Request(input=said.content, envelope=envelope, extra=said.extra or None),
         raw=said.raw,
         protocol_version=message.protocol_version,
-        pinned=contract.target.agent,
-        deadline=Instant(said.now + int(seconds * SECOND)),
-        idle_seconds=seconds,
-        total_seconds=seconds,
-        trace_id=said.trace_id,
         called=message.correlation_id,
-        contract=contract.id,
-        sealed=said.sealed,
         sealed_by=said.sealed_by,
+        routing=Routing(pinned=contract.target.agent),
+        timing=Timing(deadline=Instant(said.now + int(seconds * SECOND)), idle_seconds=seconds, total_seconds=seconds),
+        lineage=Lineage(trace_id=said.trace_id),
+        agreement=Agreement(contract=contract.id, sealed=said.sealed),
     )
 
 

@@ -16,7 +16,17 @@ from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
 from dragoman.bindings.agentmsg.failures import fault_in
 from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
-from dragoman.core.commands import Cancel, Command, Finish, ReportFault, ReportProgress, Submit
+from dragoman.core.commands import (
+    Cancel,
+    Command,
+    Finish,
+    Lineage,
+    ReportFault,
+    ReportProgress,
+    Routing,
+    Submit,
+    Timing,
+)
 from dragoman.core.ids import SECOND, TaskId, instant
 from dragoman.core.model.backoff import Backoff
 from dragoman.messages import tasks as messages
@@ -60,21 +70,26 @@ def submit(said: Said, assignment: TaskAssignment) -> tuple[Command, ...]:
             raw=said.data,
             name=_text(metadata.get("name")),
             description=task.description or None,
-            pinned=somebody(said.message.to),
-            required_capabilities=() if constraints is None else constraints.required_capabilities,
             priority=PRIORITIES[priority],
-            dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
-            called_dependencies=() if context is None else context.dependencies,
-            deadline=deadline,
-            firm=deadline is not None,
-            # the deadline alone says how long it may take, also where that is longer than the hub's own patience
-            total_seconds=None if deadline is None else max(0.0, (deadline - said.now) / SECOND),
-            trace_id=said.trace_id,
-            parent=task_id(parent) if type(parent) is str and parent else None,
-            thread=_text(metadata.get("thread")),
             constraints=limits,
-            retry=order_retry(said),
-            expires_at=said.expires_at,
+            routing=Routing(
+                pinned=somebody(said.message.to),
+                required_capabilities=() if constraints is None else constraints.required_capabilities,
+            ),
+            timing=Timing(
+                deadline=deadline,
+                firm=deadline is not None,
+                total_seconds=None if deadline is None else max(0.0, (deadline - said.now) / SECOND),
+                retry=order_retry(said),
+                expires_at=said.expires_at,
+            ),
+            lineage=Lineage(
+                dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
+                called_dependencies=() if context is None else context.dependencies,
+                trace_id=said.trace_id,
+                parent=task_id(parent) if type(parent) is str and parent else None,
+                thread=_text(metadata.get("thread")),
+            ),
         ),
     )
 

@@ -18,7 +18,18 @@ from msgspec.structs import replace
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.bindings.told import needs_told
-from dragoman.core.commands import Command, Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.commands import (
+    Command,
+    Finish,
+    Lineage,
+    Reply,
+    ReportFault,
+    ReportProgress,
+    Routing,
+    Span,
+    Submit,
+    Timing,
+)
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
@@ -158,18 +169,18 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         task_id=TaskId(work.task_id),
         content=content,
         raw=raw,
-        kind=message.to_agent,
-        pinned=AgentId(pinned) if pinned else None,
         priority=_priority(custom.get("priority")),
-        dependencies=task_ids_in(custom, "dependencies"),
-        own_dependencies=True,
-        parent=task_id_in(custom, "parent_task_id"),
-        idle_seconds=seconds,
-        total_seconds=seconds,
         constraints=_constraints(work),
-        trace_id=message.trace_id.replace("-", ""),
-        forgets_errors=True,
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
+        routing=Routing(kind=message.to_agent, pinned=AgentId(pinned) if pinned else None),
+        timing=Timing(idle_seconds=seconds, total_seconds=seconds),
+        lineage=Lineage(
+            dependencies=task_ids_in(custom, "dependencies"),
+            own_dependencies=True,
+            parent=task_id_in(custom, "parent_task_id"),
+            trace_id=message.trace_id.replace("-", ""),
+        ),
+        reply=Reply(forgets_errors=True),
     )
 
 

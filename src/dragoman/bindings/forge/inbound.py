@@ -30,7 +30,19 @@ import msgspec
 from dragoman.bindings.forge.failures import fault_in
 from dragoman.bindings.forge.registration import registration_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
-from dragoman.core.commands import AskPerson, Cancel, Claim, Command, Finish, ReportFault, ReportProgress, Submit
+from dragoman.core.commands import (
+    AskPerson,
+    Cancel,
+    Claim,
+    Command,
+    Finish,
+    Lineage,
+    ReportFault,
+    ReportProgress,
+    Routing,
+    Submit,
+    Timing,
+)
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.messages import tasks as messages
@@ -113,20 +125,23 @@ def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tupl
         raw=_encode(raw),
         name=said.name,
         description=said.description,
-        kind=said.kind,
-        pinned=None if said.agent is None else AgentId(said.agent),
-        required_role=said.required_role,
-        required_capabilities=said.required_capabilities,
         priority=PRIORITY_IN[said.priority],
         own_priority=None if PRIORITY_OUT[PRIORITY_IN[said.priority]] == said.priority else said.priority,
-        dependencies=tuple(map(TaskId, said.dependencies)),
-        parent=None if said.parent_id is None else TaskId(said.parent_id),
-        thread=said.thread,
         files=files,
-        idle_seconds=seconds,
-        total_seconds=seconds,
-        trace_id=None if trace is None else trace[1],
-        kept_for_anybody=True,
+        routing=Routing(
+            kind=said.kind,
+            pinned=None if said.agent is None else AgentId(said.agent),
+            required_role=said.required_role,
+            required_capabilities=said.required_capabilities,
+            kept_for_anybody=True,
+        ),
+        timing=Timing(idle_seconds=seconds, total_seconds=seconds),
+        lineage=Lineage(
+            dependencies=tuple(map(TaskId, said.dependencies)),
+            parent=None if said.parent_id is None else TaskId(said.parent_id),
+            thread=said.thread,
+            trace_id=None if trace is None else trace[1],
+        ),
     )
 
 

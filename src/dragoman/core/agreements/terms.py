@@ -42,18 +42,18 @@ WORDS = guard.Limits(bytes=16 * 1024 * 1024)
 
 def agreed(work: Work, command: Submit) -> Contract | None:
     """The contract a task is asked on, if it names one that holds for it."""
-    if command.contract is None:
+    if command.agreement.contract is None:
         return None
-    contract = work.contract(command.contract)
+    contract = work.contract(command.agreement.contract)
     if contract is None or contract.source.agent != command.principal:
         what = "the contract is not yours to ask on; shake hands for one"
-        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.contract)
+        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.agreement.contract)
     check_in_force(work, contract)
     for field, said, meant in (("intent", command.type, contract.intent),):
         if said != meant:
             what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
             raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
-    if contract.encrypted and contract.end_to_end and not command.sealed:
+    if contract.encrypted and contract.end_to_end and not command.agreement.sealed:
         what = "the contract wants payloads that only the two agents can read; send it as aes256"
         raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
     return contract
@@ -90,12 +90,12 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
     """The terms that a new task stands under."""
     if contract is not None:
         return contract.offer
-    target = None if command.pinned is None else work.agent(command.pinned)
+    target = None if command.routing.pinned is None else work.agent(command.routing.pinned)
     if target is None:
         return None
     domain_policy.check_open(work, command.principal, target, command.type)
     offer = target.offer(command.type)
-    if command.personal or (offer is not None and offer.pii):
+    if command.agreement.personal or (offer is not None and offer.pii):
         check_sealed(target, command.type)
     if offer is not None:
         check_granted(work, command, target, offer)
@@ -149,7 +149,7 @@ def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:
 
 
 def check_input(command: Submit, offer: Offer | None, contract: Contract | None) -> None:
-    if offer is not None and offer.input_schema is not True and not command.sealed:
+    if offer is not None and offer.input_schema is not True and not command.agreement.sealed:
         check_content(command.content.given, offer, contract)
 
 

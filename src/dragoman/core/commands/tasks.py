@@ -21,11 +21,74 @@ from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Ask, Failure, LogEntry, Progress, Request, Result
 
 
+class Routing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Which agents may be given a task."""
+
+    kind: str | None = None
+    pinned: AgentId | None = None
+    """The one agent that the caller names."""
+    required_capabilities: tuple[str, ...] = ()
+    required_role: str | None = None
+    kept_for_anybody: bool = False
+    """A task that names no agent is queued even while no known agent could do it: one may come."""
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """By when, and how long."""
+
+    deadline: Instant | None = None
+    firm: bool = False
+    """The caller named that moment itself: it holds also while the task waits for an answer."""
+    idle_seconds: float | None = None
+    total_seconds: float | None = None
+    """These two raise the hub's own limits (chiffon-D6)."""
+    retry: Backoff | None = None
+    """How often its work order is sent to an agent that converses, where the policy shall not decide."""
+    expires_at: Instant | None = None
+    """No agent is given the task after this, unless one had it before."""
+
+
+class Lineage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Which other tasks it belongs to or waits for."""
+
+    parent: TaskId | None = None
+    thread: str | None = None
+    trace_id: str | None = None
+    dependencies: tuple[TaskId, ...] = ()
+    called_dependencies: tuple[str, ...] = ()
+    """What the caller calls its dependencies, where its protocol allows any name."""
+    own_dependencies: bool = False
+    """The caller may see the tasks that it asked for or has, and no other: it cannot depend on one either."""
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How the caller hears of the outcome."""
+
+    follows: bool = False
+    """The caller reads the task's events itself: nothing is delivered to it."""
+    awaited: SessionId | None = None
+    """The request waits for the outcome over this link, which is attached already and takes that one outgoing message.
+    Close it when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited
+    for."""
+    forgets_errors: bool = False
+    """Asked again after an error, it is done again: only results are remembered (all-D5)."""
+
+
+class Agreement(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """On which terms it is asked."""
+
+    contract: str | None = None
+    """It goes to the contract's target, and both sides are held to its schemas."""
+    sealed: bool = False
+    """The input is a ciphertext that the hub cannot read: nothing is validated."""
+    personal: bool = False
+    """It is about something personal, whatever type of work it is."""
+
+
 class Submit(Command, frozen=True, gc=False, kw_only=True):
     """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
 
     `content` is the first event. `digest` identifies what was asked.
-    `idle_seconds`/`total_seconds` raise the limits (chiffon-D6).
     """
 
     action: ClassVar = "task.submit"
@@ -38,54 +101,24 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     protocol_version: str | None = None
     name: str | None = None
     description: str | None = None
-    kind: str | None = None
-    pinned: AgentId | None = None
-    required_capabilities: tuple[str, ...] = ()
-    required_role: str | None = None
+    called: str | None = None
+    """What the caller calls the task, where its protocol allows any name."""
     priority: Priority = Priority.NORMAL
     own_priority: int | None = None
     """The caller's own number for it, where its protocol tells more of them apart than the hub does."""
-    dependencies: tuple[TaskId, ...] = ()
-    own_dependencies: bool = False
-    """The caller may see the tasks that it asked for or has, and no other: it cannot depend on one either."""
-    deadline: Instant | None = None
-    firm: bool = False
-    """The caller named that moment itself: it holds also while the task waits for somebody."""
-    idle_seconds: float | None = None
-    total_seconds: float | None = None
-    trace_id: str | None = None
-    parent: TaskId | None = None
-    thread: str | None = None
     constraints: dict[str, Any] = {}
     files: tuple[FileRef, ...] = ()
-    follows: bool = False
-    """The caller reads the task's events itself: nothing is delivered to it."""
-    awaited: SessionId | None = None
-    """The request waits for the outcome over this link, which is attached already and takes that one outgoing message.
-    Close it when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited
-    for."""
-    called: str | None = None
-    """What the caller calls the task, where its protocol allows any name; and what it calls its dependencies."""
-    called_dependencies: tuple[str, ...] = ()
-    contract: str | None = None
-    """The terms it is asked on. It goes to the contract's target, and both sides are held to its schemas."""
-    sealed: bool = False
-    """The input is a ciphertext that the hub cannot read: nothing is validated."""
-    forgets_errors: bool = False
-    """Asked again after an error, it is done again: only results are remembered (all-D5)."""
     answer: bytes | None = None
     """What the caller answers, if `task_id` is a task of its own that waits for it (B3): then nothing new is begun."""
-    retry: Backoff | None = None
-    """How its work order is put before an agent that converses, where the policy shall not decide."""
-    expires_at: Instant | None = None
-    """Nobody is given it after this, unless somebody had it before."""
-    personal: bool = False
-    """It is about something personal, whatever type of work it is."""
-    kept_for_anybody: bool = False
-    """Addressed to nobody by name, it is queued even while no known agent could do it: one may come."""
+    routing: Routing = Routing()
+    timing: Timing = Timing()
+    lineage: Lineage = Lineage()
+    reply: Reply = Reply()
+    agreement: Agreement = Agreement()
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        ids = (*self.dependencies, *((self.parent,) if self.parent else ()))
+        lineage = self.lineage
+        ids = (*lineage.dependencies, *((lineage.parent,) if lineage.parent else ()))
         return (Claims(self.principal, self.request_id, self.task_id), *(TaskById(id) for id in ids))
 
     @property

@@ -122,7 +122,8 @@ class RateLimit:
     def _collaboration(self, work: Work, command: Command) -> str | None:
         """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
         if type(command) is Submit:
-            contract = None if command.contract is None else work.contract(command.contract)
+            id = command.agreement.contract
+            contract = None if id is None else work.contract(id)
             return None if contract is None or contract.source.agent != command.principal else contract.collaboration
         if type(command) is Tell:
             contract = None if command.letter.contract is None else work.contract(command.letter.contract)

@@ -29,7 +29,18 @@ from typing import Any
 import msgspec
 
 from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
-from dragoman.core.commands import AnswerHandover, AskHelp, GiveHelp, HelpVerdict, Submit
+from dragoman.core.commands import (
+    Agreement,
+    AnswerHandover,
+    AskHelp,
+    GiveHelp,
+    HelpVerdict,
+    Lineage,
+    Reply,
+    Routing,
+    Submit,
+    Timing,
+)
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.receipts import note, other_words, receipt
@@ -182,12 +193,12 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         content=Request(input={"content": question.question, "help": asked}),
         name=f"help {question.agent}",
         description=question.question,
-        pinned=helper.id,
         priority=Priority(question.details["priority"]),
-        deadline=question.wake_at,
-        parent=question.task,
-        follows=True,
-        personal=question.personal,
+        routing=Routing(pinned=helper.id),
+        timing=Timing(deadline=question.wake_at),
+        lineage=Lineage(parent=question.task),
+        reply=Reply(follows=True),
+        agreement=Agreement(personal=question.personal),
     )
     try:
         task = submit(work, order)

@@ -29,7 +29,7 @@ from msgspec import UNSET
 
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.capacity import needs_in
-from dragoman.core.commands import AnswerHandover, Handing, HandOver, Submit
+from dragoman.core.commands import AnswerHandover, Handing, HandOver, Lineage, Routing, Submit
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.delivery.receipts import note
@@ -157,11 +157,11 @@ def take_down(work: Work, command: HandOver) -> Task:
         type=command.type,
         content=Request(),
         task_id=command.task_id,
-        required_capabilities=command.required_capabilities,
         priority=command.priority,
-        trace_id=command.trace_id,
         called=command.called,
         constraints=command.known.constraints or {},
+        routing=Routing(required_capabilities=command.required_capabilities),
+        lineage=Lineage(trace_id=command.trace_id),
     )
     budget.check_task(work, budget.needs(told.constraints))
     needs_in(told.constraints)  # refused where they are no numbers

@@ -69,28 +69,32 @@ def submit(work: Work, command: Submit) -> Task:
     if contract is not None:
         limit = contract.offer.timeout / SECOND
         command = msgspec.structs.replace(
-            command, pinned=contract.target.agent, total_seconds=command.total_seconds or limit
+            command,
+            routing=msgspec.structs.replace(command.routing, pinned=contract.target.agent),
+            timing=msgspec.structs.replace(command.timing, total_seconds=command.timing.total_seconds or limit),
         )
     offer = offer_for(work, command, contract)
     check_input(command, offer, contract)
+    routing = command.routing
+    pinned = routing.pinned
     route = Route(
         type=command.type,
-        kind=None if command.pinned else command.kind,
-        pinned=command.pinned,
-        role=command.required_role or command.constraints.get("required_role"),
-        capabilities=tuple(sorted(command.required_capabilities)),
-        besides=None if command.pinned or command.kind or command.principal in (ADMIN, HUB) else command.principal,
+        kind=None if pinned else routing.kind,
+        pinned=pinned,
+        role=routing.required_role or command.constraints.get("required_role"),
+        capabilities=tuple(sorted(routing.required_capabilities)),
+        besides=None if pinned or routing.kind or command.principal in (ADMIN, HUB) else command.principal,
         budgeted=bool(asked),
-        borders=() if command.pinned else view(work, command.principal, command.type),
+        borders=() if pinned else view(work, command.principal, command.type),
     )
     if needs := needs_in(command.constraints):
         route = msgspec.structs.replace(route, **needs)
-    if command.pinned is None and work.is_offered(command.type):
+    if pinned is None and work.is_offered(command.type):
         route = sifted(work, command, route)
     if command.files:
         check_carried(work, command, route)
     chosen = None
-    if not (command.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
+    if not (command.lineage.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
         chosen = choose(work, route, asked)
     if chosen is None:
         check_somebody_could(work, command, route)
@@ -107,11 +111,11 @@ def submit(work: Work, command: Submit) -> Task:
     size = len(bytes(body)) + len(command.raw or b"")
     quotas.check(work, command.principal, bytes=size)
     task = msgspec.structs.replace(newborn(work, command, route), request_bytes=size)
-    if command.awaited is not None:
-        await_answer(work, command.principal, command.awaited)
-    personal = command.personal or route.personal or (offer is not None and offer.pii)
+    if command.reply.awaited is not None:
+        await_answer(work, command.principal, command.reply.awaited)
+    personal = command.agreement.personal or route.personal or (offer is not None and offer.pii)
     if personal or offer is not None:
-        task = msgspec.structs.replace(task, contract=command.contract, personal=personal)
+        task = msgspec.structs.replace(task, contract=command.agreement.contract, personal=personal)
     if task.personal:  # the record of who had to do with personal data (a2acp-D13)
         about = task.contract or task.id
         work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)
@@ -136,13 +140,14 @@ def submit(work: Work, command: Submit) -> Task:
 def newborn(work: Work, command: Submit, route: Route) -> Task:
     """The head of a new task, not yet placed."""
     rules, now = work.rules, work.now
-    blocking = unfinished(work, command) if command.dependencies else []
-    total = limit_of(command.total_seconds)
-    idle = limit_of(command.idle_seconds) or 0
+    routing, timing, lineage = command.routing, command.timing, command.lineage
+    blocking = unfinished(work, command) if lineage.dependencies else []
+    total = limit_of(timing.total_seconds)
+    idle = limit_of(timing.idle_seconds) or 0
     patience = max(rules.total_limit, total or rules.total_limit)
     deadline = Instant(now + patience)
-    if command.deadline is not None:
-        deadline = min(deadline, command.deadline)
+    if timing.deadline is not None:
+        deadline = min(deadline, timing.deadline)
         if deadline <= now:
             raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     parent = parent_of(work, command)
@@ -160,8 +165,8 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             request_id=command.request_id,
             digest=command.digest,
             protocol_version=command.protocol_version,
-            follows=command.follows,
-            awaited=command.awaited,
+            follows=command.reply.follows,
+            awaited=command.reply.awaited,
             called=command.called,
             priority=command.own_priority,
         ),
@@ -169,39 +174,40 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         updated_at=now,
         route=route.queue,
         deadline=deadline,
-        firm=command.firm,
-        limited=command.total_seconds is not None or command.deadline is not None,
-        wake_at=deadline if command.firm and blocking else None,
+        firm=timing.firm,
+        limited=timing.total_seconds is not None or timing.deadline is not None,
+        wake_at=deadline if timing.firm and blocking else None,
         idle_limit=max(rules.idle_limit, idle),
         total_limit=total or rules.total_limit,
         rank=rank_of(work, command.priority),
-        trace_id=command.trace_id or (parent.trace_id if parent else work.mint().replace("-", "")),
+        trace_id=lineage.trace_id or (parent.trace_id if parent else work.mint().replace("-", "")),
         name=command.name,
         description=command.description,
         priority=command.priority,
-        kind=command.kind,
-        pinned=command.pinned,
-        required_capabilities=command.required_capabilities,
+        kind=routing.kind,
+        pinned=routing.pinned,
+        required_capabilities=routing.required_capabilities,
         required_role=route.role,
-        parent=command.parent,
-        thread=command.thread,
+        parent=lineage.parent,
+        thread=lineage.thread,
         hops=hops,
-        dependencies=command.dependencies,
+        dependencies=lineage.dependencies,
         blocked_by=tuple(d.id for d in blocking),
         constraints=command.constraints,
-        called_dependencies=command.called_dependencies,
-        retry=command.retry,
-        expires_at=command.expires_at,
+        called_dependencies=lineage.called_dependencies,
+        retry=timing.retry,
+        expires_at=timing.expires_at,
     )
 
 
 def unfinished(work: Work, command: Submit) -> list[Task]:
-    known = {task.id: task for task in work.tasks(command.dependencies)}
-    if command.own_dependencies:  # others' are not there
+    lineage = command.lineage
+    known = {task.id: task for task in work.tasks(lineage.dependencies)}
+    if lineage.own_dependencies:  # others' are not there
         asker = work.agent(command.principal)
         known = {id: task for id, task in known.items() if is_party(asker, command.principal, task)}
-    called = command.called_dependencies or command.dependencies
-    missing = next((name for id, name in zip(command.dependencies, called, strict=True) if id not in known), None)
+    called = lineage.called_dependencies or lineage.dependencies
+    missing = next((name for id, name in zip(lineage.dependencies, called, strict=True) if id not in known), None)
     if missing is not None:
         message = f"it depends on {missing}, which does not exist"
         raise refuse(Kind.NOT_FOUND, message, field="dependencies", task_id=missing)
@@ -216,12 +222,13 @@ def check_pin(work: Work, command: Submit) -> None:
     """Who names an agent and a kind means an agent of that kind (chiffon-D8). One that has no kind contradicts none:
     agents of other protocols cannot say theirs, and chiffon's callers must name one.
     """
-    agent = None if command.pinned is None or command.kind is None else work.agent(command.pinned)
-    if agent is None or agent.kind is None or command.kind in (agent.kind, agent.id):
+    routing = command.routing
+    agent = None if routing.pinned is None or routing.kind is None else work.agent(routing.pinned)
+    if agent is None or agent.kind is None or routing.kind in (agent.kind, agent.id):
         return
     raise refuse(
         Kind.INVALID,
-        f"{agent.id} is {agent.kind}, and {command.kind} is asked for; name one of that kind, or none",
+        f"{agent.id} is {agent.kind}, and {routing.kind} is asked for; name one of that kind, or none",
         field="agent",
         agent_id=agent.id,
     )
@@ -230,7 +237,7 @@ def check_pin(work: Work, command: Submit) -> None:
 def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
     """Refuse what no known agent could ever do, instead of keeping it for nobody."""
     whom = route.pinned or route.kind
-    if command.principal is HUB or (command.kept_for_anybody and whom is None):
+    if command.principal is HUB or (command.routing.kept_for_anybody and whom is None):
         return
     agents = list(addressed(work, route))
     if not agents:
@@ -290,11 +297,11 @@ def check_resources(agents: list[Agent], route: Route) -> None:
 
 def parent_of(work: Work, command: Submit) -> Task | None:
     """Of what it is a part: only somebody who has to do with a task may add one."""
-    if command.parent is None:
+    if command.lineage.parent is None:
         return None
-    parent, asker = work.task(command.parent), command.principal
+    parent, asker = work.task(command.lineage.parent), command.principal
     if parent is None or not (asker in (ADMIN, HUB) or is_party(work.agent(asker), asker, parent)):
-        raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=command.parent)
+        raise refuse(Kind.NOT_FOUND, "no such task", field="parent", task_id=command.lineage.parent)
     if parent.final:
         raise refuse(Kind.CONFLICT, f"its parent is already {parent.status.value}", field="parent")
     return parent
@@ -316,7 +323,7 @@ def again(work: Work, command: Submit, first: Task) -> Task:
             field="request_id",
             task_id=first.id,
         )
-    if command.forgets_errors and first.status is Status.FAILED and first.fault and first.fault.kind in ERRORS:
+    if command.reply.forgets_errors and first.status is Status.FAILED and first.fault and first.fault.kind in ERRORS:
         return redo(work, first)
     if first.final:
         kind = OUTCOME_KINDS[first.status]

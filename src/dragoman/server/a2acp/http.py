@@ -148,9 +148,14 @@ class A2acpHttp(HttpEndpoint):
     async def _awaited(self, command: Submit | ShakeHands, about: About, receive: Receive) -> _Answer | None:
         """Wait for the answer itself. Whoever goes away before it, or does not get it, finds it in the inbox; one that
         may have gone is told that what it asked was accepted."""
-        patience = HANDSHAKE_SECONDS if isinstance(command, ShakeHands) else command.total_seconds or 0
         session = SessionId(self._hub.mint())
-        asked = msgspec.structs.replace(command, awaited=session)
+        asked: Command
+        if isinstance(command, ShakeHands):
+            patience: float = HANDSHAKE_SECONDS
+            asked = msgspec.structs.replace(command, awaited=session)
+        else:
+            patience = command.timing.total_seconds or 0
+            asked = msgspec.structs.replace(command, reply=msgspec.structs.replace(command.reply, awaited=session))
         _, waited = await self.park(session, asked, patience + SLACK, receive)
         if not waited.outgoing_messages:
             if waited.gone:

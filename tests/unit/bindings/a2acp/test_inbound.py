@@ -36,8 +36,9 @@ def test_a_request_is_a_task_for_the_contracts_target_within_its_time(kit: Any) 
     command = kit.heard(known={"contract": kit.contract(), "content": {"rows": 3}, "sealed_by": "k/n"}, note="kept")
     assert isinstance(command, Submit)
     assert (command.principal, command.seen, command.request_id) == ("ada", kit.request_id, kit.request_id)
-    assert (command.type, command.contract, command.pinned, command.called) == ("provision", "c-1", "bob", "k-1")
-    assert (command.deadline, command.total_seconds, command.sealed_by) == (kit.now + 30 * SECOND, 30.0, "k/n")
+    assert (command.type, command.agreement.contract, command.called) == ("provision", "c-1", "k-1")
+    assert (command.routing.pinned, command.sealed_by) == ("bob", "k/n")
+    assert (command.timing.deadline, command.timing.total_seconds) == (kit.now + 30 * SECOND, 30.0)
     assert msgspec.to_builtins(command.content) == {"input": {"rows": 3}, "extra": {"note": "kept"}}
     assert command.raw is not None
     assert b"token-canary" not in command.raw
@@ -45,7 +46,7 @@ def test_a_request_is_a_task_for_the_contracts_target_within_its_time(kit: Any) 
 
 def test_a_sandboxed_target_has_at_least_a_sandboxs_time(kit: Any) -> None:
     command = kit.heard(known={"contract": kit.contract(sandbox="bubblewrap"), "content": {}})
-    assert command.total_seconds == 60.0
+    assert command.timing.total_seconds == 60.0
 
 
 def test_what_is_encrypted_is_not_kept_as_it_came(kit: Any) -> None:
@@ -56,7 +57,7 @@ def test_what_is_encrypted_is_not_kept_as_it_came(kit: Any) -> None:
 def test_what_only_the_agents_can_read_keeps_its_envelope(kit: Any) -> None:
     row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
     command = kit.heard(known={"contract": row, "content": {"ciphertext": "x"}, "sealed": True})
-    assert command.sealed
+    assert command.agreement.sealed
     assert msgspec.to_builtins(command.content) == {
         "input": {"ciphertext": "x"},
         "envelope": {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"},

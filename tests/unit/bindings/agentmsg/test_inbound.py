@@ -67,19 +67,15 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
         task_id=T1,
         called="t-1",
         description="look at it",
-        pinned="bob",
-        required_capabilities=("python",),
         priority=Priority.NORMAL,
-        dependencies=(task_id("t-0"),),
-        called_dependencies=("t-0",),
-        deadline=Instant(NOW + HOUR),
-        firm=True,
-        total_seconds=3600.0,
-        trace_id=TRACE,
-        parent=TASK,
-        thread="th",
         constraints={"max_tokens": 1000, "budget_usd": 1.5, "quality_threshold": 0.8, "risk": 0.5, "chain": "B"},
-        expires_at=Instant(NOW + MINUTE),
+        routing=commands.Routing(pinned="bob", required_capabilities=("python",)),
+        timing=commands.Timing(
+            deadline=Instant(NOW + HOUR), firm=True, total_seconds=3600.0, expires_at=Instant(NOW + MINUTE)
+        ),
+        lineage=commands.Lineage(
+            dependencies=(task_id("t-0"),), called_dependencies=("t-0",), trace_id=TRACE, parent=TASK, thread="th"
+        ),
     )
 
 
@@ -94,12 +90,12 @@ def test_an_assignment_is_work_for_the_agent_it_names() -> None:
 )
 def test_an_assignment_says_how_its_work_order_is_sent_again(retries: int, config: Any, waits: Backoff | None) -> None:
     said = {"max_retries": retries} if config is None else {"max_retries": retries, "retry_config": config}
-    assert one(message("TaskAssignment", **said)).retry == waits
+    assert one(message("TaskAssignment", **said)).timing.retry == waits
 
 
 @pytest.mark.parametrize("to", ["hub", "*"])
 def test_an_assignment_to_nobody_in_particular_is_for_whoever_can(to: str) -> None:
-    assert one(message("TaskAssignment", to=to)).pinned is None
+    assert one(message("TaskAssignment", to=to)).routing.pinned is None
 
 
 def test_a_task_without_a_context_has_the_priority_of_its_message() -> None:
@@ -118,8 +114,8 @@ def test_a_critical_assignment_makes_its_task_critical(own: str, task: str) -> N
 
 
 def test_the_trace_of_the_transport_counts_where_the_message_has_none() -> None:
-    assert one(message("TaskAssignment"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").trace_id == TRACE
-    assert one(message("TaskAssignment"), traceparent="nonsense").trace_id is None
+    assert one(message("TaskAssignment"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").lineage.trace_id == TRACE
+    assert one(message("TaskAssignment"), traceparent="nonsense").lineage.trace_id is None
 
 
 def test_progress_with_everything_that_can_be_said() -> None:

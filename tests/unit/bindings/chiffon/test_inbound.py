@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.core.commands import Finish, ReportFault, ReportProgress, Span, Submit
+from dragoman.core.commands import Finish, Lineage, Reply, ReportFault, ReportProgress, Routing, Span, Submit, Timing
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
@@ -36,16 +36,13 @@ def test_a_request_is_submitted_whole(envelope: Make, heard: Make, orchestrator:
         task_id=TASK,
         content=Request(input={"playbook": "deploy.yml"}, hints={"max_duration_seconds": 600, "x": 1}),
         raw=json.dumps(message).encode(),
-        kind="infra",
-        pinned="infra-7",
         priority=Priority.HIGH,
-        dependencies=(OTHER,),
-        own_dependencies=True,
-        parent=OTHER,
-        idle_seconds=600,
-        total_seconds=600,
-        trace_id=message["trace_id"].replace("-", ""),
-        forgets_errors=True,
+        routing=Routing(kind="infra", pinned="infra-7"),
+        timing=Timing(idle_seconds=600, total_seconds=600),
+        lineage=Lineage(
+            dependencies=(OTHER,), own_dependencies=True, parent=OTHER, trace_id=message["trace_id"].replace("-", "")
+        ),
+        reply=Reply(forgets_errors=True),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.bindings import coven
 from dragoman.bindings.coven import content_of, trace_in
-from dragoman.core.commands import Finish, ReportFault, ReportProgress
+from dragoman.core.commands import Finish, ReportFault, ReportProgress, Routing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Priority, Status, Task
@@ -239,14 +239,14 @@ def submit(message: SendMessage, files: Any = (), **more: Any) -> Any:
 def test_a_message_becomes_a_task_that_its_caller_follows() -> None:
     said = SendMessage(request_id="q1", content="hi", to_agent="worker", thread_id="th", priority="high")
     command = submit(said, [FILE])
-    assert (command.type, command.pinned, command.kind, command.thread) == ("chat", "worker", None, "th")
-    assert (command.priority, command.follows, command.files) == (Priority.HIGH, True, (FILE,))
+    assert (command.type, command.routing, command.lineage.thread) == ("chat", Routing(pinned=AgentId("worker")), "th")
+    assert (command.priority, command.reply.follows, command.files) == (Priority.HIGH, True, (FILE,))
     assert body_of(command) == {"input": {"content": "hi"}, "attachments": [msgspec.to_builtins(FILE)]}
 
 
 def test_a_name_that_is_no_agents_is_a_kind_and_none_asks_for_a_capability() -> None:
-    assert submit(SendMessage(request_id="q", to_agent="coder")).kind == "coder"
-    anybody = submit(SendMessage(request_id="q", work_type="review"))
+    assert submit(SendMessage(request_id="q", to_agent="coder")).routing.kind == "coder"
+    anybody = submit(SendMessage(request_id="q", work_type="review")).routing
     assert (anybody.kind, anybody.pinned, anybody.required_capabilities) == (None, None, ("review",))
 
 

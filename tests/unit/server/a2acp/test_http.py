@@ -41,14 +41,15 @@ async def waiting(client: Any, hub: Any, said: Any, kind: type[Command] = Submit
     """A request under way that waits, and the end of its connection."""
     sending = asyncio.ensure_future(client.send(said))
     await hub.until(lambda: bool(hub.asked_for(kind)))
-    yield sending, hub.ends[hub.asked_for(kind)[-1].awaited]
+    asked = hub.asked_for(kind)[-1]
+    yield sending, hub.ends[asked.reply.awaited if isinstance(asked, Submit) else asked.awaited]
     sending.cancel()
 
 
 async def test_a_request_waits_for_its_answer_and_acknowledges_it(client: Any, hub: Any, kit: Any) -> None:
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, end):
         (asked,) = hub.asked_for(Submit)
-        assert (asked.contract, asked.seen) == ("c-1", asked.request_id)
+        assert (asked.agreement.contract, asked.seen) == ("c-1", asked.request_id)
         assert not sending.done()
         told = kit.outgoing(status=Status.COMPLETED)
         end.deliver([told])
@@ -57,7 +58,7 @@ async def test_a_request_waits_for_its_answer_and_acknowledges_it(client: Any, h
     assert answer.json()["payload"]["n"] == 1
     await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
     assert [(one.principal, one.deliveries) for one in hub.asked_for(Acknowledge)] == [("ada", (told.delivery.id,))]
-    assert (hub.asked_for(CloseLink), hub.detached) == ([], [asked.awaited])
+    assert (hub.asked_for(CloseLink), hub.detached) == ([], [asked.reply.awaited])
 
 
 async def test_the_status_of_an_answer_is_that_of_its_error(client: Any, hub: Any, kit: Any) -> None:
@@ -74,7 +75,7 @@ async def test_the_hub_does_not_wait_for_a_client_that_left_before_the_answer(cl
     async with waiting(client, hub, client.message("request", "provision", REQUEST)) as (sending, _):
         sending.cancel()
         await hub.until(lambda: bool(hub.asked_for(CloseLink)))
-    assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
+    assert [one.session for one in hub.asked_for(CloseLink)] == [one.reply.awaited for one in hub.asked_for(Submit)]
 
 
 async def test_a_client_that_closes_its_side_learns_that_its_request_was_accepted(
@@ -89,7 +90,7 @@ async def test_a_client_that_closes_its_side_learns_that_its_request_was_accepte
     writer.close()
     assert answer.startswith(b"HTTP/1.1 202 ")
     assert msgspec.json.decode(answer.rpartition(b"\r\n\r\n")[2])["message_id"] == said["message_id"]
-    assert [one.session for one in hub.asked_for(CloseLink)] == [one.awaited for one in hub.asked_for(Submit)]
+    assert [one.session for one in hub.asked_for(CloseLink)] == [one.reply.awaited for one in hub.asked_for(Submit)]
 
 
 async def test_an_answer_that_comes_too_late_for_its_request_is_not_acknowledged(
@@ -127,7 +128,7 @@ async def test_with_respond_async_it_is_accepted_at_once(client: Any, hub: Any, 
     answer = await client.send(said, prefer="respond-async, wait=5")
     assert (answer.status_code, answer.headers["preference-applied"]) == (202, "respond-async")
     assert answer.json() == {"status": "accepted", "message_id": said["message_id"], "correlation_id": "k"}
-    assert hub.asked_for(Submit)[0].awaited is None
+    assert hub.asked_for(Submit)[0].reply.awaited is None
 
 
 async def test_waiting_polls_are_answered_when_the_hub_stops(client: Any, hub: Any, serving: Any, kit: Any) -> None:

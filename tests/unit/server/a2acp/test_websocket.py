@@ -84,7 +84,7 @@ async def test_requests_reach_the_hub_in_their_order(connect: Any, hub: Any, cli
             await link.say(client.message("request", "provision", {"rows": number, "contract_id": "c-1"}))
         await hub.until(lambda: len(hub.asked_for(Submit)) == 20)
     assert [one.content.input["rows"] == number for number, one in enumerate(hub.asked_for(Submit))] == [True] * 20
-    assert not any(one.awaited for one in hub.asked_for(Submit))
+    assert not any(one.reply.awaited for one in hub.asked_for(Submit))
 
 
 async def test_the_brokers_answer_follows_the_commit(connect: Any, hub: Any, client: Any, kit: Any) -> None:
