@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from dragoman.sdk.sync import SyncClient, SyncTaskHandle
     from dragoman.sdk.work.retry import RetryPolicy
     from dragoman.sdk.work.sync_task import SyncTask
-    from dragoman.sdk.work.task import Task
+    from dragoman.sdk.work.task import CallNext, Middleware, Task
 
 _HOMES = {
     "agent": "Agent",
@@ -118,16 +118,16 @@ _HOMES = {
     "sync": "SyncClient SyncTaskHandle",
     "work.retry": "RetryPolicy",
     "work.sync_task": "SyncTask",
-    "work.task": "Task",
+    "work.task": "CallNext Middleware Task",
 }
 """Module of `dragoman.sdk` → the names that users find here."""
 
 __all__ = [
-    "Accept", "Agent", "Assigned", "AttemptFailed", "AuthFailed", "BadInput", "BadResult", "CallFailed",
+    "Accept", "Agent", "Assigned", "AttemptFailed", "AuthFailed", "BadInput", "BadResult", "CallFailed", "CallNext",
     "Cancelled", "CapabilityNotFound", "Change", "Client", "Completed", "Conflict", "ContractViolation",
     "DirectMessage", "DragomanError", "Entity", "Escalate", "Event", "Failed", "File", "FileSent", "HandedOver",
     "Handoff", "HandoffRequest", "Handover", "HandshakeRequest", "Help", "HelpRequest", "Hints", "HubUnreachable",
-    "InternalError", "Letter", "LogWritten", "Misconfigured", "NotAllowed", "NotFound", "NotSupported",
+    "InternalError", "Letter", "LogWritten", "Middleware", "Misconfigured", "NotAllowed", "NotFound", "NotSupported",
     "OtherEvent", "Output", "Paused", "Priority", "Progress", "Question", "QuestionAnswered", "QuestionAsked",
     "RateLimitExceeded", "Reject", "Rejected", "RequestRefused", "Resource", "Resumed", "Retry", "RetryPolicy",
     "SchemaMismatch", "SecurityPolicyViolation", "Shared", "SharedState", "StateConflict", "Step", "StillRunning",

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from dragoman import Agent, Client, Task
+from dragoman import Agent, Client, Retry, RetryPolicy, Task
 from tests.bridge.players.neutral import PATIENCE
 from tests.bridge.players.stage import Stage
 
@@ -94,6 +94,16 @@ def declared(agent: Agent) -> Agent:
         await task.tool_result(use, "found")
         await task.send_file("a.txt", FILE, "text/plain")
         return {"n": 1}
+
+    @agent.task("again", retry=RetryPolicy(attempts=3, delay=0.01))
+    async def again(task: Task) -> list[int]:
+        if task.retries < 2:
+            raise ConnectionError("refused")
+        return [task.attempt, task.retries]
+
+    @agent.task("ask_again")
+    async def ask_again(task: Task) -> None:
+        raise Retry("the printer is busy", after=0.01)
 
     agent.task("given_back")(given_back)
     return agent

@@ -165,3 +165,15 @@ async def test_older_programs_go_on_with_handles_where_they_had_ids(both: Pair) 
     assert {str(task): 1}[task] == 1  # type: ignore[index]
     assert f"{task}" == task.id == task
     assert await soon(hub.result(task.id)) == {"n": 1}
+
+
+async def test_a_handler_runs_again_within_one_attempt_of_the_hub(both: Pair) -> None:
+    hub, agent = both
+    assert await soon(hub.call("again", {}, agent=agent)) == [1, 2]
+
+
+async def test_a_handler_that_asks_too_often_for_another_run_fails_with_its_reason(both: Pair) -> None:
+    hub, agent = both
+    with pytest.raises(TaskFailed) as caught:
+        await soon(hub.call("ask_again", {}, agent=agent))
+    assert (caught.value.kind, caught.value.message) == ("work_failed", "the printer is busy")

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client
-from dragoman.sdk.declared import Declared, several
+from dragoman.sdk.declarations import Declarations, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotSupported
 from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.links import Bring, Introduction, Link
 from dragoman.sdk.peers import State, Urgency
 from dragoman.sdk.runtime import Runtime, SystemRuntime
-from dragoman.sdk.services import TABLE, Participant, Service, entry
+from dragoman.sdk.services import TABLE, Participant, Service, serve
 from dragoman.sdk.work.journal import Journal, path_for
 from dragoman.sdk.work.signature import Handler
 
@@ -40,7 +40,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 NAMES = "use letters, digits and . _ : @ + -, the first a letter or a digit, at most 128 of them"
 
 
-class Agent(Declared):
+Lifespan: TypeAlias = "Callable[[Agent], AbstractAsyncContextManager[object]]"
+"""Entered when the agent begins to serve, before it connects; left when it stopped, after running work ended."""
+
+
+class Agent(Declarations):
     """A worker at the hub, under one id.
 
     `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
@@ -48,7 +52,10 @@ class Agent(Declared):
     and GPU memory that may need together, by what tasks say of themselves (chiffon; others have no word for it).
     `state_dir` is where its results survive a restart; `grace` how many seconds running work may take to end when the
     agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must be what the
-    hub says. The token may also come from DRAGOMAN_TOKEN or from the address, and is never logged.
+    hub says. `give_up_after` is how many seconds the agent tries to reach a hub that is not there before it ends with
+    `HubUnreachable`; without it, it tries for ever. `lifespan` is an asynchronous context manager around its serving;
+    `on_start` and `on_stop` are the same in two functions. The token may also come from DRAGOMAN_TOKEN or from the
+    address, and is never logged.
     """
 
     def __init__(
@@ -65,6 +72,8 @@ class Agent(Declared):
         gpu_vram_mb: int | None = None,
         state_dir: str | Path | None = None,
         grace: float = 30.0,
+        give_up_after: float | None = None,
+        lifespan: Lifespan | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         speak_plainly()
@@ -82,6 +91,8 @@ class Agent(Declared):
         self._token = token
         self._state_dir = state_dir
         self._grace = grace
+        self._give_up_after = seconds_of("give_up_after", id, give_up_after)
+        self._lifespan = lifespan
         self._runtime = runtime or SystemRuntime()
         self._through: Callable[[Link], Link] | None = None
         self._engine: Engine | None = None
@@ -236,7 +247,7 @@ class Agent(Declared):
 
             self._state = SharedState(address, self._runtime)
         try:
-            async with entry(address.protocol).service(self._participant, address, self._runtime) as made:
+            async with serve(self._participant, address, self._runtime) as made:
                 service = msgspec.structs.replace(made, converses=row.converses)
                 if row.fetches_files:
                     from dragoman.sdk.network.files import bringer, fetcher
@@ -297,10 +308,13 @@ class Agent(Declared):
             peer_handlers=self._peer_handlers,
             fetch=service.fetch,
             bring=service.bring,
+            middleware=self._middleware,
+            give_up_after=self._give_up_after,
         )
         self._caller = service.caller
         try:
-            await self._engine.run()
+            async with nullcontext() if self._lifespan is None else self._lifespan(self), self._hooks():
+                await self._engine.run()
         finally:
             self._engine = self._caller = None
 
@@ -318,6 +332,12 @@ def _check(id: Any, concurrency: Any, grace: Any) -> None:
         raise Misconfigured(f"the concurrency of {id} is {concurrency!r}: give a whole number of at least 1")
     if not isinstance(grace, int | float) or not grace >= 0:
         raise Misconfigured(f"the grace of {id} is {grace!r}: give a number of seconds, 0 or more")
+
+
+def seconds_of(name: str, id: str, value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise Misconfigured(f"the {name} of {id} is {value!r}: give a number of seconds, 0 or more, or None")
+    return None if value is None else float(value)
 
 
 def _check_megabytes(id: str, name: str, value: Any, *, least: int) -> None:

@@ -24,7 +24,7 @@ from dragoman.sdk.excepthook import speak_plainly
 from dragoman.sdk.handle import TaskHandle, id_of
 from dragoman.sdk.options import SubmitOptions, checked
 from dragoman.sdk.runtime import Runtime, SystemRuntime
-from dragoman.sdk.services import TABLE, Participant, entry
+from dragoman.sdk.services import TABLE, Participant, connect
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.work.signature import declaration_of
 
@@ -52,6 +52,9 @@ class Client:
     agent `id` (and `kind`, if it was added with one). Over a2acp an agent also has a `domain` and a `version`, and
     keeps the keys of its contracts in `state_dir`, if there is one.
 
+    A hub that is gone for a moment is waited for: over the management API and coven for two minutes, over the others as
+    long as somebody waits; `give_up_after` says for how many seconds instead. Then calls raise `HubUnreachable`.
+
     A target is an agent's id or a kind of agent; over chiffon also `kind/id`.
     """
 
@@ -65,6 +68,7 @@ class Client:
         domain: str | None = None,
         version: str | None = None,
         state_dir: str | Path | None = None,
+        give_up_after: float | None = None,
         runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -72,7 +76,9 @@ class Client:
         self._runtime = runtime or SystemRuntime()
         self._address = None if backend is not None else resolve(url, token)
         if backend is None:
-            who = Participant(id=id, kind=kind, domain=domain, version=version, state_dir=state_dir)
+            who = Participant(
+                id=id, kind=kind, domain=domain, version=version, state_dir=state_dir, give_up_after=give_up_after
+            )
             backend = _backend(self._address or resolve(url, token), who, self._runtime)
         self._backend = backend
         self._state: SharedState | None = None
@@ -326,4 +332,4 @@ def _backend(address: Address, who: Participant, runtime: Runtime) -> Backend:
     if not address.token and address.needs_token and address.protocol != API:
         name = "the client" if who.id is None else repr(who.id)
         raise Misconfigured(f"{name} has no token: pass token=… or set DRAGOMAN_TOKEN; `dragoman agent add` gives one")
-    return entry(address.protocol).client(who, address, runtime)
+    return connect(who, address, runtime)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from dragoman.sdk.calling.connected import gave_up
 from dragoman.sdk.conversation.peer_handlers import PeerHandlers
 from dragoman.sdk.conversation.peer_requests import PeerRequests
 from dragoman.sdk.conversation.status import StatusReporter
@@ -35,6 +36,7 @@ from dragoman.sdk.runtime import Runtime, backoff
 from dragoman.sdk.work.journal import Journal
 from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.signature import Handler
+from dragoman.sdk.work.task import Middleware
 from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
@@ -67,7 +69,10 @@ class Engine:
         peer_handlers: PeerHandlers | None = None,
         fetch: Fetch | None = None,
         bring: Bring | None = None,
+        middleware: Sequence[Middleware] = (),
+        give_up_after: float | None = None,
     ) -> None:
+        self._give_up_after = give_up_after
         self._fetch = fetch
         self._who = who
         self._handlers = handlers
@@ -78,7 +83,7 @@ class Engine:
         self._heartbeat = heartbeat
         self._link: Link | None = None
         self._outbox = Outbox(runtime)
-        self._runner = TaskRunner(who, handlers, self._outbox, journal, runtime, bring)
+        self._runner = TaskRunner(who, handlers, self._outbox, journal, runtime, bring, middleware)
         self.peer_requests = PeerRequests(
             who, peer_handlers or PeerHandlers(), self._runner, self._outbox, journal, runtime
         )
@@ -143,7 +148,7 @@ class Engine:
     def at_work(self) -> list[Handler]:
         """The handlers that run now: without those that wait for a person, or for another agent's help."""
         tasks = self._runner.tasks.values()
-        return [self._handlers[task.type] for task in tasks if task.asking is None and not task.waits]
+        return [self._handlers[task.type] for task in tasks if not (task.asking or task.waits or task.is_between_runs)]
 
     async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
         quiet = self._loop.create_task(self._until_quiet())
@@ -166,12 +171,13 @@ class Engine:
 
     async def _stay_online(self) -> None:
         failures, delay = 0, 0.0
+        lost_at: float | None = self._runtime.monotonic()
         while True:
             link = self._dial()
             began = self._runtime.monotonic()
             try:
                 await link.open(self._who)
-                began = self._runtime.monotonic()
+                began, lost_at = self._runtime.monotonic(), None
                 log.info("%s is connected", self._who.agent_id)
                 self._greet(link)
                 while True:
@@ -182,8 +188,12 @@ class Engine:
                         self._hear[type(said)](said)
                     failures = 0
             except LinkDown as down:
-                if self._runtime.monotonic() - began > STEADY:
+                now = self._runtime.monotonic()
+                lost_at = now if lost_at is None else lost_at
+                if now - began > STEADY:
                     failures = 0
+                if self._give_up_after is not None and now - lost_at >= self._give_up_after:
+                    raise gave_up(down, self._give_up_after) from None
                 delay = max(backoff(failures, self._runtime.chance()), down.retry_after or 0.0)
                 failures += 1
                 log.warning("no link to the hub (%s); next try in %.1f s", down, delay)

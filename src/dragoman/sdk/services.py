@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -25,7 +25,10 @@ from dragoman.sdk.runtime import Runtime
 class Row(Struct, frozen=True, kw_only=True):
     """A protocol, as far as agents and clients of the SDK treat it differently."""
 
-    module: str
+    client: str
+    """The function that makes a backend of `Client`."""
+    service: str = ""
+    """The function that makes a `Service`; no agent speaks the management API."""
     fetches_files: bool = False
     """The protocol names files; their content is fetched and brought over HTTP."""
     converses: bool = False
@@ -37,12 +40,22 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 TABLE: dict[str, Row] = {
-    API: Row(module="dragoman.sdk.calling.api", shares_state=True, needs_id=False),
-    "chiffon": Row(module="dragoman.sdk.chiffon.entry", fetches_files=True),
-    "agentmsg": Row(module="dragoman.sdk.agentmsg.entry", fetches_files=True, converses=True, shares_state=True),
-    "a2acp": Row(module="dragoman.sdk.a2acp.entry", fetches_files=True),
-    "coven": Row(module="dragoman.sdk.coven.entry", needs_id=False),
-    "forge": Row(module="dragoman.sdk.forge.entry", needs_id=False),
+    API: Row(client="dragoman.sdk.calling.api:client", shares_state=True, needs_id=False),
+    "chiffon": Row(
+        client="dragoman.sdk.chiffon.entry:client", service="dragoman.sdk.chiffon.entry:service", fetches_files=True
+    ),
+    "agentmsg": Row(
+        client="dragoman.sdk.agentmsg.entry:client",
+        service="dragoman.sdk.agentmsg.entry:service",
+        fetches_files=True,
+        converses=True,
+        shares_state=True,
+    ),
+    "a2acp": Row(
+        client="dragoman.sdk.a2acp.entry:client", service="dragoman.sdk.a2acp.entry:service", fetches_files=True
+    ),
+    "coven": Row(client="dragoman.sdk.coven.entry:client", service="dragoman.sdk.coven.entry:service", needs_id=False),
+    "forge": Row(client="dragoman.sdk.forge.entry:client", service="dragoman.sdk.forge.entry:service", needs_id=False),
 }
 
 
@@ -54,6 +67,8 @@ class Participant(Struct, frozen=True, kw_only=True):
     domain: str | None = None
     version: str | None = None
     state_dir: str | Path | None = None
+    give_up_after: float | None = None
+    """How many seconds a hub may be gone; None for what is usual for the protocol."""
 
     @property
     def known_id(self) -> str:
@@ -72,13 +87,17 @@ class Service(Struct, frozen=True, kw_only=True):
     caller: Backend | None = None
 
 
-class Entry(Protocol):
-    """A module of the table. That of the management API has no `service`: no agent speaks it."""
-
-    def service(self, who: Participant, address: Address, runtime: Runtime) -> AbstractAsyncContextManager[Service]: ...
-
-    def client(self, who: Participant, address: Address, runtime: Runtime) -> Backend: ...
+def serve(who: Participant, address: Address, runtime: Runtime) -> AbstractAsyncContextManager[Service]:
+    """What an agent needs of the protocol of this address."""
+    return cast("AbstractAsyncContextManager[Service]", _found(TABLE[address.protocol].service)(who, address, runtime))
 
 
-def entry(protocol: str) -> Entry:
-    return cast(Entry, importlib.import_module(TABLE[protocol].module))
+def connect(who: Participant, address: Address, runtime: Runtime) -> Backend:
+    """What a client needs of it."""
+    return cast(Backend, _found(TABLE[address.protocol].client)(who, address, runtime))
+
+
+def _found(place: str) -> Callable[..., object]:
+    """The function of a row. Its module is imported here, so that nobody pays for protocols that they do not speak."""
+    module, _, name = place.partition(":")
+    return cast(Callable[..., object], getattr(importlib.import_module(module), name))

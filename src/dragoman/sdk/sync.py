@@ -45,6 +45,7 @@ class SyncClient:
         domain: str | None = None,
         version: str | None = None,
         state_dir: str | Path | None = None,
+        give_up_after: float | None = None,
         runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
@@ -56,6 +57,7 @@ class SyncClient:
             domain=domain,
             version=version,
             state_dir=state_dir,
+            give_up_after=give_up_after,
             runtime=runtime,
             backend=backend,
         )

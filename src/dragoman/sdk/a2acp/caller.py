@@ -12,7 +12,6 @@ The link is somebody else's: a serving agent's, or a client's (`client`).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,8 +29,6 @@ from dragoman.sdk.calling.calls import CallTracker
 from dragoman.sdk.errors import DragomanError, Misconfigured
 from dragoman.sdk.failures import CallFailed, TimedOut, failure
 from dragoman.wire.errors import LocalProtocolError
-
-log = logging.getLogger("dragoman.sdk")
 
 OPTIONS = frozenset({"mode", "encrypt", "retries"})
 RETRIES = 2
@@ -54,8 +51,8 @@ class A2acpCaller(CallTracker[Call]):
 
     protocol = "a2acp"
 
-    def __init__(self, identity: Identity) -> None:
-        super().__init__(identity.runtime)
+    def __init__(self, identity: Identity, give_up_after: float | None = None) -> None:
+        super().__init__(identity.runtime, give_up_after)
         self._identity = identity
         self._channel: Channel | None = None
         self._questions: dict[str, _Question] = {}

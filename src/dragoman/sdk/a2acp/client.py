@@ -19,8 +19,8 @@ from dragoman.sdk.network.pipe import Frame
 class A2acpClient(ConnectedClient[Call, Channel], A2acpCaller):
     """A caller with a link of its own. It serves nothing: who wants something of it is told so."""
 
-    def __init__(self, identity: Identity, dial: Callable[[], Channel]) -> None:
-        super().__init__(identity)
+    def __init__(self, identity: Identity, dial: Callable[[], Channel], give_up_after: float | None = None) -> None:
+        super().__init__(identity, give_up_after)
         self._dial = dial
 
     async def open(self) -> None:

@@ -42,7 +42,7 @@ async def service_over(
 
 def client(who: Participant, address: Address, runtime: Runtime) -> A2acpClient:
     post = HttpPost(address)
-    return A2acpClient(_identity(who, post, runtime), channels(address, post))
+    return A2acpClient(_identity(who, post, runtime), channels(address, post), who.give_up_after)
 
 
 def _identity(who: Participant, post: Post, runtime: Runtime) -> Identity:

@@ -50,8 +50,10 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
 
     protocol = "agentmsg"
 
-    def __init__(self, name: str, dial: Callable[[], MessagePipe], runtime: Runtime) -> None:
-        super().__init__(runtime)
+    def __init__(
+        self, name: str, dial: Callable[[], MessagePipe], runtime: Runtime, give_up_after: float | None = None
+    ) -> None:
+        super().__init__(runtime, give_up_after)
         self._name = name
         self._dial = dial
         self._inbox = Inbox()

@@ -20,4 +20,4 @@ async def service(who: Participant, address: Address, runtime: Runtime) -> Async
 
 
 def client(who: Participant, address: Address, runtime: Runtime) -> AgentmsgClient:
-    return AgentmsgClient(who.known_id, pipes(address, runtime), runtime)
+    return AgentmsgClient(who.known_id, pipes(address, runtime), runtime, who.give_up_after)

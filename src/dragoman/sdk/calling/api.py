@@ -8,7 +8,7 @@ for a moment (a restart) is waited for, up to `retry_for` seconds; one that was 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import httpx2
@@ -64,9 +64,14 @@ class _Credential(msgspec.Struct, frozen=True):
     token: str
 
 
-def client(who: object, address: Address, runtime: Runtime) -> ApiClient:
+class _Patient(Protocol):
+    @property
+    def give_up_after(self) -> float | None: ...
+
+
+def client(who: _Patient, address: Address, runtime: Runtime) -> ApiClient:
     """The management API's row of `sdk.services`."""
-    return ApiClient(address, runtime)
+    return ApiClient(address, runtime, retry_for=LONGEST_ABSENCE if who.give_up_after is None else who.give_up_after)
 
 
 class ApiClient:

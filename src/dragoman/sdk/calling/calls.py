@@ -99,8 +99,9 @@ class CallTracker(ABC, Generic[C]):
 
     protocol: ClassVar[str]
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, give_up_after: float | None = None) -> None:
         self._runtime = runtime
+        self._give_up_after = give_up_after
         self._calls: dict[str, C] = {}
         self._untaken: dict[str, C] = {}
         self._ended: dict[str, C] = {}

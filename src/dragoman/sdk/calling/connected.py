@@ -28,6 +28,11 @@ def unreachable(down: LinkDown) -> HubUnreachable:
     return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 
+def gave_up(down: LinkDown, seconds: float) -> HubUnreachable:
+    """What ends an agent or a client whose hub was gone for as long as it is to try."""
+    return HubUnreachable(asks(f"no link to the hub for {seconds:g} s, so it gives up: {down}", "Is it running there?"))
+
+
 class ConnectedClient(CallTracker[C], Generic[C, L]):
     """A client with a link of its own; what that is for a protocol, the five methods below `close` say."""
 
@@ -71,16 +76,22 @@ class ConnectedClient(CallTracker[C], Generic[C, L]):
 
     async def _stay_online(self, link: L) -> None:
         failures, is_connected = 0, True
+        lost_at: float | None = None
         try:
             while True:
                 try:
                     if not is_connected:
                         await self._connect(link)
                         self._attach(link)
+                        lost_at = None
                     while True:
                         await self._listen(link)
                         failures = 0
                 except LinkDown as down:
+                    now = self._runtime.monotonic()
+                    lost_at = now if lost_at is None else lost_at
+                    if self._give_up_after is not None and now - lost_at >= self._give_up_after:
+                        raise gave_up(down, self._give_up_after) from None
                     delay = max(backoff(failures, self._runtime.chance()), down.retry_after or 0.0)
                     log.warning("no link to the hub (%s); next try in %.1f s", down, delay)
                     self._detach()

@@ -48,8 +48,9 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         dial: Callable[[], Pipe],
         runtime: Runtime,
         cancel: Callable[[str, str | None], Awaitable[None]] | None = None,
+        give_up_after: float | None = None,
     ) -> None:
-        super().__init__(runtime)
+        super().__init__(runtime, give_up_after)
         self._name = name
         self._dial = dial
         self._cancel = cancel

@@ -21,7 +21,7 @@ async def service(who: Participant, address: Address, runtime: Runtime) -> Async
 
 
 def client(who: Participant, address: Address, runtime: Runtime) -> ChiffonClient:
-    return ChiffonClient(who.kind or who.known_id, _dialler(address), runtime, canceller(address))
+    return ChiffonClient(who.kind or who.known_id, _dialler(address), runtime, canceller(address), who.give_up_after)
 
 
 def _dialler(address: Address) -> Callable[[], Pipe]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dragoman.sdk.address import Address
+from dragoman.sdk.calling.retrying import LONGEST_ABSENCE
 from dragoman.sdk.coven.client import CovenClient
 from dragoman.sdk.coven.io import CovenLink
 from dragoman.sdk.coven.transcripts import Transcripts
@@ -20,4 +21,5 @@ async def service(who: Participant, address: Address, runtime: Runtime) -> Async
 
 
 def client(who: Participant, address: Address, runtime: Runtime) -> CovenClient:
-    return CovenClient(address, who.id or "", runtime)
+    seconds = LONGEST_ABSENCE if who.give_up_after is None else who.give_up_after
+    return CovenClient(address, who.id or "", runtime, retry_for=seconds)

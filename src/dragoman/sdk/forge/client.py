@@ -59,8 +59,14 @@ class ForgeClient(ConnectedClient[Call, Session]):
 
     protocol = "forge"
 
-    def __init__(self, dial: Callable[[], Wire], runtime: Runtime, id: str | None = None) -> None:
-        super().__init__(runtime)
+    def __init__(
+        self,
+        dial: Callable[[], Wire],
+        runtime: Runtime,
+        id: str | None = None,
+        give_up_after: float | None = None,
+    ) -> None:
+        super().__init__(runtime, give_up_after)
         self._dial = dial
         self._id = id
         self._early: dict[str, list[Message]] = {}

@@ -27,4 +27,4 @@ async def service(who: Participant, address: Address, runtime: Runtime) -> Async
 def client(who: Participant, address: Address, runtime: Runtime) -> ForgeClient:
     from dragoman.sdk.forge.ws import WebSocketWire
 
-    return ForgeClient(lambda: WebSocketWire(address), runtime, who.id)
+    return ForgeClient(lambda: WebSocketWire(address), runtime, who.id, who.give_up_after)

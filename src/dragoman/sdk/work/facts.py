@@ -52,6 +52,11 @@ class Facts:
         return self._running.work.attempt or 1
 
     @property
+    def retries(self) -> int:
+        """How often the SDK ran the handler again within this attempt (`RetryPolicy`)."""
+        return self._running.retries
+
+    @property
     def files(self) -> tuple[messages.File, ...]:
         """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
         return self._running.work.files

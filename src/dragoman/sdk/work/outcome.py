@@ -8,6 +8,8 @@
                                        reads text
     and said task.text()   0           all of that, joined             the same, as JSON
     raises task.reject()   1           the reason                      -
+    raises Retry, too      1           the reason                      -
+    often
     raises a CallFailed    1           its message, and its code       -
     raises anything        1           the last line of the traceback  -
     takes too long         124         how long it took                -
@@ -23,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.errors import Reject, TaskFailed
+from dragoman.sdk.errors import Reject, Retry, TaskFailed
 from dragoman.sdk.messages import NO_RESULT
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
@@ -112,6 +114,9 @@ def raised(error: BaseException) -> Ending:
     if isinstance(error, Reject):
         reason = clean(error.reason)
         return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
+    if isinstance(error, Retry):
+        reason = clean(str(error))
+        return Ending(exit_code=FAILURE, output=reason, error={"type": "Retry", "message": reason})
     name = type(error).__name__
     if isinstance(error, TaskFailed) and not error.task_id and error.code:  # the handler's own verdict
         try:

@@ -25,6 +25,7 @@ class RunningTask:
         "execution",
         "handed_to",
         "input",
+        "is_between_runs",
         "last_sign",
         "overdue",
         "percent",
@@ -32,6 +33,7 @@ class RunningTask:
         "print",
         "receipt",
         "requests",
+        "retries",
         "room",
         "said",
         "spoken",
@@ -58,6 +60,9 @@ class RunningTask:
         self.execution: asyncio.Task[None] | None = None
         self.deadline: float | None = None
         self.overdue = False
+        self.retries = 0
+        """How often the handler was run again after a failure."""
+        self.is_between_runs = False
         self.cancelled = False
         self.handed_to: str | None = None
         self.place: asyncio.Future[None] | None = None
@@ -125,6 +130,12 @@ class RunningTask:
     def release(self) -> None:
         self.held.clear()
         self.released.set()
+
+    def begin_again(self) -> None:
+        """The handler runs again from its start: its questions are answered from memory, its answer begins anew."""
+        self.retries += 1
+        self.asked = 0
+        self.said.clear()
 
     def give_up(self) -> None:
         """Nobody wants it any more: whoever waits inside the handler is let go."""

@@ -24,6 +24,7 @@ import msgspec
 
 from dragoman.sdk.errors import BadInput, Misconfigured
 from dragoman.sdk.work import type_hints
+from dragoman.sdk.work.retry import ASKED, RetryPolicy
 from dragoman.sdk.work.sync_task import SyncTask
 from dragoman.sdk.work.task import Task
 from dragoman.wire.misfit import misfit
@@ -42,10 +43,12 @@ class Handler:
         timeout: float | None,
         depth: int = 2,
         terms: Mapping[str, Any] | None = None,
+        retry: RetryPolicy = ASKED,
     ) -> None:
         self.work_type = work_type
         self.function = function
         self.timeout = timeout
+        self.retry = retry
         self.terms = terms or {}
         if not callable(function):
             raise Misconfigured(f"{work_type} is to be done by a function, not by {function!r}")

@@ -7,9 +7,9 @@ as state: cancelled, held, answered. `sync_task` has the same for handlers that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 HANDOFF_DEADLINE = 60.0
 """Seconds that others have to take a task over."""
+
+
+CallNext: TypeAlias = Callable[["Task"], Awaitable[Any]]
+Middleware: TypeAlias = Callable[["Task", CallNext], Awaitable[Any]]
+"""What runs around every handler: `await call_next(task)` runs the next one, and in the end the handler."""
 
 
 class Task(Facts):

@@ -19,15 +19,16 @@ import asyncio
 import contextvars
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from dragoman.sdk import trace
-from dragoman.sdk.errors import BadInput, Reject
+from dragoman.sdk.errors import BadInput, Reject, Retry
 from dragoman.sdk.excepthook import theirs
 from dragoman.sdk.links import Bring, Introduction
 from dragoman.sdk.messages import Answer, Assignment, Correlation, Decline, Outcome
@@ -41,7 +42,7 @@ from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.work.slots import Slots
 from dragoman.sdk.work.stats import WorkStats
 from dragoman.sdk.work.sync_task import SyncTask
-from dragoman.sdk.work.task import Task
+from dragoman.sdk.work.task import CallNext, Middleware, Task
 
 log = logging.getLogger("dragoman.sdk")
 
@@ -61,8 +62,10 @@ class TaskRunner:
         journal: Journal,
         runtime: Runtime,
         bring: Bring | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._who = who
+        self._middleware = middleware
         self._handlers = handlers
         self._outbox = outbox
         self._journal = journal
@@ -180,13 +183,11 @@ class TaskRunner:
 
     async def _work(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> None:
         began = self._runtime.monotonic()
-        if handler.timeout is not None:
-            task.deadline = began + handler.timeout
         said = trace.parse(task.work.traceparent)
         trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._runtime.mint()), task.id))
         try:
             try:
-                ending = ends.returned(await self._call(task, handler, arguments))
+                ending = ends.returned(await self._run(task, handler, arguments))
             except asyncio.CancelledError as error:
                 us = asyncio.current_task()
                 assert us is not None
@@ -229,16 +230,48 @@ class TaskRunner:
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
             road = (type(error), error, theirs(error.__traceback__))
-            traced = None if isinstance(error, Reject) else road  # to say no is nothing to trace
+            traced = None if isinstance(error, Reject | Retry) else road  # to say no is nothing to trace
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 
+    async def _run(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """What the handler returns, in as many runs as its policy allows."""
+        while True:
+            if handler.timeout is not None:
+                task.deadline = self._runtime.monotonic() + handler.timeout
+            try:
+                return await self._call(task, handler, arguments)
+            except Exception as error:
+                delay = handler.retry.next_delay(task.retries + 1, error)
+                if delay is None or task.cancelled or task.handed_to is not None:
+                    raise
+                why = type(error).__name__ if handler.terms.get("pii") else ends.raised(error).output
+                log.warning("task %s (%s) failed: %s; it runs again in %.1f s", task.id, task.type, why, delay)
+            task.begin_again()
+            task.is_between_runs = True
+            try:
+                async with self.reporter.away(task):
+                    await self._runtime.sleep(delay)
+            finally:
+                task.is_between_runs = False
+
     async def _call(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """One run of the handler, inside the agent's middleware."""
+        if not self._middleware:
+            return await self._invoke(Task(self.reporter, task), task, handler, arguments)
+
+        async def innermost(seen: Task) -> Any:
+            return await self._invoke(seen, task, handler, arguments)
+
+        call: CallNext = innermost
+        for middleware in reversed(self._middleware):
+            call = partial(_around, middleware, call)
+        return await call(Task(self.reporter, task))
+
+    async def _invoke(self, seen: Task, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
-            if handler.takes_task:
-                return await handler.function(Task(self.reporter, task), **arguments)
-            return await handler.function(**arguments)
-        first = (SyncTask(Task(self.reporter, task), task, self._loop),) if handler.takes_task else ()
+            return await (handler.function(seen, **arguments) if handler.takes_task else handler.function(**arguments))
+        first = (SyncTask(seen, task, self._loop),) if handler.takes_task else ()
         return await self.in_thread(lambda: handler.function(*first, **arguments))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
@@ -355,6 +388,10 @@ class TaskRunner:
         chore = self._loop.create_task(coroutine)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+
+
+async def _around(middleware: Middleware, call_next: CallNext, task: Task) -> Any:
+    return await middleware(task, call_next)
 
 
 def _carried(call: Callable[[], Any]) -> Any:

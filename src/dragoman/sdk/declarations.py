@@ -1,28 +1,37 @@
-"""What an agent does, declared by functions: its work, and how it meets other agents.
+"""What an agent does, declared by functions: its work, what runs around it, and how it meets other agents.
 
-How it lives is `sdk.agent`.
+`sdk.agent` has its life: serving, stopping, and what it says by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, PeerHandlers
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.peers import HelpKind
 from dragoman.sdk.work import signature
+from dragoman.sdk.work.retry import RetryPolicy, policy_of
 from dragoman.sdk.work.signature import Handler
+from dragoman.sdk.work.task import Middleware
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
+H = TypeVar("H", bound=Callable[[], object])
 
 
-class Declared:
+class Declarations:
     """What an agent under this id was declared to do."""
 
     def __init__(self, id: str) -> None:
         self.id = id
         self._handlers: dict[str, Handler] = {}
+        self._middleware: list[Middleware] = []
+        self._on_start: list[Callable[[], object]] = []
+        self._on_stop: list[Callable[[], object]] = []
         self._peer_handlers = PeerHandlers()
 
     def __repr__(self) -> str:
@@ -32,28 +41,17 @@ class Declared:
         """What the agent does, each with the JSON Schema of its input and output."""
         return [handler.capability() for handler in self._handlers.values()]
 
-    def on(self, work_type: str, *, timeout: float | None = None) -> Callable[[F], F]:
+    # --- work ---
+
+    def on(
+        self, work_type: str, *, timeout: float | None = None, retry: RetryPolicy | int | None = None
+    ) -> Callable[[F], F]:
         """Declare the function that does this work. It may be a coroutine function or a plain one (run in a thread).
 
-        `timeout` is how many seconds it may take; time spent waiting for a person does not count.
+        `timeout` is how many seconds one run may take; time spent waiting for a person does not count. `retry` says how
+        often a run that failed is followed by another (`RetryPolicy`, or a number of runs).
         """
-
-        self._declarable("on", work_type, timeout)
-
-        def declare(function: F) -> F:
-            if work_type in self._handlers:
-                raise Misconfigured(f"{self.id} already does {work_type}")
-            self._handlers[work_type] = Handler(work_type, function, timeout=timeout)
-            signature.declare(self.id, self._handlers[work_type])
-            return function
-
-        return declare
-
-    def _declarable(self, decorator: str, work_type: object, timeout: object) -> None:
-        if not isinstance(work_type, str) or not work_type:
-            raise Misconfigured(f'say which work it does: @agent.{decorator}("run_playbook"), not {work_type!r}')
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            raise Misconfigured(f"the timeout of {work_type} is {timeout!r}: give a number of seconds above 0, or None")
+        return self._declare("on", work_type, timeout, retry, {})
 
     def task(
         self,
@@ -63,24 +61,79 @@ class Declared:
         requires: Sequence[str] = (),
         timeout: float = 30.0,
         version: str = "1.0.0",
+        retry: RetryPolicy | int | None = None,
     ) -> Callable[[F], F]:
         """Declare the function that serves an intent, with the terms of a2acp's contracts: what it `requires` of who
         asks, and whether it deals with personal data (`pii`), which is then always encrypted.
 
         The type hints become the schemas to which the hub holds both sides. Over other protocols it is as `on`.
         """
-
-        self._declarable("task", intent, timeout)
         terms = {"pii": pii, "requires": several("requires", requires), "version": version}
+        return self._declare("task", intent, timeout, retry, terms)
+
+    def _declare(
+        self,
+        decorator: str,
+        work_type: Any,  # these two are checked here, whatever was given
+        timeout: Any,
+        retry: RetryPolicy | int | None,
+        terms: Mapping[str, Any],
+    ) -> Callable[[F], F]:
+        if not isinstance(work_type, str) or not work_type:
+            raise Misconfigured(f'say which work it does: @agent.{decorator}("run_playbook"), not {work_type!r}')
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise Misconfigured(f"the timeout of {work_type} is {timeout!r}: give a number of seconds above 0, or None")
+        policy = policy_of(retry)
 
         def declare(function: F) -> F:
-            if intent in self._handlers:
-                raise Misconfigured(f"{self.id} already does {intent}")
-            self._handlers[intent] = Handler(intent, function, timeout=timeout, terms=terms)
-            signature.declare(self.id, self._handlers[intent])
+            if work_type in self._handlers:
+                raise Misconfigured(f"{self.id} already does {work_type}")
+            handler = Handler(work_type, function, timeout=timeout, terms=terms, retry=policy)
+            self._handlers[work_type] = handler
+            signature.declare(self.id, handler)
             return function
 
         return declare
+
+    def middleware(self, function: M) -> M:
+        """Declare a coroutine function around every run of every handler: it gets the task and `call_next`, and returns
+        what `call_next(task)` returns, or something else. The first one declared is the outermost.
+
+            @agent.middleware
+            async def timed(task: Task, call_next: CallNext) -> Any:
+                with timer(task.type):
+                    return await call_next(task)
+        """
+        given: Any = function
+        if not inspect.iscoroutinefunction(given):
+            raise Misconfigured(f"{function!r} is no middleware: declare it as async def middleware(task, call_next)")
+        self._middleware.append(function)
+        return function
+
+    # --- start and stop ---
+
+    def on_start(self, function: H) -> H:
+        """Declare a function, plain or a coroutine function, that runs when the agent begins to serve, before it
+        connects. If it raises, the agent does not serve."""
+        self._on_start.append(function)
+        return function
+
+    def on_stop(self, function: H) -> H:
+        """Declare a function that runs when the agent stops serving, after running work ended. Those declared last run
+        first."""
+        self._on_stop.append(function)
+        return function
+
+    @asynccontextmanager
+    async def _hooks(self) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for hook in self._on_start:
+                await _run(hook)
+            for hook in self._on_stop:
+                stack.push_async_callback(_run, hook)
+            yield
+
+    # --- other agents ---
 
     def on_handshake(self, function: F) -> F:
         """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
@@ -137,6 +190,12 @@ class Declared:
             return function
 
         return declare
+
+
+async def _run(hook: Callable[[], object]) -> None:
+    done = hook()
+    if inspect.isawaitable(done):
+        await done
 
 
 def several(what: str, names: Sequence[str]) -> tuple[str, ...]:
