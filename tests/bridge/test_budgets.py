@@ -14,7 +14,7 @@ from tests.bridge.players.neutral import Order
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_who_has_nothing_left_is_not_given_anything(scene: Scene) -> None:
+async def test_an_agent_without_budget_gets_no_task(scene: Scene) -> None:
     scene.messy = True
     await scene.stage.allot(scene.worker.id, 0)
     with pytest.raises(AssertionError, match=r"may use 0 USD: 0 are used, 0 set aside.*, 0 remain") as refused:
@@ -55,7 +55,7 @@ async def test_a_budget_is_set_aside_and_given_back(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS if name != "agentmsg"], ids="-to-".join)
-async def test_nobody_takes_over_what_it_cannot_pay_for(scene: Scene) -> None:
+async def test_no_agent_takes_over_a_task_that_it_cannot_pay_for(scene: Scene) -> None:
     owner: AgentmsgWorker = await scene.enter(AgentmsgWorker)
     await scene.stage.allot(scene.worker.id, 1)
     await scene.caller.submit(Order(to=owner.id, budget=2))

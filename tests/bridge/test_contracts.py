@@ -90,7 +90,7 @@ async def test_a_contract_has_the_terms_that_its_agent_declared(scene: Scene) ->
 
 
 @of_a2acp
-async def test_who_declared_nothing_takes_anything_unless_it_speaks_of_terms_itself(scene: Scene) -> None:
+async def test_an_agent_without_offers_takes_any_intent_unless_its_protocol_has_terms(scene: Scene) -> None:
     caller = a2acp_caller(scene)
     if scene.names[1] == "a2acp":
         with pytest.raises(Refusal) as refused:

@@ -84,7 +84,7 @@ async def test_a_failure_reaches_the_caller_with_its_message_and_is_not_retried(
 
 
 @pytest.mark.parametrize("pair", TRIED_AGAIN, ids="-to-".join)
-async def test_a_passing_failure_is_tried_again(scene: Scene) -> None:
+async def test_a_passing_failure_is_retried(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, "no room just now", retryable=True)
     again = await scene.worker.take()

@@ -27,7 +27,7 @@ async def somebody_able(scene: Scene) -> tuple[Worker, str]:
 
 
 @pytest.mark.parametrize("to", [HUB, ANYONE], ids=["hub", "anyone"])
-async def test_an_assignment_finds_who_has_the_capabilities(scene: Scene, to: str) -> None:
+async def test_an_assignment_finds_an_agent_with_the_capabilities(scene: Scene, to: str) -> None:
     able, skill = await somebody_able(scene)
     handle = await scene.caller.submit(Order(to=to, needs=(skill,)))
     job = await able.take()
@@ -36,7 +36,7 @@ async def test_an_assignment_finds_who_has_the_capabilities(scene: Scene, to: st
     assert (await scene.stage.task(handle.task_id))["agent"] == able.id
 
 
-async def test_a_handover_finds_who_has_the_capabilities(scene: Scene) -> None:
+async def test_a_handoff_finds_an_agent_with_the_capabilities(scene: Scene) -> None:
     able, skill = await somebody_able(scene)
     owner: AgentmsgWorker = await scene.enter(AgentmsgWorker)
     handle = await scene.caller.submit(Order(to=owner.id))
@@ -49,7 +49,7 @@ async def test_a_handover_finds_who_has_the_capabilities(scene: Scene) -> None:
     assert (await scene.caller.story(handle))[-1]["text"] == "done"
 
 
-async def test_a_request_for_help_finds_who_can_help_with_that(scene: Scene) -> None:
+async def test_a_request_for_help_finds_an_agent_with_that_capability(scene: Scene) -> None:
     helper: Worker = await scene.enter(type(scene.worker), able=("architecture-advice",))
     asker: AgentmsgWorker = await scene.enter(AgentmsgWorker)
     await scene.caller.submit(Order(to=asker.id))

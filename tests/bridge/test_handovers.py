@@ -32,7 +32,7 @@ async def begun(scene: Scene, **order: Any) -> tuple[AgentmsgWorker, Handle, Job
     return owner, handle, job
 
 
-async def test_who_takes_it_over_knows_all_of_it_and_the_caller_hears_the_end(scene: Scene) -> None:
+async def test_the_new_owner_knows_the_whole_task_and_the_caller_gets_the_outcome(scene: Scene) -> None:
     owner, handle, job = await begun(scene, type="examine", input=INPUT)
     request = await owner.hand_over(job, scene.worker.id, KNOWN)
     taken = await scene.worker.take_over()
@@ -62,7 +62,7 @@ async def test_who_takes_it_over_knows_all_of_it_and_the_caller_hears_the_end(sc
 
 
 @pytest.mark.parametrize("pair", SOME, ids="-to-".join)
-async def test_who_handed_it_over_has_no_more_say_in_it(scene: Scene) -> None:
+async def test_the_former_owner_of_a_handed_over_task_cannot_change_it(scene: Scene) -> None:
     owner, handle, job = await begun(scene)
     request = await owner.hand_over(job, scene.worker.id, KNOWN)
     taken = await scene.worker.take_over()
@@ -76,7 +76,7 @@ async def test_who_handed_it_over_has_no_more_say_in_it(scene: Scene) -> None:
     assert (heard(story, "final"), story[-1]["text"]) == (["completed"], "It stands.")
 
 
-async def test_a_cancel_reaches_who_has_it_now(scene: Scene) -> None:
+async def test_a_cancel_reaches_the_tasks_present_owner(scene: Scene) -> None:
     owner, handle, job = await begun(scene)
     await owner.hand_over(job, scene.worker.id, KNOWN)
     taken = await scene.worker.take_over()
@@ -94,7 +94,7 @@ async def test_a_failure_after_it_was_handed_over_reaches_the_caller(scene: Scen
     assert "the third pier is missing" in end["error"].lower()
 
 
-async def test_a_passing_failure_is_tried_again_by_who_has_it_now(scene: Scene) -> None:
+async def test_a_passing_failure_is_retried_by_the_tasks_present_owner(scene: Scene) -> None:
     owner, handle, job = await begun(scene, input=INPUT)
     await owner.hand_over(job, scene.worker.id, KNOWN)
     taken = await scene.worker.take_over()
@@ -135,7 +135,7 @@ async def test_it_goes_through_several_hands(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", WITHOUT_LETTERS, ids="-to-".join)
-async def test_nobody_there_means_that_its_owner_keeps_it(scene: Scene) -> None:
+async def test_without_a_candidate_the_owner_keeps_the_task(scene: Scene) -> None:
     """An agent that receives direct messages would be asked when it connects, until the deadline."""
     owner, handle, job = await begun(scene)
     await scene.stage.add(away := f"away-{uuid.uuid4().hex}", scene.worker.protocol)
@@ -146,7 +146,7 @@ async def test_nobody_there_means_that_its_owner_keeps_it(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("pair", WITHOUT_LETTERS, ids="-to-".join)
-async def test_where_nobody_is_there_an_escalated_task_is_done_by_a_person(scene: Scene) -> None:
+async def test_without_an_agent_an_escalated_task_is_done_by_a_person(scene: Scene) -> None:
     owner, handle, job = await begun(scene)
     await scene.stage.add(away := f"away-{uuid.uuid4().hex}", scene.worker.protocol)
     answer = (await owner.answer(await owner.hand_over(job, away, KNOWN, "ESCALATION")))["payload"]
@@ -157,7 +157,7 @@ async def test_where_nobody_is_there_an_escalated_task_is_done_by_a_person(scene
 
 
 @pytest.mark.parametrize("pair", TO_AGENTMSG, ids=PLAYERS)
-async def test_who_declines_leaves_it_with_its_owner(scene: Scene) -> None:
+async def test_a_declined_handoff_leaves_the_task_with_its_owner(scene: Scene) -> None:
     assert isinstance(scene.worker, AgentmsgWorker)
     owner, handle, job = await begun(scene)
     request = await owner.hand_over(job, scene.worker.id, KNOWN)

@@ -45,7 +45,7 @@ async def test_an_agent_of_any_protocol_helps_and_the_work_goes_on(scene: Scene)
 
 
 @pytest.mark.parametrize("pair", SOME, ids="-to-".join)
-async def test_who_cannot_help_says_so_and_the_work_goes_on(scene: Scene) -> None:
+async def test_an_agent_that_cannot_help_says_so_and_the_work_goes_on(scene: Scene) -> None:
     asker, handle, job = await begun(scene)
     request = await asker.ask_for_help(job, QUESTION, scene.worker.id)
     await scene.worker.refuse_to_help("no idea")

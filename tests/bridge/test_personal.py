@@ -200,7 +200,7 @@ async def test_the_history_of_a_handed_over_personal_task_is_sealed_as_well(scen
 
 
 @pytest.mark.parametrize("pair", [(name, name) for name in PLAYERS if name != "a2acp"], ids=lambda pair: pair[0])
-async def test_who_declares_it_personal_is_believed_also_without_a_contract(scene: Scene, data: Path) -> None:
+async def test_an_intent_declared_as_personal_is_personal_also_without_a_contract(scene: Scene, data: Path) -> None:
     scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
     handle, job = await scene.begin(type="admit", input={"patient": ASKED})
     assert job.input == {"patient": ASKED}

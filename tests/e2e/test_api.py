@@ -242,9 +242,7 @@ def test_an_agent_with_a_callback_url_is_called(hub: HubProcess, boss: Orchestra
     assert agent.register().status == 200  # without a URL: it is called no more
 
 
-def test_a_callback_that_fails_or_redirects_is_tried_again(
-    hub: HubProcess, boss: Orchestrator, callback: Callback
-) -> None:
+def test_a_callback_that_fails_or_redirects_is_retried(hub: HubProcess, boss: Orchestrator, callback: Callback) -> None:
     callback.answers = [503, 307]
     agent = hub.worker("flaky", "flaky", callback_url=callback.url)
     request, _ = boss.submit(to_agent="flaky")

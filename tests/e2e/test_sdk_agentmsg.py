@@ -150,7 +150,7 @@ async def test_an_agent_helps_another_and_a_person_helps_in_the_end(hub: HubProc
 
 
 @pytest.mark.parametrize("protocol", ["agentmsg", "chiffon", "forge", "coven", "a2acp"])
-async def test_what_a_helper_says_that_escalates_is_there_for_the_next_and_for_who_asked(
+async def test_the_content_of_an_escalation_reaches_the_next_helper_and_the_asker(
     hub: HubProcess, protocol: str
 ) -> None:
     """The two helpers speak any protocol; the first is named, the second is the hub's choice."""

@@ -170,7 +170,7 @@ def test_plain_http_gets_nowhere_on_a_port_with_tls(hub: HubProcess) -> None:
             assert b"200" not in heard
 
 
-def test_who_never_finishes_a_handshake_is_cut_off(hub: HubProcess) -> None:
+def test_a_client_that_never_finishes_a_handshake_is_cut_off(hub: HubProcess) -> None:
     with socket.create_connection(("127.0.0.1", http_port(hub)), timeout=PATIENCE) as silent:
         silent.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello, and no more
         try:

@@ -82,7 +82,7 @@ def test_killing_the_spawner_costs_an_attempt_and_no_more(kids: Kids, brood: lis
     until(lambda: kids.hub.task(held)["attempts"] >= 2, "the order leaves again")
 
 
-def test_nobody_is_left_a_zombie(kids: Kids) -> None:
+def test_no_process_is_left_a_zombie(kids: Kids) -> None:
     for number in range(20):
         kids.run(f"brief{number}", "sh", "-c", "sleep 0 & sleep 0 & exit 0")
     until(lambda: all(kids.state(f"brief{number}") == "stopped" for number in range(20)))

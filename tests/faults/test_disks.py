@@ -234,7 +234,7 @@ def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: P
 # -- slow -------------------------------------------------------------------------------------------------------
 
 
-def test_while_the_disk_stands_still_senders_wait_and_everybody_else_is_served(tmp_path: Path) -> None:
+def test_while_the_disk_stands_still_senders_wait_and_all_others_are_served(tmp_path: Path) -> None:
     """The writer is stopped, as a disk that does not answer stops it. A request waits for it, however long; health,
     reads of the store, pings of a connection and an event stream do not."""
     with running(tmp_path) as hub:

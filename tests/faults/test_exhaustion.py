@@ -64,7 +64,7 @@ def lets_in(hub: HubProcess) -> bool:
         return False
 
 
-def test_without_descriptors_newcomers_are_turned_away_and_everybody_else_is_served(hub: HubProcess) -> None:
+def test_without_descriptors_new_connections_are_refused_and_all_others_are_served(hub: HubProcess) -> None:
     boss = Orchestrator(hub.url, hub.token("boss", "orchestrator"), keep=True)
     people = Door(hub.url, hub.admin.token, keep=True)
     worker = hub.worker("i1", "infra")

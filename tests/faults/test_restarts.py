@@ -148,7 +148,7 @@ def test_agents_and_their_work_survive_a_restart_of_the_hub(tmp_path: Path) -> N
         assert hub.task(task_of(request))["attempts"] == 1
 
 
-def test_a_hub_that_stops_and_starts_again_takes_no_work_from_who_is_at_it(tmp_path: Path) -> None:
+def test_a_hub_that_stops_and_starts_again_takes_no_task_from_its_agent(tmp_path: Path) -> None:
     """To be stopped is no worse than to be killed, and no failure of the agent."""
     with running(tmp_path) as hub:
         boss, worker = hub.orchestrator(), hub.worker()

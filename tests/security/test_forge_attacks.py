@@ -260,7 +260,7 @@ def test_anothers_task_is_not_there(hub: HubProcess, secret: str) -> None:
     thief.ws.close()
 
 
-def test_nobody_promotes_itself_or_speaks_for_another(hub: HubProcess, secret: str) -> None:
+def test_no_agent_promotes_itself_or_speaks_for_another(hub: HubProcess, secret: str) -> None:
     thief, roleless = client(hub, "climber", role="worker"), client(hub, "roleless")
     for one in (thief, roleless):
         assert one.ask("register", {"role": "planner", "name": "owner"})["code"] == "UNAUTHORIZED"

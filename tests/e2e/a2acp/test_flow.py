@@ -106,7 +106,7 @@ def test_handshakes_fail_with_their_codes(hub: HubProcess, pair: tuple[Speaker, 
         assert (code(answer), details(answer)["reason"]) == ("CONTRACT_VIOLATION", "not today")
 
 
-def test_who_does_not_answer_in_time_is_timed_out(pair: tuple[Speaker, Speaker]) -> None:
+def test_an_agent_that_does_not_answer_in_time_is_timed_out(pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     with bob.working(lambda request: None):
         contract = ada.shake_hands(bob, "slow")["contract"]["contract_id"]

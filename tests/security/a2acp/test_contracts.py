@@ -97,7 +97,7 @@ def test_only_the_owner_answers_and_only_the_caller_cancels(bond: Bond, cast: di
     assert [(one["message_type"], bond.content(one)) for one in told] == [("response", {"dataset_id": "bob's"})]
 
 
-def test_nobody_reads_or_takes_anothers_mail(hub: HubProcess, bond: Bond, cast: dict[str, Plain]) -> None:
+def test_no_agent_reads_or_acknowledges_anothers_messages(hub: HubProcess, bond: Bond, cast: dict[str, Plain]) -> None:
     eve = cast["eve"]
     bond.source.say(bond.request())
     [one] = until(lambda: bond.target.poll(1), "it waits")

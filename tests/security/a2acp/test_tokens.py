@@ -129,7 +129,7 @@ def test_a_token_of_the_broker_serves_only_the_broker(bond: Bond, cast: dict[str
 
 
 @pytest.mark.requirement("a2acp/all-D1", "a2acp-D3")
-def test_a_refusal_carries_a_token_for_who_is_there_and_never_for_whom_the_message_names(
+def test_a_refusal_carries_a_token_for_its_proven_sender_and_never_for_the_agent_that_the_message_names(
     cast: dict[str, Plain],
 ) -> None:
     eve, bob = cast["eve"], cast["bob"]
@@ -178,7 +178,7 @@ def test_a_new_secret_or_a_removed_agent_voids_every_token(hub: HubProcess, cast
 
 
 @pytest.mark.requirement("a2acp-D5")
-def test_nobody_gets_a_token_of_another_or_without_its_secret(hub: HubProcess, cast: dict[str, Plain]) -> None:
+def test_no_agent_gets_a_token_of_another_or_without_its_secret(hub: HubProcess, cast: dict[str, Plain]) -> None:
     ada, eve = cast["ada"], cast["eve"]
     chiffon = hub.token("chi", "infra")
 

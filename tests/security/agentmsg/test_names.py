@@ -52,7 +52,7 @@ def test_a_token_in_the_address_is_none(hub: HubProcess, cast: dict[str, Plain])
 
 @pytest.mark.requirement("agentmsg/all-D1")
 @pytest.mark.parametrize("name", ["bob", "hub", "*", "EVE", "eve ", "eve\u200b", "", "admin", "person"])
-def test_nobody_speaks_in_another_name(cast: dict[str, Plain], name: str) -> None:
+def test_no_agent_speaks_in_another_name(cast: dict[str, Plain], name: str) -> None:
     eve = cast["eve"]
     said = {**eve.message("STATUS_UPDATE", "hub", words.status(name or "x", words.now(), state="ERROR")), "from": name}
     answer = eve.send(said)
@@ -145,7 +145,7 @@ def test_a_stranger_cannot_report_the_end_of_a_task_to_its_caller(
     assert answer.status in (403, 404)
 
 
-def test_nobody_answers_what_was_not_put_to_it(cast: dict[str, Plain], task: str) -> None:
+def test_an_agent_cannot_answer_a_question_that_was_not_put_to_it(cast: dict[str, Plain], task: str) -> None:
     bob, cid, eve = cast["bob"], cast["cid"], cast["eve"]
     asked = bob.say("HELP_REQUEST", "cid", words.help_request("bob", task))
     cid.hears("HELP_REQUEST")
@@ -166,7 +166,7 @@ def test_nobody_answers_what_was_not_put_to_it(cast: dict[str, Plain], task: str
     assert eve.hear() == []
 
 
-def test_state_is_written_only_by_those_who_may(hub: HubProcess, cast: dict[str, Plain], task: str) -> None:
+def test_state_is_written_only_by_agents_that_may(hub: HubProcess, cast: dict[str, Plain], task: str) -> None:
     ada, bob, eve = cast["ada"], cast["bob"], cast["eve"]
     plan = f"plan {uuid.uuid4().hex[:6]}"
     assert ada.post("/state", words.change("CREATE", "TASK", plan, {}, 0, words.now())).status == 200

@@ -33,7 +33,7 @@ def token_of(hub: HubProcess, id: str, **more: Any) -> str:
 # -- false names
 
 
-async def test_nobody_takes_a_connected_agents_id(hub: HubProcess) -> None:
+async def test_no_stranger_takes_a_connected_agents_id(hub: HubProcess) -> None:
     token, other = token_of(hub, "owner"), token_of(hub, "thief")
     async with agent_of(hub, "owner", token) as owner, outside.channel(hub.ready["grpc"]) as channel:
         tries = {
@@ -82,7 +82,7 @@ async def test_an_agent_speaks_only_of_its_own_requests(hub: HubProcess) -> None
         ("0" * 32, "", Code.UNAUTHENTICATED),
     ],
 )
-async def test_a_callers_sender_must_be_who_it_is(hub: HubProcess, given: str, sender: str, code: Any) -> None:
+async def test_a_callers_sender_must_be_the_caller_itself(hub: HubProcess, given: str, sender: str, code: Any) -> None:
     id = "named" if sender == "named" else "caller"
     if hub.admin.get(f"/api/v1/agents/{id}").status == 404:
         hub._tokens[id] = token_of(hub, id)

@@ -84,7 +84,7 @@ RANGES = {
 }
 
 
-async def test_a_part_of_a_file_is_given_to_who_wants_one(api: httpx2.AsyncClient) -> None:
+async def test_a_client_gets_the_part_of_a_file_that_it_asks_for(api: httpx2.AsyncClient) -> None:
     made = await api.post("/api/v1/agents", json={"agent_id": "a1", "protocol": "forge", "kind": "infra"})
     agent = {"authorization": f"Bearer {made.json()['token']}"}
     own = (await api.post("/api/agent/files?name=a.txt", content=b"0123456789", headers=agent)).json()

@@ -88,7 +88,7 @@ async def test_events_arrive_as_they_are_committed(world: Any, make: Any) -> Non
     assert world.intake.watching == 0
 
 
-async def test_who_saw_more_than_there_is_hears_what_comes_from_now_on(world: Any, make: Any) -> None:
+async def test_a_cursor_beyond_the_end_gets_events_from_now_on(world: Any, make: Any) -> None:
     """It heard nothing until the task's numbers had come up with it."""
     task = make.task(status=Status.RUNNING, seq=1)
     await world.put(task, make.event(task, 1, EventKind.SUBMITTED))

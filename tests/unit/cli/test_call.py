@@ -56,7 +56,7 @@ def test_the_result_is_on_stdout_and_progress_on_stderr(working: Any, run: Any) 
     assert submitted(working).headers["idempotency-key"]
 
 
-def test_who_was_asked_is_named_be_it_an_agent_or_a_person(working: Any, run: Any, make_stream: Any) -> None:
+def test_the_agent_or_person_that_was_asked_is_named(working: Any, run: Any, make_stream: Any) -> None:
     asked = {"question_id": "q1", "question": "which way?", "options": []}
     handed = {"input": {}, "handover": {"from": "deployer", "to": "bob", "reason": "load_balancing"}}
     events = ((1, "asked", {**asked, "asked_of": "brain"}), (2, "asked", asked), (3, "handed_over", handed))
@@ -86,13 +86,13 @@ def test_a_kind_is_found_when_no_agent_has_the_name(working: Any, run: Any) -> N
     assert submitted(working).body == {"type": "run_playbook", "input": {}, "kind": "infra"}
 
 
-def test_nobody_of_the_name_is_not_found_and_says_who_there_is(working: Any, run: Any) -> None:
+def test_an_unknown_agent_is_not_found_and_the_error_lists_the_known_ones(working: Any, run: Any) -> None:
     ran = run("call", "nobody", "run_playbook")
     assert ran.code == 3
     assert "no agent and no kind of agent called nobody (agents: deployer; kinds: infra)" in ran.err
 
 
-def test_a_list_of_who_there_is_says_where_it_was_cut(hub: Any, run: Any) -> None:
+def test_a_list_of_agents_says_where_it_was_cut(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/agents"] = (200, {"agents": [{"id": f"w{n}", "kind": "infra"} for n in range(1, 11)]})
     assert "(agents: w1, w2, w3, w4, w5, w6, w7, w8, and 2 more; kinds: infra)" in run("call", "nobody", "x").err
 

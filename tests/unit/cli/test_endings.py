@@ -152,7 +152,7 @@ def test_a_usage_error_is_2_and_leads_to_the_help(hub: Any, run: Any, tokens: tu
     assert ran.err.rstrip().endswith("--help")
 
 
-def test_nobody_listens_is_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_exit_code_5(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket() as taken:  # by somebody who does not listen: nobody else can
         taken.bind(("127.0.0.1", 0))

@@ -132,7 +132,7 @@ async def test_no_more_than_the_concurrency_run_at_once_and_the_rest_wait_their_
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain function"])
-async def test_who_waits_for_a_person_leaves_its_place_to_others(
+async def test_a_handler_that_waits_for_a_person_leaves_its_place_to_others(
     runtime: FakeRuntime, hub: FakeHub, plain: bool
 ) -> None:
     """With all places taken by waiting handlers, the next work waited for a place, and the answers for that work."""

@@ -422,7 +422,7 @@ async def test_an_open_question_is_asked_again_only_if_the_hub_has_not_got_it(ag
     assert again == first
 
 
-async def test_who_waits_for_a_person_does_not_hold_up_a_stop(runtime: FakeRuntime, hub: FakeHub) -> None:
+async def test_an_agent_that_waits_for_a_person_does_not_hold_up_a_stop(runtime: FakeRuntime, hub: FakeHub) -> None:
     agent = Agent("worker", runtime=runtime, grace=30)
     asking(agent)
     async with Running(agent, hub) as running:

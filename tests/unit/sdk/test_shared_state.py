@@ -96,7 +96,7 @@ async def test_the_slower_writer_gets_the_current_version(runtime: FakeRuntime) 
         await state(runtime, lambda request: refusal(403, "not yours")).delete("TASK", "t", version=1)
 
 
-async def test_a_change_whose_answer_is_lost_is_not_tried_again(runtime: FakeRuntime) -> None:
+async def test_a_change_whose_answer_is_lost_is_not_retried(runtime: FakeRuntime) -> None:
     tries: list[int] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -30,7 +30,7 @@ def test_the_policy_decides_about_the_first_end(policy: Policy, clean: bool, sai
     assert decide(policy, exits(0, clean=clean), NOW) == said
 
 
-def test_what_cannot_be_started_is_not_tried_again() -> None:
+def test_a_program_that_cannot_be_started_is_not_retried() -> None:
     assert decide("always", (Exit(at=NOW, clean=False, permanent=True),), NOW) == "crashed"
 
 

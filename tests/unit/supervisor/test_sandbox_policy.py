@@ -83,7 +83,7 @@ async def test_what_is_below_the_minimum_is_never_taken(tmp_path: Path, home: st
     assert found.level is Level.LANDLOCK
 
 
-async def test_walls_are_tried_once_for_all_who_wait(tmp_path: Path, home: str) -> None:
+async def test_a_level_is_tested_once_for_all_agents_that_wait(tmp_path: Path, home: str) -> None:
     backend = SandboxBackend(Level.BUBBLEWRAP, holds=False)
     start_plan = sandbox_policy(tmp_path, [backend])
     outcomes = await asyncio.gather(

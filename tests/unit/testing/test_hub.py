@@ -295,7 +295,7 @@ def test_a_hub_that_restarts_has_lost_nothing(hub: Hub, protocol: str) -> None:
 
 
 @pytest.mark.dragoman(store="sqlite")
-async def test_who_waits_for_a_result_waits_over_a_restart(hub: Hub) -> None:
+async def test_a_client_that_waits_for_a_result_waits_over_a_restart(hub: Hub) -> None:
     agent, may_end = Agent("slow"), threading.Event()
 
     @agent.on("work")

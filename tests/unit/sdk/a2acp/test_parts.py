@@ -37,7 +37,7 @@ A, B = (Party(agent_id=id, domain="d", version="1.0.0") for id in "ab")
 # -- tokens
 
 
-async def test_two_who_need_the_same_token_share_one_request(runtime: FakeRuntime) -> None:
+async def test_two_calls_that_need_the_same_token_share_one_request(runtime: FakeRuntime) -> None:
     asked: list[TokenRequest] = []
     gate = asyncio.Event()
 

@@ -252,7 +252,7 @@ async def test_a_hub_that_is_not_there_is_reported_at_once(client: Client, hub: 
         await client.__aenter__()
 
 
-async def test_closing_the_client_ends_who_waits(client: Client, hub: FakeHub) -> None:
+async def test_closing_the_client_ends_its_waiting_calls(client: Client, hub: FakeHub) -> None:
     async with client:
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         await hub.next()

@@ -141,7 +141,7 @@ async def test_help_that_cannot_be_had_says_so(
     assert done.payload.result == ends
 
 
-async def test_help_survives_a_restart_of_who_asked(runtime: FakeRuntime, tmp_path: Path) -> None:
+async def test_help_survives_a_restart_of_the_agent_that_asked(runtime: FakeRuntime, tmp_path: Path) -> None:
     answered = asyncio.Event()
 
     def make() -> Agent:
@@ -171,7 +171,9 @@ async def test_help_survives_a_restart_of_who_asked(runtime: FakeRuntime, tmp_pa
     assert done.payload.result == "so, then rest"
 
 
-async def test_where_agents_do_not_converse_the_error_says_who_can(agent: Agent, runtime: FakeRuntime) -> None:
+async def test_where_a_protocol_has_no_direct_messages_the_error_says_which_has(
+    agent: Agent, runtime: FakeRuntime
+) -> None:
     chiffon = FakeHub(runtime)
 
     @agent.on("fix")

@@ -142,7 +142,7 @@ async def test_an_error_is_reported_whole(agent: Agent, hub: FakeAgentmsg) -> No
     }
 
 
-async def test_who_is_not_at_work_cannot_speak(agent: Agent) -> None:
+async def test_an_agent_that_does_not_run_cannot_send(agent: Agent) -> None:
     with pytest.raises(Misconfigured, match="not at work"):
         await agent.status("BUSY")
     with pytest.raises(Misconfigured, match="not at work"):

@@ -145,7 +145,7 @@ async def test_a_refused_credential_is_final(gateway: Gateway, code: grpc.Status
             await serving.ended()
 
 
-async def test_every_other_refusal_is_tried_again(gateway: Gateway) -> None:
+async def test_every_other_refusal_is_retried(gateway: Gateway) -> None:
     """Above all ALREADY_EXISTS: the gateway may not know yet that our last stream is dead."""
     agent = worker()
     Steps(agent)

@@ -190,7 +190,7 @@ async def test_a_store_that_cannot_be_read_is_no_ones_fault(client: Any, hub: An
     assert (answer.status_code, code(answer)) == (503, "INTERNAL_ERROR")
 
 
-async def test_a_stranger_gets_no_token_for_whom_they_name(client: Any, hub: Any) -> None:
+async def test_a_stranger_gets_no_token_for_the_agent_that_it_names(client: Any, hub: Any) -> None:
     said = client.message("request", "provision", REQUEST)
     said["security"]["auth_token"] = "forged"
     answer = await client.send(said)

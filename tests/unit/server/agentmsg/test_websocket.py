@@ -58,7 +58,9 @@ async def test_each_message_has_an_ack_of_its_own(connect: Any, hub: Any, kit: A
         assert [ack["payload"] for ack in acks] == [{}, {}, {}]
 
 
-async def test_who_asks_for_it_gets_one_ack_for_all_that_one_commit_took(connect: Any, hub: Any, kit: Any) -> None:
+async def test_a_client_that_asks_for_it_gets_one_ack_for_all_messages_of_a_commit(
+    connect: Any, hub: Any, kit: Any
+) -> None:
     hub.held_tasks["ada"] = [kit.task]
     async with connect(query="?acks=many") as peer:
         await peer.link()

@@ -269,7 +269,7 @@ async def test_an_acknowledgment_of_nothing_sensible_is_refused(body: dict[str, 
         ("resume", {"answer": "yes"}, Resume),
     ],
 )
-async def test_tasks_are_steered_by_who_asked_or_the_admin(
+async def test_tasks_are_steered_by_their_caller_or_the_admin(
     who: str, verb: str, body: Any, command: type[Any], client: Any, hub: Any, kit: Any
 ) -> None:
     task: Task = kit.outgoing().task
@@ -291,7 +291,7 @@ async def test_anothers_task_is_not_found(client: Any, hub: Any, kit: Any) -> No
     error_in(await client("POST", f"/api/tasks/{kit.task}/cancel", token=kit.tokens["infra-1"]), 404, 5003)
 
 
-async def test_a_verb_nobody_knows_is_not_found(client: Any, kit: Any) -> None:
+async def test_an_unknown_verb_is_not_found(client: Any, kit: Any) -> None:
     error_in(await client("POST", f"/api/tasks/{kit.task}/explode"), 404, 5003)
     error_in(await client("GET", "/api/tasks/"), 404, 5003)
 

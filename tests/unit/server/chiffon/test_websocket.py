@@ -119,7 +119,7 @@ async def test_frames_are_pipelined_in_order_and_receipts_are_gathered(connect: 
 
 
 @pytest.mark.requirement("CH-WS-2")
-async def test_receipts_go_only_to_who_asked_for_them(connect: Connect, hub: Any, kit: Any) -> None:
+async def test_receipts_go_only_to_clients_that_asked_for_them(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect() as socket:
         await socket.send(json.dumps(kit.message("work_status")))
         await socket.send("nonsense")

@@ -148,7 +148,7 @@ async def test_a_caller_that_goes_away_cancels_nothing() -> None:
         assert [one.event for one in await (await hub.follow(task_id)).rest()] == [Done(full_response="all the same")]
 
 
-async def test_who_follows_a_task_that_is_forgotten_meanwhile_hears_so() -> None:
+async def test_a_follower_of_a_task_that_is_forgotten_meanwhile_learns_so() -> None:
     class Forgetting(MemoryStore):
         now = False
 

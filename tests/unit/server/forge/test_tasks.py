@@ -64,7 +64,7 @@ async def test_a_large_task_is_not_in_its_assignment_but_returned_to_the_agent_t
 
 
 @pytest.mark.requirement("FG-SUB-2")
-async def test_a_task_nobody_is_there_for_is_queued(hub: ForgeHub) -> None:
+async def test_a_task_without_a_connected_agent_is_queued(hub: ForgeHub) -> None:
     planner = await hub.connect("planner-1")
     task = (await planner.ask("submit-task", **JOB))["task"]
     assert (task["status"], task["assignedTo"]) == ("queued", None)
