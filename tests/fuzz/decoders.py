@@ -264,7 +264,8 @@ DECODERS: dict[str, Decoder] = {
         _labels, (chunks.ChunkError,), lambda: [b"bytes 0-5 of 5", b"bytes 0-256k", b"bytes 1024-2k of 512k"],
     ),
     "agentmsg.codec": Decoder(
-        agentmsg.decode, (AgentmsgError,), again=agentmsg.encode, **_json_samples(samples.agentmsg)
+        lambda data: agentmsg.interpret(agentmsg.parse(data)), (AgentmsgError,), again=agentmsg.encode,
+        **_json_samples(samples.agentmsg),
     ),
     "a2acp.codec": Decoder(
         a2acp.decode, (A2acpError,), again=a2acp.encode, **_json_samples(samples.a2acp),

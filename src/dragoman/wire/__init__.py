@@ -1,10 +1,9 @@
-"""The sans-IO vocabulary all five protocols share: roles, errors, guards, framing, tables, connections.
+"""The sans-IO vocabulary all five protocols share: roles, errors, guards, framing, tables.
 
 Nothing here knows a protocol, and nothing here touches a clock, a random source, a socket or a file. Bytes and
 values go in, values and bytes come out.
 """
 
-from dragoman.wire.connection import Connection
 from dragoman.wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits, check
@@ -12,7 +11,6 @@ from dragoman.wire.machine import Table
 from dragoman.wire.role import Role
 
 __all__ = [
-    "Connection",
     "Limits",
     "LocalProtocolError",
     "ProtocolError",

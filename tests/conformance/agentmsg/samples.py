@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.state import Outbox
-from dragoman.protocols.agentmsg.types import Stamp
+from dragoman.protocols.agentmsg.types import Message, Stamp
 from dragoman.wire import Role
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -119,6 +120,11 @@ def tree(
             **metadata,
         },
     }
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`, checked whole."""
+    return codec.interpret(codec.parse(data))
 
 
 class Link:

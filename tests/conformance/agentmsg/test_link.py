@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.conformance.agentmsg.samples import PAYLOADS, START, Link, tree
+from tests.conformance.agentmsg.samples import PAYLOADS, START, Link, decode, tree
 
 from dragoman.protocols.agentmsg import codec, retry, routing
 from dragoman.protocols.agentmsg.connection import Connection
@@ -68,7 +68,7 @@ def test_each_type_has_its_priority_and_each_priority_its_guarantee() -> None:
 @pytest.mark.parametrize("name", PAYLOADS)
 @pytest.mark.parametrize("own", list(Priority))
 def test_the_higher_priority_counts(name: str, own: Priority) -> None:
-    message = codec.decode(json.dumps(tree(name, priority=own)).encode())
+    message = decode(json.dumps(tree(name, priority=own)).encode())
     table = routing.PRIORITY[message.type]
     assert routing.priority(message) in (own, table)
     assert routing.RANK[routing.priority(message)] == max(routing.RANK[own], routing.RANK[table])
@@ -142,7 +142,7 @@ def test_waits_double_and_end_among_the_dead_letters(link: Link) -> None:
         counts.append(json.loads(again.data)["metadata"]["retry_count"])
     assert counts == [1, 2, 3]
     [dead] = link.agent.late(now + timedelta(milliseconds=8000))
-    assert dead == DeadLetter(codec.decode(frame))
+    assert dead == DeadLetter(decode(frame))
     assert link.agent.outbox.state(dead.message.id) is Sent.DEAD
     link.agent.say(DONE, link.stamp(), max_retries=0)
     [dead] = link.agent.late(now + timedelta(milliseconds=1000))
@@ -170,7 +170,7 @@ def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) 
     wish = retry.RetryWish(base_delay_ms=200, backoff_multiplier=3)
     frame = link.agent.say(DONE, link.stamp(), max_retries=2, retry_config=wish)
     assert json.loads(frame)["metadata"]["retry_config"] == {"base_delay_ms": 200, "backoff_multiplier": 3}
-    assert retry.configured(codec.decode(frame).metadata) == retry.RetryConfig(
+    assert retry.configured(decode(frame).metadata) == retry.RetryConfig(
         max_attempts=3, base_delay_ms=200, backoff_multiplier=3
     )
     now, said = START, []
@@ -191,7 +191,7 @@ def test_what_a_message_says_of_its_attempts_agrees(link: Link) -> None:
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")
 def test_an_expired_message_is_dropped_and_its_sender_told_if_it_was_promised_more(link: Link) -> None:
     frame = link.agent.say(DONE, link.stamp(), ttl_ms=500)
-    assert routing.expires_at(codec.decode(frame)) == after(500)
+    assert routing.expires_at(decode(frame)) == after(500)
     event = one(link.hub.receive(frame, after(500)), Outlived)
     report = link.hub.refuse(event, link.stamp(after(500)))
     told = one(link.agent.receive(report or b"", after(501)), Received)
@@ -222,7 +222,7 @@ def test_an_ack_names_many_and_is_not_acknowledged(link: Link) -> None:
     ack = link.hub.acknowledge(heard, link.stamp())
     assert one(link.agent.receive(ack), Acknowledged).message_ids == tuple(message.id for message in heard)
     assert len(link.agent.outbox) == 0
-    urgent = codec.message(codec.decode(ack).payload, link.stamp(), sender="ada", to="hub", priority=Priority.CRITICAL)
+    urgent = codec.message(decode(ack).payload, link.stamp(), sender="ada", to="hub", priority=Priority.CRITICAL)
     assert not routing.is_kept(urgent)
     keeper = Connection(Role.AGENT, "ada")  # somebody else keeps what it sent
     assert one(keeper.receive(ack), Acknowledged).message_ids == tuple(message.id for message in heard)
@@ -266,7 +266,7 @@ def test_an_agent_may_register_or_just_speak(link: Link) -> None:
 
 def test_the_hub_carries_what_agents_say_to_each_other(link: Link) -> None:
     bob = Connection(Role.HUB, "bob")
-    frame = link.agent.say(codec.decode(json.dumps(tree()).encode()).payload, link.stamp(), to="bob")
+    frame = link.agent.say(decode(json.dumps(tree()).encode()).payload, link.stamp(), to="bob")
     heard = one(link.hub.receive(frame), Received)
     onward = codec.reissue(heard.raw, {}, {"delivery_id": "d-1"})
     assert one(Connection(Role.AGENT, "bob").receive(bob.send(heard.message, data=onward)), Received).wants_ack
@@ -332,7 +332,7 @@ def test_one_draw_of_chance_spreads_a_crowd() -> None:
 
 
 def test_a_message_belongs_to_the_lane_of_its_task() -> None:
-    tasks = {name: routing.task(codec.decode(json.dumps(tree(name)).encode())) for name in PAYLOADS}
+    tasks = {name: routing.task(decode(json.dumps(tree(name)).encode())) for name in PAYLOADS}
     with_task = {
         "TaskAssignment",
         "TaskHandoffRequest",

@@ -21,7 +21,7 @@ UUID7 = "01890A5D-AC96-774B-BCCE-B302099A8057"
 
 
 def decode(said: dict[str, Any]) -> Any:
-    return codec.decode(json.dumps(said).encode())
+    return codec.interpret(codec.parse(json.dumps(said).encode()))
 
 
 def refused(said: dict[str, Any]) -> AgentmsgError:
@@ -182,7 +182,7 @@ def test_checks_run_in_order_and_name_the_stage() -> None:
 
     def stage(data: bytes) -> Stage:
         with pytest.raises(AgentmsgError) as caught:
-            codec.decode(data, small)
+            codec.interpret(codec.parse(data, small))
         return caught.value.stage
 
     assert stage(b"[" * 4001) is Stage.SIZE

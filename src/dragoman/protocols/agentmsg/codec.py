@@ -48,11 +48,6 @@ _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 
 
-def decode(data: bytes, limits: Limits = LIMITS) -> Message:
-    """The message in `data`, checked whole; raises `AgentmsgError`."""
-    return interpret(parse(data, limits))
-
-
 def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
     """Pass the guard: the JSON object in `data`, strict and bounded but of any shape."""
     try:

@@ -38,7 +38,6 @@ from dragoman.protocols.agentmsg.types import (
     StateAnswer,
     Welcome,
 )
-from dragoman.wire.connection import Connection as BaseConnection
 from dragoman.wire.errors import LocalProtocolError, Stage
 from dragoman.wire.guard import Limits
 from dragoman.wire.role import Role
@@ -51,7 +50,7 @@ WITH_THE_HUB = frozenset({MessageType.REGISTER, MessageType.WELCOME, MessageType
 UNANSWERED = frozenset({MessageType.ERROR_REPORT.value, MessageType.ACK.value})
 
 
-class Connection(BaseConnection[Event, Message]):
+class Connection:
     """An agentmsg link as seen from one end; `agent_id` is who is at the agent's end."""
 
     def __init__(
@@ -63,7 +62,7 @@ class Connection(BaseConnection[Event, Message]):
         inbox: Inbox | None = None,
         outbox: Outbox | None = None,
     ) -> None:
-        super().__init__(role)
+        self.role = role
         self.agent_id = agent_id
         self.inbox = Inbox() if inbox is None else inbox
         self.outbox = outbox

@@ -242,20 +242,3 @@ class SharedState(Record, frozen=True, kw_only=True):
     resource_allocations: dict[str, ResourceAllocation]
     policy_state: PolicyState
     last_updated: Date
-
-
-#: What the policy is before anybody changed it (D11). Budgets have no default in the document: the hub's settings say.
-CHAINS = ("A", "B", "C")
-RISK_THRESHOLDS = RiskThresholds(low=0.25, high=0.60)
-BREAKER = BreakerConfig(error_threshold=3, timeout_ms=30_000, reset_timeout_ms=300_000)
-
-
-def default_policy(budget: BudgetLimits, version: str = "1") -> PolicyState:
-    """The policy of a hub that nobody has told otherwise."""
-    return PolicyState(
-        version=version,
-        enabled_chains=CHAINS,
-        risk_thresholds=RISK_THRESHOLDS,
-        budget_limits=budget,
-        circuit_breaker_config=BREAKER,
-    )

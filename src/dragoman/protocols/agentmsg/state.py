@@ -38,17 +38,10 @@ from dragoman.wire.machine import Table
 
 
 class Heard(StrEnum):
-    """Where a message is at its receiver."""
+    """Where a message is at its receiver, once it came."""
 
-    UNKNOWN = "unknown"
     HELD = "held"
     DONE = "done"
-
-
-class Hearing(StrEnum):
-    MESSAGE = "message"
-    ACK = "ack"
-    RELEASE = "release"
 
 
 class Sent(StrEnum):
@@ -68,14 +61,6 @@ class Sending(StrEnum):
     GIVE_UP = "give_up"
 
 
-RECEIVING: Table[Heard, Hearing] = Table(
-    {
-        Heard.UNKNOWN: {Hearing.MESSAGE: Heard.HELD},
-        Heard.HELD: {Hearing.MESSAGE: Heard.HELD, Hearing.ACK: Heard.DONE, Hearing.RELEASE: Heard.UNKNOWN},
-        Heard.DONE: {Hearing.MESSAGE: Heard.DONE, Hearing.ACK: Heard.DONE},
-    },
-    start=Heard.UNKNOWN,
-)
 SENDING: Table[Sent, Sending] = Table(
     {
         Sent.UNSENT: {Sending.SEND: Sent.WAITING},

@@ -76,10 +76,6 @@ class MessageType(enum.StrEnum):
     WELCOME = "WELCOME"
 
 
-ADDED = frozenset({"STATE_UPDATE", "STATE_QUERY", "ACK", "REGISTER", "WELCOME"})
-"""The types the document does not have."""
-
-
 class HandoffReason(enum.StrEnum):
     CAPABILITY_LIMIT = "CAPABILITY_LIMIT"
     RATE_LIMIT = "RATE_LIMIT"

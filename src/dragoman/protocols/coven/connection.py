@@ -50,7 +50,6 @@ from dragoman.protocols.coven.types import (
     Text,
     Welcome,
 )
-from dragoman.wire.connection import Connection as BaseConnection
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError
 from dragoman.wire.role import Role
 
@@ -64,11 +63,11 @@ HARMLESS = {"request_id": Oddity.UNKNOWN_REQUEST} | dict.fromkeys(
 itself was said (D3)."""
 
 
-class Connection(BaseConnection[Event, AgentMessage | ServerMessage]):
+class Connection:
     """A coven stream as seen from one end."""
 
     def __init__(self, role: Role, *, limits: Limits = LIMITS) -> None:
-        super().__init__(role)
+        self.role = role
         self.state = State.OPENED
         self.limits = limits
         self.agent: RegisterAgent | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conformance.agentmsg.samples import PAYLOADS, START, tree
+from tests.conformance.agentmsg.samples import PAYLOADS, START, decode, tree
 
 from dragoman.protocols.agentmsg import codec, types
 from dragoman.protocols.agentmsg.connection import Connection
@@ -142,9 +142,9 @@ MESSAGES = st.builds(
 @given(MESSAGES)
 def test_every_message_comes_back_equal(message: types.Message) -> None:
     data = codec.encode(message)
-    assert codec.decode(data) == message
-    assert codec.encode(codec.decode(data)) == data
-    assert codec.decode(codec.reissue(data, {}, {"retry_count": message.metadata.retry_count})) == message
+    assert decode(data) == message
+    assert codec.encode(decode(data)) == data
+    assert decode(codec.reissue(data, {}, {"retry_count": message.metadata.retry_count})) == message
 
 
 @given(st.binary(max_size=200))
@@ -170,9 +170,9 @@ def test_a_message_with_anything_in_any_place_is_read_or_refused(data: st.DataOb
         [event] = connection.receive(raw, START)
         if isinstance(event, Invalid):
             report = connection.refuse(event, types.Stamp("11111111-1111-4111-8111-111111111111", START))
-            assert report is None or codec.decode(report).type is types.MessageType.ERROR_REPORT
+            assert report is None or decode(report).type is types.MessageType.ERROR_REPORT
         elif isinstance(event, Received):
-            assert codec.decode(codec.encode(event.message)) == event.message
+            assert decode(codec.encode(event.message)) == event.message
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -202,4 +202,4 @@ def test_however_often_and_in_whatever_order_a_message_is_received_once(
 @pytest.mark.parametrize("data", [b'{"a":' * 65 + b"1" + b"}" * 65, b"[" * 100_000, b'"' + b"x" * 9_000_000 + b'"'])
 def test_hostile_bulk_is_refused(data: bytes) -> None:
     with pytest.raises(AgentmsgError):
-        codec.decode(data)
+        decode(data)

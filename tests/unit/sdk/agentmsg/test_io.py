@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.conformance.agentmsg.samples import decode
 from tests.unit.sdk.harness import PATIENCE
 
 from dragoman import NotAllowed
-from dragoman.protocols.agentmsg import codec
 from dragoman.sdk.address import parse
 from dragoman.sdk.agentmsg.io import HttpMessages, refusal
 from dragoman.sdk.links import LinkDown
@@ -63,7 +63,7 @@ async def test_a_receipt_may_hold_the_hubs_own_answer() -> None:
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 429])
 async def test_a_refusal_arrives_as_a_report_about_the_message(status: int) -> None:
     (frame,) = await said(httpx2.Response(status, json=REPORT))
-    message = codec.decode(frame.data)
+    message = decode(frame.data)
     assert (message.sender, message.to, message.answers) == ("hub", "*", "m1")
     assert message.payload.message == "no such task"
 
