@@ -288,9 +288,6 @@ DECODERS: dict[str, Decoder] = {
     "coven.codec send": Decoder(**_coven(coven.decode_send, coven.encode_send), samples=samples.coven_calls),
     "coven.codec follow": Decoder(**_coven(coven.decode_follow, coven.encode_follow), samples=samples.coven_calls),
     "coven.codec cancel": Decoder(**_coven(coven.decode_cancel, coven.encode_cancel), samples=samples.coven_calls),
-    "coven.codec reply": Decoder(
-        **_coven(coven.decode_cancel_reply, coven.encode_cancel_reply), samples=samples.coven_calls
-    ),
     "security.jwt": Decoder(
         _token, (), lambda: [_authority()[1].encode(), b"eyJhbGciOiJub25lIn0.e30."], steps=(1500, 5)
     ),

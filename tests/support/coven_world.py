@@ -21,7 +21,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.rules import Rules
 from dragoman.messages.tasks import Request
-from dragoman.protocols.coven import codec, types
+from dragoman.protocols.coven import codec, coven_pb2, types
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.coven import CovenEndpoint, CovenLimits
 from dragoman.stores.files import MemoryFiles
@@ -136,7 +136,8 @@ class Gateway:
         channel = await self.channel()
         asked = codec.encode_cancel(types.CancelRequest(task_id=task_id, reason="enough"))
         call = channel.unary_unary(types.CANCEL)(asked, metadata=credential(token))
-        return codec.decode_cancel_reply(await outside.soon(call))
+        reply = coven_pb2.CancelReply.FromString(await outside.soon(call))
+        return types.CancelReply(task_id=reply.task_id, status=reply.status)
 
     async def close(self) -> None:
         await self._channels.aclose()

@@ -117,11 +117,6 @@ def decode_cancel(data: bytes, limits: Limits = LIMITS) -> CancelRequest:
     return CancelRequest(task_id=_name(message.task_id, "task_id", limits), reason=message.reason)
 
 
-def decode_cancel_reply(data: bytes, limits: Limits = LIMITS) -> CancelReply:
-    message = _parse(pb.CancelReply, data, limits)
-    return CancelReply(task_id=message.task_id, status=message.status)
-
-
 def _parse(form: Callable[[], PB], data: bytes, limits: Limits) -> PB:
     if len(data) > limits.message_bytes:
         what = f"message of {len(data)} bytes exceeds the limit of {limits.message_bytes}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.protocols.coven import codec, coven_pb2, generate
+from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.errors import Malformed
 from dragoman.protocols.coven.types import (
     Cancel,
@@ -124,7 +126,8 @@ def test_the_callers_small_messages_come_back_equal() -> None:
     reply = CancelReply(task_id="t", status="cancelled")
     assert codec.decode_follow(codec.encode_follow(follow)) == follow
     assert codec.decode_cancel(codec.encode_cancel(cancel)) == cancel
-    assert codec.decode_cancel_reply(codec.encode_cancel_reply(reply)) == reply
+    told = coven_pb2.CancelReply.FromString(codec.encode_cancel_reply(reply))
+    assert (told.task_id, told.status) == ("t", "cancelled")
 
 
 @given(st.binary(max_size=200))
@@ -160,10 +163,11 @@ def _field(number: int, value: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", ["coven_pb2.py", "coven_pb2.pyi"])
 def test_the_generated_code_is_fresh(name: str, tmp_path: Path) -> None:
-    generate.generate(str(tmp_path))
-    fresh = (tmp_path / generate.FOLDER / name).read_text("utf-8")
+    tool = Path(__file__).parents[4] / ".ci" / "generate_coven.py"
+    subprocess.run([sys.executable, tool, tmp_path], check=True)
+    fresh = (tmp_path / "dragoman/protocols/coven" / name).read_text("utf-8")
     kept = Path(coven_pb2.__file__).with_name(name).read_text("utf-8")
-    assert _settled(kept) == _settled(fresh), "run `python -m dragoman.protocols.coven.generate`"
+    assert _settled(kept) == _settled(fresh), "run `python .ci/generate_coven.py`"
 
 
 def _settled(code: str) -> list[str]:

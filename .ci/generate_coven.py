@@ -1,7 +1,7 @@
-"""Writes coven_pb2.py and its types anew from coven.proto: `python -m dragoman.protocols.coven.generate [FOLDER]`.
+"""Writes coven_pb2.py and its types anew from coven.proto: `python .ci/generate_coven.py [FOLDER]`.
 
-A tool for whoever changes the .proto, and for the test that insists on fresh code. Nothing else imports it; the
-generator (grpcio-tools) is a development dependency.
+A tool for developers who change the .proto, and for the test that insists on fresh code; the generator (grpcio-tools)
+is a development dependency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def generate(target: str) -> None:
         f"{FOLDER}/coven.proto",
     ]
     if protoc.main(arguments):
-        raise SystemExit("protoc failed; see its words above")
+        raise SystemExit("protoc failed; see its output above")
 
 
 if __name__ == "__main__":
