@@ -110,7 +110,7 @@ async def test_what_is_kept_is_listed_in_order_and_page_by_page(files):
     assert [one.ref for one in await files.listing(after=kept[1].id, limit=2)] == kept[2:]
 
 
-async def test_only_the_agent_that_uploaded_a_file_makes_it_part_of_a_task(files, clock):
+async def test_describing_a_file_claims_it_for_a_moment(files, clock):
     ref = await files.keep(b"x", name="x", mime_type="")
     await files.describe(ref.id, claim=False)
     assert not files.is_claimed(ref.id, Instant(clock.now - SECOND))

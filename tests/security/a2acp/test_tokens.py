@@ -110,7 +110,7 @@ def test_a_stolen_token_speaks_for_nobody_else(bond: Bond, cast: dict[str, Plain
 
 
 @pytest.mark.requirement("a2acp/all-D1", "a2acp/all-D4")
-def test_a_token_of_the_broker_serves_only_the_broker(bond: Bond, cast: dict[str, Plain]) -> None:
+def test_a_token_of_the_broker_is_of_no_use_to_its_receiver(bond: Bond, cast: dict[str, Plain]) -> None:
     """Every message of the hub's has a token; its receiver can do nothing with it."""
     work = bond.ask()
     word = work["security"]["auth_token"]
