@@ -1,4 +1,4 @@
-"""Agents: let them in, look at them, give them a new token, send them away."""
+"""Agents: add, show, restart and remove them, and give them a new token."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that the hub runs. Of its environment only the names are told: values may be secrets."""
+    """An agent that the hub runs. Of its environment only the names are shown: values may be secrets."""
 
     state: State
     since: str
@@ -90,7 +90,7 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """What its quotas count: bytes that are not done with, letters not acknowledged, tasks in the shared state."""
+    """What its quotas count: bytes of unfinished work, direct messages not acknowledged, tasks in the shared state."""
 
     bytes: int
     letters: int
@@ -98,7 +98,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent is, by its own word: the last report, those before it (the oldest first), and its last errors."""
+    """What an agent reported: its last status, those before it (the oldest first), and its last errors."""
 
     version: int
     at: str
@@ -108,8 +108,8 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent was and is, by its own word and by its silence: the oldest first, the last one holds now. Empty for
-    one that never said how it is. `errors` are its last reports of errors."""
+    """The statuses that an agent reported, or that the hub noted when it was silent: the oldest first, the last one
+    holds now. Empty for an agent that never reported. `errors` are its last error reports."""
 
     agent: str
     history: tuple[dict[str, Any], ...]
@@ -117,9 +117,9 @@ class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
-    """`child` is there for an agent that the hub runs; then `status` may also be how its process is. One that said that
-    it takes no work has that for its status. `reported` is there for one that said how it is, and
-    `pending` for one that has something lying in the hub, where one agent is looked at."""
+    """`child` is set for an agent that the hub runs; then `status` may also be the state of its process. An agent that
+    reported that it takes no work has that as its status. `reported` and `pending` (what the hub holds for it) are set
+    where one agent is shown."""
 
     status: str  # type: ignore[assignment]
 
@@ -148,7 +148,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """Oldest first. `next` leads to older tasks; for a child it is the number to go on after."""
+    """Oldest first. `next` is the cursor for older tasks; for an agent that the hub runs, the number of the last
+    line."""
 
     logs: tuple[Line, ...]
     next: str | None
@@ -171,7 +172,7 @@ def agent_details(context: Context, agent: Agent) -> AgentTold:
 
 
 def _away(context: Context, agent: Agent) -> str | None:
-    """Why an agent that is there takes no work, as it said itself: `error`, `maintenance`, `offline`."""
+    """Why a connected agent takes no work, as it reported: `error`, `maintenance`, `offline`."""
     entity = context.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
     state = None if entity is None else entity.value.get("state")
     return str(state).lower() if state in AWAY else None
@@ -203,7 +204,7 @@ def _child(context: Context, agent: Agent) -> ChildOut | None:
 
 
 def _reported(context: Context, agent: AgentId) -> Reported | None:
-    """None for an agent that never said how it is."""
+    """None for an agent that never reported its status."""
     entry = context.intake.entity(f"{Registry.AGENT.value}/{agent}")
     if entry is None or not entry.value:
         return None
@@ -224,14 +225,14 @@ def _status_history(context: Context, agent: AgentId) -> StatusHistory:
 
 
 def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
-    """What an agent will be held to; each of its schemas is looked through first."""
+    """What an agent offers; each of its schemas is checked first."""
     for place, one in enumerate(capabilities):
         for field in ("input_schema", "output_schema"):
             try:
                 LIBRARY.compiled(getattr(one, field))
             except SchemaError as error:
                 where = f"offers[{place}].{field}{error.pointer}"
-                raise Problem(Kind.INVALID, f"no schema that is taken here: {error.what}", field=where) from None
+                raise Problem(Kind.INVALID, f"this schema is not supported: {error.what}", field=where) from None
     return tuple(map(a2acp.offer_of, capabilities))
 
 
@@ -246,7 +247,7 @@ def find_agent(context: Context, request: Request) -> Agent:
 async def add_agent(context: Context, request: Request) -> Response:
     wanted = shape(without_nulls(await read_json(context, request)), AgentIn)
     if wanted.agent_id in RESERVED:
-        raise Problem(Kind.INVALID, f"the id {wanted.agent_id} is the hub's own", field="agent_id")
+        raise Problem(Kind.INVALID, f"the id {wanted.agent_id} is reserved for the hub", field="agent_id")
     if wanted.protocol not in context.protocols:
         spoken = ", ".join(context.protocols)
         raise Problem(
@@ -260,7 +261,7 @@ async def add_agent(context: Context, request: Request) -> Response:
         return await _run(context, wanted)
     for field in CHILD_FIELDS:
         if getattr(wanted, field) is not None:
-            message = f"{field} is only for agents the hub runs as child processes, by a command"
+            message = f"{field} needs `command`: it is only for agents that the hub runs"
             raise Problem(Kind.INVALID, message, field=field)
     token = new_token()
     agent = Profile.of(wanted).admitted(
@@ -272,17 +273,19 @@ async def add_agent(context: Context, request: Request) -> Response:
 
 
 async def _run(context: Context, wanted: AgentIn) -> Response:
-    """An agent that the hub itself starts, now and whenever it starts."""
+    """An agent that the hub itself runs, from now on and after each start."""
     assert wanted.command is not None
     if context.children is None:
-        raise Problem(Kind.INVALID, "this hub runs no agents itself", field="command")
+        raise Problem(Kind.INVALID, "this hub does not run agents itself", field="command")
     if wanted.protocol != CHILD_PROTOCOL:
         message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wanted.protocol}"
         raise Problem(Kind.INVALID, message, field="protocol", next=f"Write {CHILD_PROTOCOL!r}, or leave command out.")
     if not wanted.command[0]:
-        raise Problem(Kind.INVALID, "the command has no name", field="command")
+        raise Problem(Kind.INVALID, "the command is empty", field="command")
     if sum(map(len, wanted.command)) + sum(len(k) + len(v) for k, v in (wanted.env or {}).items()) > LONGEST_COMMAND:
-        raise Problem(Kind.TOO_LARGE, f"command and environment may have {LONGEST_COMMAND} characters", field="command")
+        raise Problem(
+            Kind.TOO_LARGE, f"command and environment may have at most {LONGEST_COMMAND} characters", field="command"
+        )
     given = {field: value for field in CHILD_FIELDS if (value := getattr(wanted, field)) is not None and field != "env"}
     spec = ChildSpec(command=wanted.command, untrusted=wanted.untrusted, **given)
     if (wrong := contradiction(spec)) is not None:
@@ -366,7 +369,7 @@ async def agent_logs(context: Context, request: Request) -> Response:
             TaskFilter(agent=agent.id), after=query.cursor or None, limit=min(query.limit, 50)
         )
     except ValueError:
-        raise Problem(Kind.INVALID, "this is no cursor", field="cursor") from None
+        raise Problem(Kind.INVALID, "this is not a cursor of this list", field="cursor") from None
     lines: list[LogLine] = []
     for task in tasks:
         newest = await context.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
@@ -384,7 +387,7 @@ async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> Respon
     after = query.after
     if query.cursor:
         if not (query.cursor.isascii() and query.cursor.isdigit()):
-            raise Problem(Kind.INVALID, "this is no cursor", field="cursor")
+            raise Problem(Kind.INVALID, "this is not a cursor of this list", field="cursor")
         after = int(query.cursor[:20])
     if query.wait and not context.waiters.closed:
         await kept.changed(after, query.wait)

@@ -27,8 +27,8 @@ from dragoman.messages.faults import Fault, Kind, Refused
 log = structlog.get_logger("dragoman.api")
 
 BY_STATUS = {
-    404: Fault(kind=Kind.NOT_FOUND, message="nothing lives at this address"),
-    405: Fault(kind=Kind.INVALID, message="this address does not take this method"),
+    404: Fault(kind=Kind.NOT_FOUND, message="there is no such address"),
+    405: Fault(kind=Kind.INVALID, message="this address does not accept this method"),
 }
 NEXT = {404: "Look at GET /openapi.json for what there is.", 405: "Use one of the methods in the Allow header."}
 
@@ -40,7 +40,7 @@ def app(context: Context) -> Starlette:
 
 
 def _routes(context: Context, routes: Iterable[ApiRoute]) -> list[Route]:
-    """One route a path, so that a wrong method is told all the right ones."""
+    """One route for each path, so that the answer to a wrong method lists the right ones."""
     by_path: dict[str, dict[str, ApiRoute]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
@@ -73,13 +73,13 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
         except Exception as error:
             # Nothing of it reaches the client: it may hold what the client must not see.
             log.error("request failed", method=request.method, path=route.path, exc_info=error)
-            return problem(Fault(kind=Kind.INTERNAL, message="something broke inside the hub"), request.url.path)
+            return problem(Fault(kind=Kind.INTERNAL, message="an internal error of the hub"), request.url.path)
 
     return serve
 
 
 async def _audit_refusal(context: Context, route: ApiRoute, request: Request, refusal: Problem) -> None:
-    """What was refused at the door is audited like what the core refuses; a look at something missing is not."""
+    """What the API refuses is audited like what the core refuses; a GET of something that is missing is not."""
     stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
     if route.method == "GET" and not stranger:
         return

@@ -1,4 +1,4 @@
-"""The audit record: read it, and walk its chain of hashes."""
+"""The audit record: read it, and verify its chain of hashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRIDE = 1000
 
 
 class AuditList(msgspec.Struct, frozen=True, kw_only=True):
-    """From the oldest on. `newest` is the number of the last record there is: the list can be read from its end."""
+    """The oldest first. `newest` is the number of the last record, so that the list can be read from its end."""
 
     records: tuple[AuditOut, ...]
     next: str | None
@@ -41,7 +41,7 @@ class CheckpointOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`broken` names the first record that does not fit."""
+    """`broken` names the first record whose hash is wrong."""
 
     ok: bool
     verified: int
@@ -53,7 +53,9 @@ async def list_records(context: Context, request: Request) -> Response:
     query = read_query(request, AuditQuery)
     cursor = query.cursor or "0"
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise Problem(Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before.")
+        raise Problem(
+            Kind.INVALID, "this is not a cursor of this list", field="cursor", next="Use `next` of the page before."
+        )
     found = await context.store.audit(
         after=int(cursor),
         limit=query.limit + 1,

@@ -36,7 +36,7 @@ Limit: TypeAlias = Annotated[int, Meta(ge=1, le=500)]
 
 
 class TaskHints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the work may take. `max_duration_seconds` raises both clocks of the task (chiffon-D6)."""
+    """What the work may need. `max_duration_seconds` raises both time limits of the task (chiffon-D6)."""
 
     max_duration_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     max_memory_mb: Annotated[int, Meta(ge=0)] | None = None
@@ -47,7 +47,7 @@ Amount: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a task may cost: it is set aside before anybody gets the task, and settled when it ends."""
+    """What a task may cost: reserved before an agent gets the task, and settled when it ends."""
 
     budget_usd: Amount | None = None
     max_tokens: Amount | None = None
@@ -56,7 +56,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskIn(msgspec.Struct, frozen=True, kw_only=True):
-    """A task to be done, by one agent (`agent`), any of a `kind`, or whoever can."""
+    """A task for one agent (`agent`), for any of a `kind`, or for any agent that can do it."""
 
     type: Name
     input: dict[str, Any] = {}
@@ -75,11 +75,11 @@ class TaskIn(msgspec.Struct, frozen=True, kw_only=True):
     parent: Name | None = None
     hints: TaskHints | None = None
     attachments: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
-    """Ids of files that were kept before (POST /api/v1/files)."""
+    """Ids of files that were uploaded before (POST /api/v1/files)."""
 
 
 class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An agent to be let in."""
+    """An agent to add."""
 
     agent_id: AgentName
     protocol: Name
@@ -91,12 +91,12 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     domain: Name | None = None
     version: Name | None = None
     offers: Annotated[tuple[Capability, ...], Meta(max_length=1000)] = ()
-    """What it does on declared terms, whatever it speaks: others may shake hands for it (a2acp)."""
+    """What it offers on declared terms, whatever its protocol is: others may make contracts for it (a2acp)."""
     untrusted: bool = False
-    """With a command: it runs in a sandbox or not at all. Without one the hub only notes it."""
+    """With a command: it runs in a sandbox or not at all. Without one it is only a mark."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)] | None = None
-    """With it, the hub itself runs the agent as a child process that speaks forge; the rest is about that."""
+    """With it, the hub itself runs the agent as a child process that speaks forge; the fields below are about that."""
     cwd: Directory | None = None
     env: dict[Variable, Word] | None = None
     pass_env: Annotated[tuple[Variable, ...], Meta(max_length=100)] | None = None
@@ -157,7 +157,7 @@ class AnswerIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class KeyRotationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`distrust`: the old keys may have been stolen, so nothing they signed counts any more."""
+    """`distrust`: the old keys may have been stolen, so every token that they signed is void."""
 
     distrust: bool = False
 
@@ -199,7 +199,7 @@ class TasksQuery(Page, frozen=True, kw_only=True):
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wait` holds the answer back until the task is final, at most so many seconds. `history=1` adds its events."""
+    """`wait` delays the answer until the task is final, at most this many seconds. `history=1` adds its events."""
 
     wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT)] = 0
     history: bool = False
@@ -207,15 +207,15 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`after` is the number of the last event seen (as Last-Event-ID). `raw=1` adds what the wire said."""
+    """`after` is the number of the last event seen (as Last-Event-ID). `raw=1` adds the wire message as it came."""
 
     after: Annotated[int, Meta(ge=0)] = 0
     raw: bool = False
 
 
 class LogsQuery(Page, frozen=True, kw_only=True):
-    """`tail` is how many of the newest lines. Of a child: `level` leaves out what is less grave, `after` is the number
-    of the last line seen, and `wait` how many seconds to wait for another one."""
+    """`tail` is how many of the newest lines. For an agent that the hub runs: `level` leaves out lines below it,
+    `after` is the number of the last line seen, and `wait` how many seconds to wait for another one."""
 
     tail: Limit | None = None
     level: Literal["debug", "info", "warn", "error"] | None = None
@@ -314,7 +314,7 @@ def shape(tree: Any, type: type[S]) -> S:
 
 
 def without_nulls(tree: Any) -> Any:
-    """Null in an optional field of a wish is the same as nothing said; many clients write every field."""
+    """Null in an optional field is the same as a field that is missing; many clients write every field."""
     return {name: value for name, value in tree.items() if value is not None} if type(tree) is dict else tree
 
 
@@ -323,7 +323,7 @@ async def read_body(context: Context, request: Request, type: type[S], *, option
 
 
 def read_query(request: Request, type: type[S]) -> S:
-    """The query string. Parameters nobody knows are refused: a misspelt filter must not list everything."""
+    """The query string. Unknown parameters are refused: a misspelt filter must not list everything."""
     try:
         return msgspec.convert(dict(request.query_params), type, strict=False)
     except msgspec.ValidationError as error:

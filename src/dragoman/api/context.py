@@ -70,7 +70,7 @@ class Context:
             raise Problem(Kind.UNAUTHENTICATED, "this is not the admin token of this hub")
 
     def admit_to_metrics(self, request: Request) -> None:
-        """Everybody, unless a token is wanted: then its holder, and the admin."""
+        """Everybody, unless a metrics token is set: then its holder, and the administrator."""
         if self._metrics_token_hash is None:
             return
         token = bearer(request.headers.get("authorization", "").encode("latin-1"))
@@ -84,7 +84,7 @@ class Context:
 
 
 class Waiters:
-    """Requests that wait for a task to change. When the hub drains, `close` sends them all home at once."""
+    """Requests that wait for a task to change. When the hub drains, `close` ends them all at once."""
 
     def __init__(self, heartbeat: float) -> None:
         self.heartbeat = heartbeat

@@ -28,8 +28,8 @@ class PartyOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContractOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`validated` is false where only the two agents can read what is said. Schemas are there where one contract is
-    looked at."""
+    """`validated` is false where only the two agents can read the messages. Schemas are set where one contract is
+    shown."""
 
     id: str
     collaboration_id: str
@@ -129,7 +129,7 @@ async def end_contract(context: Context, request: Request) -> Response:
 
 
 class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One that forbids beats all that allow. `*` is any domain; no intents means all of them."""
+    """A policy that forbids overrides all that allow. `*` is any domain; no intents means all of them."""
 
     source: str
     target: str
@@ -139,7 +139,7 @@ class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
-    """Within one domain nothing has to allow it."""
+    """Within one domain no policy is needed."""
 
     domains: tuple[DomainPolicy, ...]
 

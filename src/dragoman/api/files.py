@@ -1,4 +1,4 @@
-"""Files of tasks: keep one to attach it, and fetch those that belong to a task."""
+"""Files of tasks: upload one to attach it, and download those that belong to a task."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dragoman.wire.guard import Limits
 
 
 class FileOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A file with who brought it (`admin` is a person), and whether it belongs to a task. Its name is told where a
-    person brought it and it belongs to none: other names may be personal."""
+    """A file with its owner (`admin` is a person), and whether it belongs to a task. Its name is shown where a person
+    uploaded it and it belongs to no task: other names may be personal."""
 
     id: str
     name: str | None
@@ -78,7 +78,7 @@ async def upload_file(context: Context, request: Request) -> Response:
     except RemoteProtocolError as error:
         raise Problem(Kind.TOO_LARGE, error.what) from None
     except (TimeoutError, ClientDisconnect):
-        raise Problem(Kind.TIMEOUT, "the file did not come in time") from None
+        raise Problem(Kind.TIMEOUT, "the file did not arrive in time") from None
     mime_type = request.headers.get("content-type", "")
     ref = await _files(context).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
     return respond(201, ref)
@@ -95,7 +95,7 @@ async def download_file(context: Context, request: Request) -> Response:
         raise Problem(
             Kind.FORBIDDEN,
             "the task is personal",
-            next="Only whoever asked for it and whoever does it can fetch its files.",
+            next="Only its caller and its agent can download its files.",
         )
     ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
     data = None if ref is None else await _files(context).fetch(ref.id)
@@ -145,7 +145,7 @@ async def attached(context: Context, ids: tuple[str, ...]) -> tuple[FileRef, ...
         kept = await _files(context).describe(id)
         if kept is None or kept.owner != ADMIN:
             raise Problem(
-                Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next="Keep it first: POST /api/v1/files"
+                Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next="Upload it first: POST /api/v1/files"
             )
         found.append(kept.ref)
     return tuple(found)
@@ -153,5 +153,5 @@ async def attached(context: Context, ids: tuple[str, ...]) -> tuple[FileRef, ...
 
 def _files(context: Context) -> Files:
     if context.files is None:
-        raise Problem(Kind.UNAVAILABLE, "this hub keeps no files")
+        raise Problem(Kind.UNAVAILABLE, "this hub does not store files")
     return context.files

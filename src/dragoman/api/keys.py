@@ -1,5 +1,5 @@
-"""The keys that sign tokens: look at them, replace them; and revoke one token. Of a key only its name and its times are
-told, of a token its name."""
+"""The keys that sign tokens: list them, replace them; and revoke one token. Of a key only its name and its times are
+shown, of a token its jti."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Use(enum.StrEnum):
 
 
 class KeyOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`verifies_until` is when the last token that it can have signed is over; None while it signs."""
+    """`verifies_until` is when the last token that it can have signed expires; None while it signs."""
 
     kid: str
     algorithm: str
@@ -46,7 +46,7 @@ class KeyList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
-    """`until` is when the token is over in any case."""
+    """`until` is when the token expires anyway."""
 
     agent_id: str
     jti: str
@@ -67,12 +67,14 @@ async def rotate_keys(context: Context, request: Request) -> Response:
         await context.intake.execute(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
         await auth.rotate(distrust=wanted.distrust)
     except KeysKept as error:
-        raise Problem(Kind.CONFLICT, f"the keys stay as they are: {error}", next="Mend that, and try again.") from None
+        raise Problem(
+            Kind.CONFLICT, f"the keys stay as they are: {error}", next="Correct that, and try again."
+        ) from None
     return respond(200, key_list(auth))
 
 
 async def revoke_token(context: Context, request: Request) -> Response:
-    """One token, which is read here, and neither kept nor told on."""
+    """One token, which is read here, and neither stored nor shown."""
     from dragoman.security.keys import LEEWAY, LONGEST_TTL
 
     wanted = await read_body(context, request, RevocationIn)
@@ -88,14 +90,19 @@ async def revoke_token(context: Context, request: Request) -> Response:
     if wanted.token is not None and jti is None:
         claims = auth.authority.read(wanted.token, now=auth.now)
         if isinstance(claims, Refusal):
-            raise Problem(Kind.INVALID, f"no token that counts here: {claims.message}", field="token")
+            raise Problem(Kind.INVALID, f"this token is not valid here: {claims.message}", field="token")
         if claims.sub != agent.id:
-            raise Problem(Kind.INVALID, f"this is no token of {agent.id}", field="token", next="Name its own agent.")
+            raise Problem(
+                Kind.INVALID,
+                f"this is not a token of {agent.id}",
+                field="token",
+                next="Name the agent that it belongs to.",
+            )
         jti, over = claims.jti, min(claims.exp, over)
         if jti is None:
-            raise Problem(Kind.INVALID, "the token has no jti to be known by", field="token")
+            raise Problem(Kind.INVALID, "the token has no jti, so it cannot be revoked", field="token")
     elif wanted.token is not None or jti is None:
-        raise Problem(Kind.INVALID, "name the token by token or by jti: by one of them", field="jti")
+        raise Problem(Kind.INVALID, "name the token by `token` or by `jti`, not by both", field="jti")
     until = Instant((over + LEEWAY) * SECOND)
     await context.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
     return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
@@ -107,11 +114,11 @@ def service(context: Context) -> AuthService:
     from dragoman.security.private import PrivateFileError
 
     if context.auth is None:
-        raise Problem(Kind.NOT_FOUND, "this hub signs no tokens")
+        raise Problem(Kind.NOT_FOUND, "this hub does not sign tokens")
     try:
         context.auth.authority  # noqa: B018
     except (KeyProblem, PrivateFileError) as error:
-        raise Problem(Kind.CONFLICT, f"the keys cannot be used: {error}", next="Mend that, and try again.") from None
+        raise Problem(Kind.CONFLICT, f"the keys cannot be used: {error}", next="Correct that, and try again.") from None
     return context.auth
 
 

@@ -58,7 +58,7 @@ async def coven_proto(context: Context, request: Request) -> Response:
 
 
 class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """Every caller's protocol with every agent's. What is not in a pair's `losses` arrives as it was said."""
+    """Every caller's protocol with every agent's. What is not in a pair's `losses` arrives as it was sent."""
 
     protocols: tuple[str, ...]
     features: dict[str, tuple[str, ...]]

@@ -69,7 +69,7 @@ async def show_dead_letter(context: Context, request: Request) -> Response:
 
 
 async def _with_body(context: Context, letter: DeadLetter) -> DeadLetterOut:
-    """With what it would have told, unless that is personal: for work, the input one may want to edit."""
+    """With its content, unless that is personal: for work, the input that a person may want to edit."""
     if letter.letter is not None:
         return dead_letter_out(letter, body=PERSONAL if letter.letter.personal else letter.letter.body)
     found = await context.store.events(letter.task, after=letter.event - 1, limit=1)

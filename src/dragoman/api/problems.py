@@ -1,8 +1,8 @@
 """Refusals as RFC 9457 problem details.
 
 The status of a fault and what to do next come from the one error table (`bindings.errormap`); here are only the
-titles, and the advice that reads differently for whoever holds the admin token. `detail` ends with what to do next,
-so that whoever only prints `detail` still helps their user.
+titles, and the advice that reads differently for the holder of the admin token. `detail` ends with what to do next, so
+that a program that only prints `detail` still helps its user.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TITLES: Mapping[Kind, str] = {
     Kind.MISMATCH: "Idempotency key reused",
     Kind.CONTRACT: "Against the contract",
     Kind.RATE_LIMITED: "Too many requests",
-    Kind.OVERLOADED: "Hub cannot take it now",
-    Kind.UNAVAILABLE: "Nobody available",
+    Kind.OVERLOADED: "The hub is overloaded",
+    Kind.UNAVAILABLE: "No agent available",
     Kind.TIMEOUT: "Timed out",
     Kind.RESOURCES: "Resources missing",
     Kind.CANCELLED: "Cancelled",
@@ -47,7 +47,7 @@ TITLES: Mapping[Kind, str] = {
 
 NEXT: Mapping[Kind, str] = {
     Kind.UNAUTHENTICATED: "Send the admin token as `Authorization: Bearer …`.",
-    Kind.FORBIDDEN: "Ask whoever runs the hub.",
+    Kind.FORBIDDEN: "Ask the hub's administrator.",
     Kind.MISMATCH: "Use a new Idempotency-Key for a new request.",
 }
 
@@ -64,13 +64,12 @@ FIELDS: Mapping[str, str] = {
     "payload": "input",
     "request_id": "Idempotency-Key",
 }
-"""What this API calls the limits of a task, whom it is for, what is to be done, and which request it is. It asks on no
-contract: what would need one is for another agent."""
+"""The core's name of a field → its name in this API. The API itself asks under no contract."""
 
 MESSAGES: Mapping[str, str] = {"request_id": "this Idempotency-Key was used before with other content"}
-"""By what the core calls a field: what it says in words that nobody here has sent."""
+"""By the core's name of a field: where the core's sentence speaks of a field that this API does not have."""
 
-ADVICE: Mapping[str, str] = {"contract_id": "`dragoman call --via a2acp` shakes hands and asks on a contract."}
+ADVICE: Mapping[str, str] = {"contract_id": "`dragoman call --via a2acp` makes a contract first."}
 """Likewise, what to do where its own advice is for agents."""
 
 
@@ -79,8 +78,8 @@ def status_of(kind: Kind) -> int:
 
 
 def status_for(fault: Fault) -> int:
-    """As the table says; but a task that asks for more than it may have is no better later (`core.budgets.budget`), and
-    one for somebody who is not known here waits for nobody."""
+    """As the table says; but a task over its budget stays so (`core.budgets.budget`), and an unknown agent will not
+    come."""
     if errormap.over_budget(fault):
         return status_of(Kind.INVALID)
     if fault.field is None:
@@ -109,7 +108,7 @@ class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(Exception):
-    """Refused at the door, before it became a command. `next` and `status` override the table's row."""
+    """Refused by the API, before it became a command. `next` and `status` override the table's row."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ PATTERNS: Mapping[str, str] = {
     "[A-Za-z_][A-Za-z0-9_]": "names of letters, digits and _, of which the first is no digit",
     "^/": "an absolute path",
 }
-"""What is to be written where a pattern asks for it, by a part of the pattern."""
+"""What a pattern asks for, by a part of the pattern."""
 
 
 def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Problem:

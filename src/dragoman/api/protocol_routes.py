@@ -1,4 +1,4 @@
-"""The endpoints that protocols serve themselves, for the documentation: who asks is the agent, by its own token."""
+"""The routes of the protocols' own endpoints, for the documentation. The caller is an agent with its own token."""
 
 from __future__ import annotations
 

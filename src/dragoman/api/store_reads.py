@@ -95,7 +95,7 @@ def _ambiguous(what: str, id: str, matches: list[str], field: str | None = None)
 def _too_short(what: str, id: str, field: str | None = None) -> Problem:
     return Problem(
         Kind.NOT_FOUND,
-        f"no {what} is called {id!r}",
+        f"there is no {what} {id!r}",
         field=field,
         next=f"The beginning of an id has at least {SHORTEST_PREFIX} characters.",
     )

@@ -9,7 +9,7 @@ doubled however often the client comes back: it says the last number it saw (`La
     event: progress         its kind
     data: {…}               `EventOut`
 
-    event: end              the task is final and everything was told; carries no id, so a resume stays where it is
+    event: end              the task is final and all events were sent; carries no id, so a resume stays where it is
     data: {"status": …}
 
     : heartbeat             when nothing happens
@@ -167,8 +167,7 @@ async def _above(context: Context, task: Task) -> Task | None:
 
 
 async def _descendants(context: Context, root: Task, causes: Causes) -> tuple[dict[TaskId, Task], int]:
-    """All that descends from the root, and how many there are at least that did not fit. Notes in `causes` what they
-    came of."""
+    """All tasks below the root, and at least how many were left out. `causes` gets the task that led to each."""
     found: dict[TaskId, Task] = {root.id: root}
     waiting, left_out = [root], 0
     while waiting:
@@ -188,7 +187,7 @@ async def _descendants(context: Context, root: Task, causes: Causes) -> tuple[di
 
 
 async def _below(context: Context, task: Task) -> tuple[list[Task], bool]:
-    """What came of a task, and whether there may be more."""
+    """The tasks that a task led to, and whether there may be more."""
     found: list[Task] = []
     more = False
     if task.has_children:
@@ -228,7 +227,7 @@ MOST_ERRORS = 200
 
 
 class TaskError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`report` is what the agent said; `error` why an attempt or the task failed."""
+    """`report` is the agent's own; `error` says why an attempt or the task failed."""
 
     seq: int
     at: str

@@ -1,4 +1,4 @@
-"""Tasks: submit, list, look at, steer, and ask why."""
+"""Tasks: submit, list, show, cancel, retry, pause and resume them, and explain where they are."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ async def submit_task(context: Context, request: Request) -> Response:
 
 
 def _as_asked(fault: Fault, wanted: TaskIn) -> Fault:
-    """Whom a task is for was said as a kind, where no agent was named."""
+    """The field is `kind`, where the task names a kind and no agent."""
     if problems.FIELDS.get(fault.field or "") != "agent" or wanted.agent is not None or wanted.kind is None:
         return fault
     return msgspec.structs.replace(fault, field="kind")
 
 
 def _budget(budget: float | Budget | None, said: Any) -> dict[str, Any]:
-    """The limits of a task; what else was said of its budget is kept beside them."""
+    """The limits of a task; other fields of its budget are kept beside them."""
     if budget is None:
         return {}
     if not isinstance(budget, Budget):
@@ -154,7 +154,10 @@ async def list_tasks(context: Context, request: Request) -> Response:
         tasks, on = await context.store.tasks(where, after=query.cursor or None, limit=query.limit)
     except ValueError:
         raise Problem(
-            Kind.INVALID, "this is no cursor", field="cursor", next="Use `next` of the page before, as it is."
+            Kind.INVALID,
+            "this is not a cursor of this list",
+            field="cursor",
+            next="Use `next` of the page before, as it is.",
         ) from None
     if query.full:
         told = [await whole_task(context, task) for task in tasks]

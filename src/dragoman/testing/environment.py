@@ -98,7 +98,7 @@ class QuestionWatch(Metrics):
 def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
     """A hub's settings, by dotted names. The environment has no part in it."""
     if store not in STORES:
-        raise Misused(f"a hub for tests keeps its things in {' or '.join(STORES)}, not in {store!r}")
+        raise Misused(f"a hub for tests has the store {' or '.join(STORES)}, not {store!r}")
     fixed = {
         "data": str(data),
         "store.kind": store,
@@ -114,7 +114,7 @@ def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
     try:
         return load(flags={**wanted, **fixed}).settings
     except SettingsError as error:
-        raise Misused(f"the hub's settings do not work: {error}") from None
+        raise Misused(f"the hub's settings are invalid: {error}") from None
     except KeyError as error:
         raise Misused(f"there is no setting {error}; `dragoman config show` lists them all") from None
 
@@ -164,7 +164,7 @@ class Environment:
     async def restart(self) -> None:
         if self.settings.store.kind == "memory":
             raise Misused(
-                "this hub keeps everything in memory and would forget it all: give the test a hub with a store,"
+                "this hub has its store in memory and would lose everything: give the test a hub with a store on disk,"
                 ' @pytest.mark.dragoman(store="sqlite")'
             )
         self.hub_is_up.clear()
@@ -238,7 +238,7 @@ class Environment:
         try:
             token = await (self.api.add_agent(id, protocol, **known) if there is None else self.api.new_token(id))
         except DragomanError as error:
-            raise Misused(f"the hub does not let {id!r} in: {error}") from None
+            raise Misused(f"the hub did not add {id!r}: {error}") from None
         return Pass(
             f"{scheme}://{self._grpc_relay.address if protocol == 'coven' else self._http_relay.address}", token
         )
@@ -257,10 +257,10 @@ class Environment:
     async def add(self, agent: Agent, protocol: str, transport: str | None, **fields: Any) -> None:
         if not isinstance(agent, Agent):
             raise Misused(
-                f"add takes a dragoman.Agent, not {type(agent).__name__}; hub.let_in is for agents of another make"
+                f"add takes a dragoman.Agent, not {type(agent).__name__}; for other agents there is hub.let_in"
             )
         if AgentId(agent.id) in self._runners:
-            raise Misused(f"{agent.id!r} is at work here already: take it away first, with hub.remove({agent.id!r})")
+            raise Misused(f"{agent.id!r} is running already: remove it first, with hub.remove({agent.id!r})")
         scheme = self._scheme(protocol, transport)
         is_new = self.running.intake.agent(AgentId(agent.id)) is None
         mine = {"kind": agent.kind, "domain": agent.domain, "version": agent.version}
@@ -304,7 +304,7 @@ class Environment:
         if runner.id not in self._runners or task.cancelled():
             return
         why = task.exception()
-        self.note_error(Misused(f"{runner.id} left by itself: {why if why is not None else 'it was stopped'}"))
+        self.note_error(Misused(f"{runner.id} ended by itself: {why if why is not None else 'it was stopped'}"))
 
     async def remove(self, agent: str | Agent, *, kill: bool) -> None:
         runner = self.runner(agent)
@@ -342,7 +342,7 @@ class Environment:
         if runner is None:
             there = ", ".join(self._runners) or "nobody"
             raise Misused(
-                f"there is no agent {id!r} at work here (there is: {there}): hub.add(agent, protocol=…) first"
+                f"there is no agent {id!r} running here (there is: {there}): hub.add(agent, protocol=…) first"
             )
         return runner
 

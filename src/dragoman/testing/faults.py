@@ -106,5 +106,5 @@ class Faults:
 
     def _plan(self, agent: str | Agent, what: What, times: int) -> None:
         if times < 1:
-            raise Misused(f"say how many to lose, at least 1: drop_{what}(…, times=1), not times={times}")
+            raise Misused(f"times must be at least 1: drop_{what}(…, times=1), not times={times}")
         self._environment.runner(agent).losses.planned[what] += times

@@ -103,11 +103,9 @@ class Human:
         except (Conflict, NotFound):
             pass  # its time was over, or somebody else was faster
         except DragomanError as error:
-            self._environment.note_error(Misused(f"the person's answer to {row.question!r} was not taken: {error}"))
+            self._environment.note_error(Misused(f"the hub refused the person's answer to {row.question!r}: {error}"))
         except Exception as error:
-            self._environment.note_error(
-                Misused(f"the person could not say what to answer to {row.question!r}: {error!r}")
-            )
+            self._environment.note_error(Misused(f"the script failed for the question {row.question!r}: {error!r}"))
 
 
 def _question_of(row: Row) -> Question:

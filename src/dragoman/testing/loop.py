@@ -59,7 +59,7 @@ class LoopThread:
             )
         if self.loop.is_closed():
             coroutine.close()
-            raise Misused("this hub is not there any more: it ends with the test that it was made for")
+            raise Misused("this hub has ended: it lives as long as the test that it was made for")
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -76,7 +76,7 @@ class LoopThread:
                     if self.listener.turns == turns:
                         raise Stuck(BLOCKED) from None
         except CancelledError:
-            raise Misused("this hub was ended while it was asked for something") from None
+            raise Misused("this hub ended while a request was running") from None
         except BaseException:
             future.cancel()
             raise

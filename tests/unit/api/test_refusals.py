@@ -120,7 +120,7 @@ async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
     answer = await world.client.post("/api/v1/tasks", json={"type": "scan", "agent": "x"})
     told = assert_problem(answer, 403, "forbidden")
     assert told["field"] == "agent"
-    assert told["detail"].endswith("for a key. `dragoman call --via a2acp` shakes hands and asks on a contract.")
+    assert told["detail"].endswith("for a key. `dragoman call --via a2acp` makes a contract first.")
 
 
 def test_advice_is_not_repeated() -> None:

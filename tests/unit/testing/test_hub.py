@@ -213,7 +213,7 @@ def test_a_question_can_be_looked_at_before_it_is_answered(hub: Hub) -> None:
 def test_an_answer_that_is_no_option_fails_the_test(hub: Hub) -> None:
     hub.add(Deployer())
     hub.human.answers("perhaps")
-    with pytest.raises(Misused, match=r"answer to 'Restart prod\?' was not taken"):
+    with pytest.raises(Misused, match=r"refused the person's answer to 'Restart prod\?'"):
         hub.call("deployer", "restart")
 
 
@@ -343,8 +343,8 @@ MISUSES: tuple[tuple[Callable[[Hub], Any], str], ...] = (
     (lambda hub: hub.add(Deployer(), protocol="smtp"), r"no protocol 'smtp': chiffon, agentmsg, a2acp, forge, coven"),
     (lambda hub: hub.add(Deployer(), protocol="forge", transport="http"), r"spoken over ws here, not over 'http'"),
     (lambda hub: hub.add("deployer"), r"takes a dragoman.Agent, not str"),  # type: ignore[arg-type]
-    (lambda hub: hub.faults.disconnect("nobody"), r"no agent 'nobody' at work here \(there is: nobody\)"),
-    (lambda hub: [hub.add(Deployer()), hub.add(Deployer())], r"at work here already.*hub.remove\('deployer'\)"),
+    (lambda hub: hub.faults.disconnect("nobody"), r"no agent 'nobody' running here \(there is: nobody\)"),
+    (lambda hub: [hub.add(Deployer()), hub.add(Deployer())], r"is running already.*hub.remove\('deployer'\)"),
     (lambda hub: hub.faults.drop_request("deployer", times=0), r"at least 1"),
     (lambda hub: [hub.let_in("x", "coven"), hub.let_in("x", "forge")], r"'x' is here already, and speaks coven"),
     (lambda hub: hub.let_in("a b"), r"does not let 'a b' in"),

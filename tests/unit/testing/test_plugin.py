@@ -111,4 +111,4 @@ def test_what_went_wrong_unseen_fails_the_test_at_its_end(pytester: pytest.Pytes
     """)
     ran = pytester.runpytest_inprocess(*PLAIN)
     ran.assert_outcomes(passed=1, errors=1)
-    ran.stdout.fnmatch_lines(["*Misused: leaver left by itself: it was stopped"])
+    ran.stdout.fnmatch_lines(["*Misused: leaver ended by itself: it was stopped"])
