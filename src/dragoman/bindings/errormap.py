@@ -65,11 +65,6 @@ TABLE: Mapping[Kind, Row] = {
 }
 # fmt: on
 
-CHIFFON_KINDS: Mapping[int, Kind] = {code: Kind(name) for code, name in chiffon.KINDS.items()}
-"""What a chiffon agent means by a code: the SDK reads the same table. One that is not there is a failure of its own
-making."""
-
-
 AGENTMSG_KINDS: Mapping[str, tuple[Kind, Kind]] = {
     #                          tried again       final
     "TIMEOUT":                (Kind.TIMEOUT,     Kind.WORK_FAILED),
@@ -106,11 +101,6 @@ def over_budget(fault: Fault) -> bool:
 def retryable(fault: Fault) -> bool:
     """Whether asking again can help: the fault's own word, else what is usual for its kind."""
     return fault.retryable or (TABLE[fault.kind].retryable and not over_budget(fault))
-
-
-def chiffon_kind(code: int) -> Kind:
-    """The hub's word for a code that an agent sent."""
-    return CHIFFON_KINDS.get(code, Kind.WORK_FAILED)
 
 
 def agentmsg_kind(error_type: str, *, retryable: bool) -> Kind:

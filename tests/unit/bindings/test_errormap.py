@@ -9,7 +9,7 @@ from dragoman.bindings.a2acp import failures as a2acp_failures
 from dragoman.bindings.agentmsg import failures as agentmsg_failures
 from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.bindings.coven import _fault_out as coven_fault
-from dragoman.bindings.errormap import CHIFFON_KINDS, TABLE, chiffon_kind, sentence, told
+from dragoman.bindings.errormap import TABLE, sentence, told
 from dragoman.bindings.forge.failures import error_of
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
@@ -17,6 +17,9 @@ from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp.errors import ErrorBody
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.chiffon import errors
+from dragoman.protocols.chiffon.mapping import KINDS as CHIFFON_KINDS
+from dragoman.protocols.chiffon.mapping import fault_in
+from dragoman.protocols.chiffon.types import ErrorPayload
 
 AGENTMSG = {
     "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
@@ -67,11 +70,12 @@ def test_what_the_hub_retries_is_what_chiffon_calls_retryable() -> None:
 
 @pytest.mark.parametrize("code", [*errors.TABLE, 5900, 5901, 5902])
 def test_a_code_that_comes_in_goes_out_as_itself(code: int) -> None:
-    assert TABLE[chiffon_kind(code)].chiffon == code
+    assert TABLE[CHIFFON_KINDS[code]].chiffon == code
 
 
 def test_an_unknown_code_is_a_failure_that_is_not_retried() -> None:
-    assert chiffon_kind(5555) is Kind.WORK_FAILED
+    said = ErrorPayload(error_code=5555, error_message="odd", error_context={})
+    assert fault_in(said).kind is Kind.WORK_FAILED
     assert not TABLE[Kind.WORK_FAILED].retryable
 
 

@@ -129,17 +129,6 @@ def is_told(fault: Fault) -> bool:
     return fault.reported or "code" in fault.facts
 
 
-def fault_in(payload: ErrorPayload) -> Fault:
-    """What an agent's `error` means: whether it is tried again follows from the code alone (D7)."""
-    kind = errormap.chiffon_kind(payload.error_code)
-    return Fault(
-        kind=kind,
-        message=payload.error_message or errors.rule(payload.error_code).name,
-        retryable=errors.is_retryable(payload.error_code),
-        facts={**payload.error_context, "code": payload.error_code},
-    )
-
-
 def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about: Correlation | None = None) -> bytes:
     """The `error` envelope that answers a message which was refused.
 

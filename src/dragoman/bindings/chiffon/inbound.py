@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
-from dragoman.bindings.chiffon.failures import fault_in
 from dragoman.bindings.told import needs_told
 from dragoman.core.commands import (
     Command,
@@ -38,7 +37,7 @@ from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Ask
-from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon import chunks, codec, mapping
 from dragoman.protocols.chiffon.types import (
     Envelope,
     ErrorPayload,
@@ -49,7 +48,6 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 
-RESULT_STREAM = "result"
 MARK = 16
 """Hexadecimal digits by which the last statuses of a task are told apart."""
 MOST_FILES = 100
@@ -72,13 +70,6 @@ _KNOWN = {
 _traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
-
-
-class _Question(msgspec.Struct, frozen=True, kw_only=True):
-    question: Annotated[str, msgspec.Meta(min_length=1)]
-    options: tuple[Any, ...] = ()
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    default: Any = msgspec.UNSET
 
 
 def command_of(
@@ -218,30 +209,13 @@ def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:
 def _status(
     agent: Agent, message: Envelope[Payload], status: WorkStatus, tree: dict[str, Any], raw: bytes
 ) -> ReportProgress:
-    step, output, stream, span = status.step, "", "", None
-    if step is not None:
-        output = step.output
-        if step.output_chunk is not None:
-            stream, span = f"step-{step.number}", _span(step.output_chunk)
-    custom = message.x_custom_fields
-    words, paused = _text(custom.get("message")), status.status == "paused"
+    step, custom, paused = status.step, message.x_custom_fields, status.status == "paused"
+    content = mapping.progress_in(status, custom)
     ask = _ask(custom) if paused else None
-    if ask is not None and words is None:
-        words = ask.question  # whoever waits for the task is to know what for
+    if ask is not None and content.message is None:
+        content = replace(content, message=ask.question)  # the caller is to know what the task waits for
     elif ask is None and paused:
         ask = Ask(question=_waits_for(agent, step), implied=True)
-    content = messages.Progress(
-        status=status.status,
-        percent=status.progress_percent,
-        step=None if step is None else messages.Step(number=step.number, name=step.name, total=step.total),
-        output=output or None,
-        chunk=None if span is None else (span.start, span.end, span.total),
-        stream=stream or None,
-        message=words,
-        thinking=_text(custom.get("thinking")),
-        tool_use=messages.fitting(messages.ToolUse, custom.get("tool_use")),
-        tool_result=messages.fitting(messages.ToolResult, custom.get("tool_result")),
-    )
     digest = _mark(tree)
     return ReportProgress(
         principal=agent.id,
@@ -255,35 +229,19 @@ def _status(
         raw=raw,
         percent=status.progress_percent,
         step=step.name if step is not None else None,
-        output=output,
-        stream=stream,
-        span=span,
+        output=content.output or "",
+        stream=content.stream or "",
+        span=None if content.chunk is None else Span(*content.chunk),
         paused=paused,
         ask=ask,
     )
 
 
-def _text(value: object) -> str | None:
-    """A custom field that other protocols have a word for, where it is text."""
-    return value if type(value) is str else None
-
-
 def _ask(custom: dict[str, Any]) -> Ask | None:
-    said = custom.get("question")
-    if said is None:
-        return None
     try:
-        asked = msgspec.convert({"question": said} if type(said) is str else said, _Question)
+        return mapping.ask_in(custom)
     except msgspec.ValidationError as error:
         raise refuse(Kind.INVALID, str(error), field="x_custom_fields.question") from None
-    has_default = asked.default is not msgspec.UNSET
-    return Ask(
-        question=asked.question,
-        options=asked.options,
-        timeout_seconds=asked.timeout_seconds,
-        default=asked.default if has_default else None,
-        has_default=has_default,
-    )
 
 
 def _waits_for(agent: Agent, step: Step | None) -> str:
@@ -295,20 +253,10 @@ def _waits_for(agent: Agent, step: Step | None) -> str:
 def _result(
     agent: Agent, message: Envelope[Payload], result: WorkResult, said: dict[str, Any], raw: bytes
 ) -> Finish | ReportProgress:
-    span = _span(result.output_chunk) if result.output_chunk is not None else None
-    if span is not None and span.end != span.total:
-        return _piece(agent, message, result, span, said, raw)
-    usage = None if result.resources_used is None else said["resources_used"]
-    if type(message.x_custom_fields.get("usage")) is dict:  # tokens, money: what no field has
-        usage = {**(usage or {}), **message.x_custom_fields["usage"]}
-    content = messages.Result(
-        output=result.output,
-        exit_code=result.exit_code,
-        result=message.x_custom_fields.get("result", msgspec.UNSET),
-        usage=usage,
-        chunk=None if span is None else (span.start, span.end, span.total),
-        stream=None if span is None else RESULT_STREAM,
-    )
+    if not chunks.is_last(result):
+        return _piece(agent, message, result, said, raw)
+    used = None if result.resources_used is None else said["resources_used"]
+    content = mapping.result_in(result, message.x_custom_fields, used)
     fault = None
     if result.exit_code:
         fault = Fault(
@@ -328,7 +276,7 @@ def _result(
         content=content,
         raw=raw,
         output=result.output,
-        span=span,
+        span=None if content.chunk is None else Span(*content.chunk),
         fault=fault,
     )
 
@@ -340,16 +288,10 @@ def _reason(output: str) -> str:
 
 
 def _piece(
-    agent: Agent, message: Envelope[Payload], result: WorkResult, span: Span, said: dict[str, Any], raw: bytes
+    agent: Agent, message: Envelope[Payload], result: WorkResult, said: dict[str, Any], raw: bytes
 ) -> ReportProgress:
-    """A piece of a split result that is not its last (D4): the work is done, its output is still on the way."""
-    content = messages.Progress(
-        status="running",
-        percent=100,
-        output=result.output,
-        chunk=(span.start, span.end, span.total),
-        stream=RESULT_STREAM,
-    )
+    content = mapping.piece_in(result)
+    assert content.chunk is not None
     digest = _mark({"payload": said})
     return ReportProgress(
         principal=agent.id,
@@ -363,13 +305,13 @@ def _piece(
         raw=raw,
         percent=100,
         output=result.output,
-        stream=RESULT_STREAM,
-        span=span,
+        stream=mapping.RESULT_STREAM,
+        span=Span(*content.chunk),
     )
 
 
 def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: bytes) -> ReportFault:
-    fault = fault_in(error)
+    fault = mapping.fault_in(error)
     digest = _digest(("error", message.request_id, fault))
     return ReportFault(
         principal=agent.id,
@@ -383,11 +325,6 @@ def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: b
         content=messages.Failure(fault=fault),
         raw=raw,
     )
-
-
-def _span(label: str) -> Span:
-    place = chunks.parse(label)
-    return Span(place.start, place.end, place.total)
 
 
 def _mark(tree: dict[str, Any]) -> str:

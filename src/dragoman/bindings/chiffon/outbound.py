@@ -53,7 +53,7 @@ from dragoman.core.model.tasks import Event, EventKind, Question, Status, Task
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import read_request, read_result
-from dragoman.protocols.chiffon import chunks, codec
+from dragoman.protocols.chiffon import codec, mapping
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
     Correlation,
@@ -61,20 +61,10 @@ from dragoman.protocols.chiffon.types import (
     Payload,
     ResourcesUsed,
     Stamp,
-    Step,
     WorkRequest,
     WorkResult,
     WorkStatus,
 )
-
-ASIDES: dict[str, Callable[[Any], str]] = {
-    "message": str,
-    "thinking": lambda _: "thinking",
-    "tool_use": lambda used: f"tool {used.name or ''}".strip(),
-    "tool_result": lambda result: "tool failed" if result.is_error else "tool result",
-    "file": lambda file: f"file {file.name}".strip(),
-}
-"""What chiffon has no field for goes into custom fields of the same name, and, in a word, into the step."""
 
 _PAUSED = frozenset({EventKind.PAUSED, EventKind.ASKED})
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
@@ -159,19 +149,17 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes,
         status = "step_completed"
     elif report.status == "paused":
         status = "paused"
-    output, place = report.output or "", report.chunk
-    blocks: list[tuple[str, str | None]] = [(output, None)]
-    if place is not None:
-        blocks = [(output, str(chunks.Label(*place)))]
-    elif chunks.must_split(output):
-        blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
-    asides: dict[str, Any] = {name: value for name in ASIDES if (value := getattr(report, name)) is not None}
+    task: Task = outgoing.task
+    blocks, asides = mapping.blocks_of(report.output or "", report.chunk), mapping.asides_out(report)
     if asked is not None:
         asides["question"] = {"question": asked.question, "options": asked.options or []}
-    ids = receipts(outgoing.delivery.id, len(blocks))
+    percent = _so_far(task) if report.percent is None else report.percent
+    aside = report.message or (asked.question[:200] if asked is not None else mapping.aside_in_short(report))
+    step = report.named_step or (None if aside is None else messages.Step(name=aside[:200]))
+    unnamed, ids = task.step or task.type, receipts(outgoing.delivery.id, len(blocks))
     return tuple(
         _say(
-            _status_payload(outgoing.task, report, asked, status, text, label),
+            mapping.status_out(task.id, status, percent, step, output=text, label=label, unnamed=unnamed),
             outgoing,
             receiver,
             now,
@@ -182,51 +170,10 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes,
     )
 
 
-def _status_payload(
-    task: Task,
-    report: messages.Progress,
-    asked: messages.Question | None,
-    status: Literal["running", "step_completed", "paused"],
-    output: str,
-    label: str | None,
-) -> WorkStatus:
-    percent = _so_far(task) if report.percent is None else report.percent
-    said, aside = report.named_step, _aside_step(report, asked)
-    if said is None and aside is not None:
-        said = messages.Step(name=aside)
-    step = None
-    if said is not None or output:
-        said = said or messages.Step()
-        step = Step(
-            number=_count(said.number) or 0,
-            name=said.name or task.step or task.type,
-            output=output,
-            output_chunk=label,
-            total=_count(said.total),
-        )
-    return WorkStatus(task_id=task.id, status=status, progress_percent=max(0, min(100, percent)), step=step)
-
-
 def _so_far(task: Task) -> int:
     """How far the work is, where a status does not say it itself. That of a completed task is of its end, of which the
     result tells: what is told of the time before, late, would be running at 100 %."""
     return 0 if task.status is Status.COMPLETED else task.progress or 0
-
-
-def _count(value: int | None) -> int | None:
-    return value if value is not None and value >= 0 else None
-
-
-def _aside_step(report: messages.Progress, asked: messages.Question | None) -> str | None:
-    """What is said beside the document's fields, as the name of a step: whoever knows no custom fields sees it, too."""
-    if report.message is not None:
-        return report.message[:200]
-    if asked is not None:
-        return asked.question[:200]
-    for name, words in ASIDES.items():
-        if (value := getattr(report, name)) is not None:
-            return words(value)[:200]
-    return None
 
 
 def _result(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
@@ -247,9 +194,7 @@ def _result_messages(
     code: int,
     fault: Fault | None = None,
 ) -> tuple[bytes, ...]:
-    blocks: list[tuple[str, str | None]] = [(output, None)]
-    if chunks.must_split(output):
-        blocks = [(block.text, str(block.label)) for block in chunks.split(output)]
+    blocks = mapping.blocks_of(output)
     last, ids = len(blocks) - 1, receipts(outgoing.delivery.id, len(blocks))
     said = done.usage
     usage = fitting(said, ResourcesUsed) or ResourcesUsed()

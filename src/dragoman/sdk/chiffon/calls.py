@@ -6,15 +6,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.chiffon import chunks, codec, errors
+from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.types import Envelope, ErrorPayload, Payload, WorkRequest, WorkResult, WorkStatus
 from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.errors import TaskFailed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
-
-ASIDES = ("message", "thinking", "tool_use", "tool_result", "file")
-"""Custom fields that the hub's form has, too."""
 
 
 def told(message: Envelope[Payload]) -> dict[str, Any]:
@@ -48,11 +45,14 @@ class Call(PendingCall):
         elif isinstance(payload, WorkResult):
             self._ended(message, payload)
         elif isinstance(payload, WorkStatus):
-            data: dict[str, Any] = {"status": payload.status, "percent": payload.progress_percent}
+            custom = message.x_custom_fields
+            data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(payload, custom))
+            data.pop("chunk", None)
+            data.pop("stream", None)
             if payload.step is not None:
-                data["step"] = {"number": payload.step.number, "name": payload.step.name}
                 data["output"] = payload.step.output
-            data.update((name, said) for name in ASIDES if (said := message.x_custom_fields.get(name)) is not None)
+            if custom.get("file") is not None:
+                data["file"] = custom["file"]
             self._tell("paused" if payload.status == "paused" else "progress", message, data)
 
     def _ended(self, message: Envelope[Payload], result: WorkResult) -> None:
@@ -71,13 +71,11 @@ class Call(PendingCall):
                 if chunks.is_last(result):
                     self.fail(TaskFailed(f"its output came broken: {error}", task_id=self.task_id))
                 return
-        structured = message.x_custom_fields.get("result")
+        done = mapping.result_in(result, message.x_custom_fields)
+        structured = done.value
         data = {"output": output, "exit_code": result.exit_code, "result": structured}
-        used = {} if result.resources_used is None else msgspec.to_builtins(result.resources_used)
-        usage = message.x_custom_fields.get("usage")
-        used |= usage if isinstance(usage, dict) else {}
-        if used:
-            data["usage"] = used
+        if done.usage:
+            data["usage"] = done.usage
         if result.exit_code == 0:
             self._tell("completed", message, data)
             self.finish(value_of(structured, output or self.heard))

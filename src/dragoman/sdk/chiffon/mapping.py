@@ -24,7 +24,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.protocols.chiffon import chunks, codec, errors
+from dragoman.messages import tasks
+from dragoman.messages.tasks import Ask
+from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
@@ -34,7 +36,6 @@ from dragoman.protocols.chiffon.types import (
     Registered,
     ResourcesUsed,
     Stamp,
-    Step,
     WorkRequest,
     WorkResult,
     WorkStatus,
@@ -67,8 +68,6 @@ log = logging.getLogger("dragoman.sdk")
 
 CANCELLED = 5900
 PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", refuses_each=True)
-ASIDES = ("thinking", "tool_use", "tool_result")
-"""What chiffon has no field for: custom fields of a status."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -211,7 +210,14 @@ class ChiffonLink:
             yield from self._status(message)
         elif type(message) is Question:
             status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
-            yield message.id, status, {"question": _question(message)}
+            ask = Ask(
+                question=message.question,
+                options=message.options,
+                timeout_seconds=message.timeout_seconds,
+                default=message.default,
+                has_default=message.default is not UNSET,
+            )
+            yield message.id, status, {"question": mapping.ask_out(ask)}
         else:
             assert type(message) is Decline
             yield message.id, _error(message), {"task_id": message.correlation.task_id}
@@ -239,21 +245,17 @@ class ChiffonLink:
             yield id, part, custom if part is parts[-1] else {}
 
     def _status(self, report: ProgressReport) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
-        blocks: list[tuple[str, str | None]] = [(report.output, None)]
-        ids = [report.id]
-        if chunks.must_split(report.output):
-            blocks = [(block.text, str(block.label)) for block in chunks.split(report.output)]
-            ids = self._part_ids(report.id, len(blocks))
-        asides = {name: said for name in ASIDES if (said := getattr(report, name))}
+        content, task_id = report.content, report.correlation.task_id
+        blocks = mapping.blocks_of(report.output)
+        ids = [report.id] if len(blocks) == 1 else self._part_ids(report.id, len(blocks))
+        asides = mapping.asides_out(content)
         if report.brought:
             asides["file"] = report.brought
+        step = None if report.step is None else tasks.Step(number=report.number, name=report.step)
+        if step is None and report.output:
+            step = tasks.Step(number=report.number)
         for id, (text, label) in zip(ids, blocks, strict=True):
-            step = None
-            if report.step is not None or text:
-                step = Step(number=report.number, name=report.step or "output", output=text, output_chunk=label)
-            status = WorkStatus(
-                task_id=report.correlation.task_id, status=report.status, progress_percent=report.percent, step=step
-            )
+            status = mapping.status_out(task_id, report.status, report.percent, step, output=text, label=label)
             yield id, status, dict(asides)
             asides.clear()
 
@@ -309,17 +311,6 @@ def _registration(who: Introduction) -> bytes:
     if who.version is not None:
         said["version"] = who.version
     return _encode(said)
-
-
-def _question(query: Question) -> dict[str, Any]:
-    asked: dict[str, Any] = {"question": query.question}
-    if query.options:
-        asked["options"] = query.options
-    if query.timeout_seconds is not None:
-        asked["timeout_seconds"] = query.timeout_seconds
-    if query.default is not UNSET:
-        asked["default"] = query.default
-    return asked
 
 
 def _error(decline: Decline) -> ErrorPayload:
