@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def test_the_layout_in_the_architecture_exists() -> None:
             assert (here / name).exists(), f"{directory}{name}"
             assert (here / name).is_dir() == name.endswith("/"), f"{directory}{name}"
         above.append((depth, here))
+
+
+def test_the_functions_on_the_way_of_a_request_exist() -> None:
+    """`Intake.enqueue_then` in `app/intake.py`: the class or function is defined in that file."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    steps = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", text)
+    assert len(steps) > 10
+    for name, file in steps:
+        tree = ast.parse((ROOT / "src/dragoman" / file).read_text())
+        defined: list[ast.AST] = [tree]
+        for part in name.split("."):
+            inside = [node for one in defined for node in ast.iter_child_nodes(one)]
+            defined = [node for node in inside if getattr(node, "name", None) == part]
+        assert defined, f"{file}: {name}"
 
 
 def test_every_package_stands_in_the_layout() -> None:
