@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.schema import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, event, task
 

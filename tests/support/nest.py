@@ -34,7 +34,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from dragoman.stores.sqlite import channel, writer
+from dragoman.stores.sqlite import writer, writer_process
 
 WARM = (
     "dragoman.cli.main",
@@ -301,7 +301,7 @@ def become(wish: dict[str, Any], streams: list[int], kept: list[int]) -> None:
         else:
             sys.argv = ["dragoman", *wish["arguments"]]
             if alike and wish["arguments"][0] in HUBS:
-                channel.subprocess = SimpleNamespace(Popen=Egg().popen, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined]
+                writer_process.subprocess = SimpleNamespace(Popen=Egg().popen, DEVNULL=subprocess.DEVNULL)  # type: ignore[attr-defined]
             from dragoman.cli.main import main
 
             code = main()

@@ -99,19 +99,19 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 
 OTHERWISE = {
-    "sandbox/launch.py": "control files of the kernel",
-    "sandbox/proving.py": "a trial's, in a directory that is thrown away",
-    "sandbox/timing.py": "a trial's, in a directory that is thrown away",
-    "sandbox/trials.py": "a trial's, in a directory that is thrown away",
-    "sandbox/wasmtrials.py": "a trial's, in a directory that is thrown away",
+    "sandbox/launcher.py": "control files of the kernel",
+    "sandbox/self_test.py": "a probe's, in a directory that is thrown away",
+    "sandbox/timing.py": "a probe's, in a directory that is thrown away",
+    "sandbox/probes.py": "a probe's, in a directory that is thrown away",
+    "sandbox/wasm_probes.py": "a probe's, in a directory that is thrown away",
     "security/tls.py": "in memory",
     "stores/memory.py": "a store that keeps nothing",
-    "stores/sqlite/lock.py": "what it says is for people; the lock itself is the kernel's",
-    "stores/sqlite/passed.py": "a ring, changed in place",
+    "stores/sqlite/writer_process.py": "what it says is for people; the lock itself is the kernel's",
+    "stores/sqlite/sent_letters.py": "a ring, changed in place",
     "supervisor/child_log.py": "logs of children, which may lose their last lines",
     "supervisor/spawner.py": "a control file of the kernel",
     "sdk/work/journal.py": "a log, and synced as one",
-    "cli/ownhub.py": "a log, in a directory that is thrown away",
+    "cli/scenarios/temporary_hub.py": "a log, in a directory that is thrown away",
     "durable.py": "the one way",
 }
 """Files of ours that write otherwise, and why they may."""
@@ -150,8 +150,8 @@ def test_every_directory_that_must_last_is_made_in_the_one_way_that_survives_a_c
     }
     assert makers == {
         "durable.py",
-        "sandbox/launch.py",
-        "sandbox/wasmtrials.py",
+        "sandbox/launcher.py",
+        "sandbox/wasm_probes.py",
         "supervisor/child.py",
         "supervisor/child_log.py",
     }

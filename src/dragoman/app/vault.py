@@ -1,8 +1,8 @@
 """The hub's master key, opened when the first thing is locked or unlocked, and not at every start.
 
 A key is made once. That it was is noted beside the store (`MADE`), and in the store itself, which knows the ids of the
-keys that something is sealed under (`stores.sqlite.sealed`): so a copy of the store that was put back without its key,
-or beside another one, is not taken for a store that needs a new key. `check` looks at the start of a hub.
+keys that something is sealed under (`stores.sqlite.master_keys`): so a copy of the store that was put back without its
+key, or beside another one, is not taken for a store that needs a new key. `check` looks at the start of a hub.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman import durable
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.files import sealed_under
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.schema import StoreRefused
 
 if TYPE_CHECKING:
     from dragoman.security.masterkey import MasterKeys

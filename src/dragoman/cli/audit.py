@@ -235,19 +235,19 @@ def _offline(
     import apsw
 
     from dragoman.core.model import audit as chain
-    from dragoman.stores.sqlite import answers, reads, recovery, schema
-    from dragoman.stores.sqlite.errors import StoreRefused
+    from dragoman.stores.sqlite import lists, queries, recovery, schema
+    from dragoman.stores.sqlite.schema import StoreRefused
 
     file = directory / "hub.sqlite"
     if not file.exists():
         raise unreachable
     seq, prev, broken, hashes = 0, chain.GENESIS, None, {0: BEFORE}
     try:
-        connection = answers.connect(str(file), unchanging=_is_archived(file))
+        connection = queries.connect(str(file), unchanging=_is_archived(file))
         try:
             schema.known_version(connection, str(file))
             newest = recovery.newest_audit(connection)
-            while broken is None and (records := reads.audit(connection, seq, STRIDE, None, None, None)):
+            while broken is None and (records := lists.audit(connection, seq, STRIDE, None, None, None)):
                 hashes |= {one.seq: one.hash for one in records if one.seq in wanted}
                 seq, prev, broken = chain.verify(records, prev=prev, seq=seq)
         finally:

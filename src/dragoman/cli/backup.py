@@ -73,7 +73,7 @@ def _offline(directory: Path, target: Path, unreachable: CommandError) -> None:
     after all, what it said counts."""
     from dragoman.app.settings import SettingsError
     from dragoman.cli.serving import load_settings
-    from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
+    from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
 
     settings = load_settings({"data": str(directory)}, None)
     source = settings.store_path

@@ -99,8 +99,7 @@ def sqlite(_: DataDir) -> Iterator[Finding]:
     try:
         import apsw
 
-        from dragoman.stores.sqlite.errors import StoreRefused
-        from dragoman.stores.sqlite.schema import require_sqlite
+        from dragoman.stores.sqlite.schema import StoreRefused, require_sqlite
     except ImportError as error:
         yield Finding("sqlite", "problem", f"cannot be loaded: {error}", "install it again: make setup")
         return
@@ -258,14 +257,14 @@ def store(directory: DataDir) -> Iterator[Finding]:
     try:
         import apsw
 
-        from dragoman.stores.sqlite import lock, schema
-        from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
+        from dragoman.stores.sqlite import schema, writer_process
+        from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
     except ImportError:
         return  # `sqlite` has said so already
 
     restore = "restore the newest backup as hub.sqlite (dragoman backup makes them)"
     try:
-        held = asyncio.run(lock.acquire(directory.path))
+        held = asyncio.run(writer_process.lock_directory(directory.path))
     except StoreInUse as error:
         yield Finding("store", "warning", f"not checked: {error}", "stop that hub, then ask again")
         return
@@ -300,15 +299,15 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
         import apsw
 
         from dragoman.app.vault import DataVault
-        from dragoman.stores.sqlite import sealed
-        from dragoman.stores.sqlite.errors import StoreRefused
+        from dragoman.stores.sqlite import master_keys
+        from dragoman.stores.sqlite.schema import StoreRefused
     except ImportError:
         return  # `sqlite` has said so already
     try:
         connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             connection.set_busy_timeout(5_000)
-            in_use, given_up = sealed.keys(connection)
+            in_use, given_up = master_keys.keys(connection)
         finally:
             connection.close()
         DataVault(directory.path).check(in_use, given_up)

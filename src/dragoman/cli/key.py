@@ -86,19 +86,19 @@ def _given_up(data: Path) -> list[str]:
 
     from dragoman.app.vault import DIRECTORY, FILE, MADE, DataVault
     from dragoman.core.ports import StoreFailed
-    from dragoman.stores.sqlite import lock, schema, sealed
-    from dragoman.stores.sqlite.errors import StoreRefused
+    from dragoman.stores.sqlite import master_keys, schema, writer_process
+    from dragoman.stores.sqlite.schema import StoreRefused
 
     file = data / "hub.sqlite"
     if not file.exists():
         raise CommandError(Exit.NOT_FOUND, f"there is no store at {line(file)}", next="name it with --data DIR")
     try:
-        held = asyncio.run(lock.acquire(data))
+        held = asyncio.run(writer_process.lock_directory(data))
         try:
             connection = schema.connect(str(file))
             try:
-                lacking = DataVault(data).lacking(*sealed.keys(connection))
-                sealed.give_up(connection, lacking)
+                lacking = DataVault(data).lacking(*master_keys.keys(connection))
+                master_keys.give_up(connection, lacking)
             finally:
                 connection.close()
         finally:

@@ -103,7 +103,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
     from dragoman.security.keys import KeyProblem
     from dragoman.security.private import PrivateFileError
     from dragoman.security.tls import TlsProblem
-    from dragoman.stores.sqlite.errors import StoreRefused
+    from dragoman.stores.sqlite.schema import StoreRefused
 
     host, port = settings.server.host, settings.server.port
     try:

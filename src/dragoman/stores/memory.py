@@ -147,9 +147,9 @@ class MemoryStore:
             self._in_unit = False
 
     async def note(self, letters: Mapping[str, str]) -> None:
-        for id, said in letters.items():
+        for id, content in letters.items():
             self._passed.pop(id, None)
-            self._passed[id] = said
+            self._passed[id] = content
         for id in list(islice(self._passed, max(0, len(self._passed) - PASSED))):
             del self._passed[id]
 
@@ -234,11 +234,11 @@ class MemoryStore:
         later: list[Instant] = []
         found: dict[type[Any], list[Any]] = {}
         for table in (Task, Delivery, Agent, Question):
-            waking = [(row.wake_at, row.id) for row in self._tables[table].values() if row.wake_at is not None]
-            waking.sort()
-            ripe = [id for at, id in waking if at <= now]
+            scheduled = [(row.wake_at, row.id) for row in self._tables[table].values() if row.wake_at is not None]
+            scheduled.sort()
+            ripe = [id for at, id in scheduled if at <= now]
             found[table] = ripe[:limit]
-            later += [at for at, _ in waking[len(found[table]) :][:1]]
+            later += [at for at, _ in scheduled[len(found[table]) :][:1]]
         return Due(
             tasks=found[Task],
             deliveries=found[Delivery],

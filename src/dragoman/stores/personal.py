@@ -25,7 +25,7 @@ WORDS = ("question", "options", "default", "answer", "details")
 HEAD = ("name", "description", "thread", "metadata")
 """What the head of a task says. The names of its files are never taken there (`core.tasks.output`)."""
 NO_HEAD: dict[str, Any] = dict.fromkeys(HEAD)
-NOTHING_SAID: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
+NO_WORDS: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
 
 
 def is_personal(row: Any) -> bool:
@@ -76,7 +76,7 @@ def _shut(row: Row, vault: Vault | None) -> Row:
     if isinstance(row, Question) and row.personal:
         words = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in WORDS}))
         sealed = msgspec.json.decode(_sealed(vault, words, _of_question(row)))
-        row = msgspec.structs.replace(row, **NOTHING_SAID, details={"sealed": sealed})
+        row = msgspec.structs.replace(row, **NO_WORDS, details={"sealed": sealed})
     letter: Letter | None = row.letter  # type: ignore[union-attr]
     if letter is None or not letter.personal:
         return row

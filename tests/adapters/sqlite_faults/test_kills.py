@@ -16,10 +16,10 @@ from dragoman.core.lookups import TaskById
 from dragoman.core.model.audit import verify
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.stores.sqlite import lock
-from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite import writer_process
+from dragoman.stores.sqlite.schema import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
+from dragoman.stores.sqlite.writer_process import OutcomeUnknown, Writer
 from tests.adapters.records import chain, delivery, event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, hub, lines, stored
 from tests.support.children import runs
@@ -27,7 +27,7 @@ from tests.support.children import runs
 
 async def gone(pid: int) -> None:
     async with asyncio.timeout(PATIENCE):
-        while lock._alive(pid) and runs(pid):
+        while writer_process._alive(pid) and runs(pid):
             await asyncio.sleep(0.005)
 
 

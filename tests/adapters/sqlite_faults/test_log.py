@@ -21,8 +21,8 @@ import pytest
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.sqlite import schema
-from dragoman.stores.sqlite.log import Log, LogIsFull, waits_at
 from dragoman.stores.sqlite.store import SqliteStore
+from dragoman.stores.sqlite.wal import LogIsFull, WriteAheadLog, waits_at
 from tests.adapters.records import event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, stored
 
@@ -240,7 +240,7 @@ def test_commits_wait_for_a_mover_that_does_not_keep_up(
 
     monkeypatch.setattr(os, "fdatasync", slow_sync)
     monkeypatch.setattr(threading.Thread, "join", join)
-    log = Log(database, str(tmp_path / "hub.db"), CAP)
+    log = WriteAheadLog(database, str(tmp_path / "hub.db"), CAP)
     longest = 0
     for _ in range(40):
         log.make_room(UNIT)
@@ -255,7 +255,7 @@ def test_commits_wait_for_a_mover_that_does_not_keep_up(
 
 
 def test_a_log_at_its_cap_refuses_before_anything_is_written(tmp_path: Path, database: apsw.Connection) -> None:
-    log = Log(database, str(tmp_path / "hub.db"), CAP)
+    log = WriteAheadLog(database, str(tmp_path / "hub.db"), CAP)
 
     def fill() -> None:
         for _ in range(2 * CAP // UNIT):

@@ -16,8 +16,8 @@ from dragoman.core.model.deliveries import Letter
 from dragoman.core.ports import Changes
 from dragoman.security.keys import encode64
 from dragoman.stores.files import DirectoryFiles
-from dragoman.stores.sqlite import sealed
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite import master_keys
+from dragoman.stores.sqlite.schema import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import contract, dead_letter, delivery, event, question, task
 
@@ -74,14 +74,14 @@ class Data:
     def keys(self) -> tuple[frozenset[str], frozenset[str]]:
         connection = apsw.Connection(str(self.file))
         try:
-            return sealed.keys(connection)
+            return master_keys.keys(connection)
         finally:
             connection.close()
 
     def age(self) -> None:
         """As the version before wrote it."""
         connection = apsw.Connection(str(self.file))
-        connection.execute("DROP TABLE master_key; PRAGMA user_version = 8")
+        connection.execute("DROP TABLE master_key; DROP TABLE used; PRAGMA user_version = 8")
         connection.close()
 
 
@@ -149,7 +149,7 @@ async def test_a_key_that_was_given_up_is_not_missed(data: Data) -> None:
     kept = data.key.rename(data.path / "kept")
     (data.path / "master.made").unlink()
     connection = apsw.Connection(str(data.file))
-    sealed.give_up(connection, [str(id)])
+    master_keys.give_up(connection, [str(id)])
     connection.close()
     await data.open()
     assert data.keys() == (frozenset(), frozenset({id}))

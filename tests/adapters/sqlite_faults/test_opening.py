@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from dragoman.core.ids import TaskId
 from dragoman.core.model.audit import Newest, cut_short, verify
-from dragoman.stores.sqlite import lock, schema
-from dragoman.stores.sqlite.errors import StoreInUse, StoreRefused
+from dragoman.stores.sqlite import schema, writer_process
+from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, hub, lines, stored
@@ -40,10 +40,10 @@ async def test_second_process_on_the_same_file_is_refused(store: SqliteStore, tm
 async def test_a_writer_that_outlives_its_hub_is_waited_for(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait(PATIENCE)
-    descriptor = await lock.acquire(tmp_path)
+    descriptor = await writer_process.lock_directory(tmp_path)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(dead.pid).encode(), 0)
-    waiting = asyncio.create_task(lock.acquire(tmp_path))
+    waiting = asyncio.create_task(writer_process.lock_directory(tmp_path))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()

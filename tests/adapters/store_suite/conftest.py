@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.core.ports import Store
-from dragoman.stores.sqlite import channel
+from dragoman.stores.sqlite import writer_process
 from tests.adapters.store_suite.stores import KINDS
 from tests.support.nest import nest
 
@@ -27,5 +27,5 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 def _forked_writers() -> Iterator[None]:
     """Stores are opened by the hundred here, and it is not the start of their writers that is tried."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channel, "subprocess", SimpleNamespace(Popen=nest().writer, DEVNULL=subprocess.DEVNULL))
+        patch.setattr(writer_process, "subprocess", SimpleNamespace(Popen=nest().writer, DEVNULL=subprocess.DEVNULL))
         yield

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.cli.about import installed
-from dragoman.stores.sqlite import lock
+from dragoman.stores.sqlite import writer_process
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_a_hub_that_is_there_and_cannot_copy_is_believed(hub: Any, alone: Path, 
     here = Whereabouts(http=hub.url, grpc="", admin_token="0" * 32, pid=os.getpid())
     DataDir(".dragoman").announce(here)
     hub.answers["POST /api/v1/backup"] = (503, {"detail": "The store cannot be read now."})
-    held = asyncio.run(lock.acquire(file.parent))
+    held = asyncio.run(writer_process.lock_directory(file.parent))
     try:
         ran = run("backup", "copy.sqlite")
     finally:

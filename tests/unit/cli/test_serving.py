@@ -148,7 +148,7 @@ def test_the_note_of_a_dead_hub_keeps_nobody_out(started: Any, run: Any, tmp_pat
 
 
 def test_a_refusal_of_the_store_is_reported(started: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dragoman.stores.sqlite.errors import StoreInUse
+    from dragoman.stores.sqlite.schema import StoreInUse
 
     def refuse(*_: Any, **__: Any) -> int:
         raise StoreInUse("d", 7)

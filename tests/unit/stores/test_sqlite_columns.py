@@ -15,16 +15,16 @@ from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.deliveries import Delivery
 from dragoman.core.model.tasks import FINAL, Origin, Status, Task
 from dragoman.core.ports import TaskFilter
-from dragoman.stores.sqlite import answers, columns, reads, recovery, schema
+from dragoman.stores.sqlite import frames, lists, queries, recovery, schema
 
 
 @pytest.mark.parametrize(
     ("slim", "model"),
     [
-        (columns.TaskColumns, Task),
-        (columns.OriginColumns, Origin),
-        (columns.DeliveryColumns, Delivery),
-        (columns.AuditColumns, AuditRecord),
+        (frames.TaskColumns, Task),
+        (frames.OriginColumns, Origin),
+        (frames.DeliveryColumns, Delivery),
+        (frames.AuditColumns, AuditRecord),
     ],
 )
 def test_columns_have_the_defaults_of_the_model(slim: type[Any], model: type[Any]) -> None:
@@ -35,7 +35,7 @@ def test_columns_have_the_defaults_of_the_model(slim: type[Any], model: type[Any
 
 
 def test_the_writer_knows_which_statuses_are_final() -> None:
-    assert {status.value for status in FINAL} == columns.TaskUpdates.FINAL
+    assert {status.value for status in FINAL} == frames.TaskUpdates.FINAL
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def plans(connection: apsw.Connection, read: Any) -> list[str]:
 
 def test_no_lookup_reads_a_whole_table(empty: apsw.Connection) -> None:
     for lookup in {type(lookup): lookup for lookup in every_lookup([])}.values():
-        for step in plans(empty, lambda connection, lookup=lookup: answers.answer(connection, lookup)):
+        for step in plans(empty, lambda connection, lookup=lookup: queries.answer(connection, lookup)):
             assert not step.startswith("SCAN"), (lookup, step)
 
 
 def test_the_best_come_from_the_index_without_sorting(empty: apsw.Connection) -> None:
     limited = {type(lookup): lookup for lookup in every_lookup([]) if hasattr(lookup, "limit")}
     for lookup in limited.values():
-        for step in plans(empty, lambda connection, lookup=lookup: answers.answer(connection, lookup)):
+        for step in plans(empty, lambda connection, lookup=lookup: queries.answer(connection, lookup)):
             assert "TEMP B-TREE" not in step, (lookup, step)
 
 
@@ -94,5 +94,5 @@ def test_waking_up_reads_only_what_wakes(empty: apsw.Connection) -> None:
 )
 def test_a_page_of_tasks_is_read_from_an_index(empty: apsw.Connection, where: TaskFilter) -> None:
     for after in (None, "5.t"):
-        for step in plans(empty, lambda connection, after=after: reads.tasks(connection, where, after, 10)):
+        for step in plans(empty, lambda connection, after=after: lists.tasks(connection, where, after, 10)):
             assert "INDEX" in step or "LAST TERM OF ORDER BY" in step or where.parent, step

@@ -11,8 +11,8 @@ from tests.adapters.records import event, file, task
 from dragoman.core.ids import TaskId
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite import reads, recovery, schema, writer
-from dragoman.stores.sqlite.columns import TaskColumns, TaskUpdates
+from dragoman.stores.sqlite import lists, recovery, schema, writer
+from dragoman.stores.sqlite.frames import TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.rows import encode, pack
 
 LONG = 3000
@@ -46,7 +46,7 @@ def test_many_events_are_deleted_in_parts_along_with_other_commits(disk: writer.
     while disk.remains:
         disk.clear()
     assert left(disk) == (2, 0)
-    assert [row.seq for row in reads.events(disk.connection, TaskId("stays"), 0, 10)] == [1, 2]
+    assert [row.seq for row in lists.events(disk.connection, TaskId("stays"), 0, 10)] == [1, 2]
 
 
 def test_large_events_go_one_at_a_time(disk: writer.Disk) -> None:
@@ -77,7 +77,7 @@ def test_a_unit_that_fails_leaves_the_events_whole(disk: writer.Disk) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         write(disk, removed=[task("long", seq=LONG), task("other")])
     assert left(disk) == (LONG + 2, 0)
-    assert len(reads.events(disk.connection, TaskId("long"), 0, LONG + 1)) == LONG
+    assert len(lists.events(disk.connection, TaskId("long"), 0, LONG + 1)) == LONG
 
 
 def test_pairs_go_with_their_task(disk: writer.Disk) -> None:

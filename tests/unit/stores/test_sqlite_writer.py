@@ -11,13 +11,13 @@ import apsw
 import msgspec
 import pytest
 
-from dragoman.stores.sqlite import ops, writer
+from dragoman.stores.sqlite import frames, writer
 
 OF_THE_DISK = (apsw.IOError, apsw.FullError, apsw.CorruptError)
 OF_THE_UNIT = (apsw.ConstraintError, ValueError)
 
 
-class Log:
+class WriteAheadLog:
     size = 0
 
     def make_room(self, unit: int) -> None: ...
@@ -33,7 +33,7 @@ class Disk:
 
     def __init__(self, path: str, log_cap: int) -> None:
         self.opened.append(self)
-        self.log = Log()
+        self.log = WriteAheadLog()
         self.written = 0
         self.closed: bool | None = None
         self.remains = False
@@ -67,13 +67,13 @@ class Hub:
         assert self.answer() is None
 
     def answer(self) -> str | None:
-        head = self._ours.recv(ops.HEADER, socket.MSG_WAITALL)
+        head = self._ours.recv(frames.HEADER, socket.MSG_WAITALL)
         body = self._ours.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
         return msgspec.msgpack.decode(body, type=writer.Answer).error
 
     def commit(self) -> str | None:
         frame = msgspec.msgpack.encode([])
-        self._ours.sendall(len(frame).to_bytes(ops.HEADER, "big") + frame)
+        self._ours.sendall(len(frame).to_bytes(frames.HEADER, "big") + frame)
         return self.answer()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ the cache as a row; when it leaves as a row, its shelves go with it.** A shelf t
 never "empty".
 
 That the deliveries of a new task are none needs no question: a delivery never comes before its task. Nor does what was
-never written (`names`).
+never written (`bloom_filter`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import Delivery, DeliveryState, Heard
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite.names import Names
+from dragoman.stores.sqlite.bloom_filter import NameFilter
 
 SHELF = 256
 """A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
@@ -57,9 +57,9 @@ V = TypeVar("V")
 
 
 class HotCache:
-    def __init__(self, rows: int, names: Names | None = None) -> None:
+    def __init__(self, rows: int, names: NameFilter | None = None) -> None:
         self._rows = rows
-        self.names = names or Names()
+        self.names = names or NameFilter()
         self.clear()
 
     def clear(self) -> None:

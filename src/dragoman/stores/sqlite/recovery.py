@@ -1,20 +1,31 @@
-"""What a hub begins with, read from the database, and what is due in it."""
+"""What a hub begins with, read from the database, what is due in it, and whether a unit is there whose writer died
+before it answered.
+
+Nobody else writes, and a unit is there as a whole or not at all, so one sign of it is enough (`is_there`). A record of
+the audit chain is like no other; what a unit added was not there before, and what it removed was. Only of a unit that
+does nothing but change rows each is held against what is there: if they are equal, it makes no difference which it was.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 import msgspec
 
 from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import Newest
+from dragoman.core.model.contracts import Contract
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
-from dragoman.core.model.tasks import HELD
-from dragoman.core.ports import Due, Recovered
-from dragoman.stores.sqlite import ops
-from dragoman.stores.sqlite.answers import STANDS, UNFINISHED, one_of
+from dragoman.core.model.state import Changed, Entity
+from dragoman.core.model.tasks import HELD, Event, Question, Task
+from dragoman.core.ports import Changes, Due, Recovered
+from dragoman.stores.sqlite import frames, queries, rows, used
+from dragoman.stores.sqlite.queries import STANDS, UNFINISHED, one_of
 from dragoman.stores.sqlite.rows import (
     agent_from,
     audit_from,
@@ -38,8 +49,8 @@ NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("SELECT id FROM heard WHERE id > ? ORDER BY id LIMIT ?", ("",)),
 )
-"""What the rows go by that are looked for when they are not there (see `names`): read from indexes alone. Each with
-where to begin."""
+"""The names under which decisions look for rows that are not there (see `bloom_filter`), read from indexes alone. Each
+with where to begin."""
 
 
 def names(connection: apsw.Connection, sql: str, after: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...] | None]:
@@ -62,8 +73,8 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     newest = newest_audit(connection)
     (highest,) = connection.execute(
         "SELECT max(ifnull((SELECT max(no) FROM task), 0),"
-        f" ifnull((SELECT max(key) FROM event), 0) >> {ops.SEQ_BITS},"
-        f" ifnull((SELECT max(last) FROM remains), 0) >> {ops.SEQ_BITS})"
+        f" ifnull((SELECT max(key) FROM event), 0) >> {frames.SEQ_BITS},"
+        f" ifnull((SELECT max(last) FROM remains), 0) >> {frames.SEQ_BITS})"
     ).fetchone() or (0,)
     sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
     begin = Recovered(
@@ -155,3 +166,48 @@ def _hash_of(body: str) -> str:
         return audit_from(body).hash
     except (msgspec.MsgspecError, TypeError):
         return ""  # somebody damaged it, and `audit verify` says so
+
+
+BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
+    Agent: ("agent", "id", rows.agent_from),
+    Task: ("task", "id", rows.task_from),
+    Delivery: ("delivery", "id", rows.delivery_from),
+    DeadLetter: ("dead_letter", "id", rows.dead_letter_from),
+    Question: ("question", "id", rows.question_from),
+    Contract: ("contract", "id", rows.contract_from),
+    Entity: ("entity", "id", rows.entity_from),
+    Changed: ("changed", "cursor", rows.changed_from),
+}
+"""Where a row of a kind lies, what it goes by, and how it is read."""
+
+
+def is_there(connection: apsw.Connection, written: Changes) -> bool:
+    """`written`: the changes as the writer was given them, with what is personal shut."""
+    if written.audit:
+        newest = written.audit[-1]
+        found: Any = connection.execute("SELECT body FROM audit WHERE seq = ?", (newest.seq,)).fetchone()
+        return found is not None and rows.audit_from(found[0]).hash == newest.hash
+    for row in written.added:
+        return _kept(connection, row) is not None
+    for row in written.removed:
+        return _kept(connection, row) is None
+    if written.used:
+        newest_ids = connection.execute("SELECT messages FROM used ORDER BY until DESC LIMIT 1").fetchone()
+        return newest_ids is not None and newest_ids[0] == used.pack(written.used)
+    return all(rows.encode(_kept(connection, row)) == rows.encode(row) for row in written.changed)
+
+
+def _kept(connection: apsw.Connection, row: Any) -> Any:
+    """What the database has under the name of this row, or None."""
+    kind = type(row)
+    if kind is Event:
+        no = queries.number(connection, row.task)
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM event WHERE key = ?"
+        found = None if no is None else connection.execute(sql, (rows.event_key(no, row.seq),)).fetchone()
+        return None if found is None else rows.event_from(row.task, found)
+    if kind is Heard:
+        found = connection.execute("SELECT id, digest, at FROM heard WHERE id = ?", (row.id,)).fetchone()
+        return None if found is None else Heard(id=found[0], digest=found[1], at=found[2])
+    table, key, decode = BODIES[kind]
+    found = connection.execute(f"SELECT body FROM {table} WHERE {key} = ?", (getattr(row, key),)).fetchone()
+    return None if found is None else decode(found[0])

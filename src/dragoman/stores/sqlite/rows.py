@@ -19,7 +19,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.stores.sqlite import ops, used
+from dragoman.stores.sqlite import frames, used
 
 encode = msgspec.json.Encoder().encode
 
@@ -34,7 +34,7 @@ changed_from = msgspec.json.Decoder(Changed).decode
 audit_from = msgspec.json.Decoder(AuditRecord).decode
 
 EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw, personal"
-SEQ_MASK = (1 << ops.SEQ_BITS) - 1
+SEQ_MASK = (1 << frames.SEQ_BITS) - 1
 
 Number = Callable[[TaskId], int]
 
@@ -57,7 +57,7 @@ def event_from(task: TaskId, row: Sequence[Any]) -> Event:
 def event_key(no: int, seq: int) -> int:
     if not 0 <= seq <= SEQ_MASK:
         raise StoreFailed(f"an event's number is {seq}: at most {SEQ_MASK} events of a task can be kept")
-    return no << ops.SEQ_BITS | seq
+    return no << frames.SEQ_BITS | seq
 
 
 def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple[Any, ...]]:
@@ -67,27 +67,27 @@ def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple
     if changes.removed:
         for table, rows in by_table(changes.removed).items():
             if table is Task:
-                operations.append((ops.TASKS_REMOVED, [_removed(row, number(row.id)) for row in rows]))
+                operations.append((frames.TASKS_REMOVED, [_removed(row, number(row.id)) for row in rows]))
             else:
-                operations.append((ops.ROWS, *REMOVERS[table](rows, number)))
+                operations.append((frames.ROWS, *REMOVERS[table](rows, number)))
     for step, changed in ((0, changes.added), (1, changes.changed)):
         if not changed:
             continue
         for table, rows in by_table(changed).items():
             if table is Task:
                 numbers = [number(row.id) for row in rows] if step else list(new.values())
-                operations.append((ops.TASKS_ADDED + step, numbers, encode(rows)))
+                operations.append((frames.TASKS_ADDED + step, numbers, encode(rows)))
             elif table is Delivery:
-                operations.append((ops.DELIVERIES_ADDED + step, encode(rows)))
+                operations.append((frames.DELIVERIES_ADDED + step, encode(rows)))
             else:
                 first, parameters = BUILDERS[table]
-                operations.append((ops.ROWS, first + step, parameters(rows, number)))
+                operations.append((frames.ROWS, first + step, parameters(rows, number)))
     if changes.audit:
-        operations.append((ops.AUDIT, encode(changes.audit)))
+        operations.append((frames.AUDIT, encode(changes.audit)))
     if changes.used:
-        operations.append((ops.USED, used.pack(changes.used)))
+        operations.append((frames.USED, used.pack(changes.used)))
     if changes.forget > 0:
-        operations.append((ops.FORGET, changes.forget))
+        operations.append((frames.FORGET, changes.forget))
     return operations
 
 
@@ -154,24 +154,24 @@ def _changed(rows: list[Changed], _: Number) -> list[tuple[Any, ...]]:
 
 
 BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...]]]]] = {
-    Event: (ops.EVENT, _events),
-    Agent: (ops.AGENT, _agents),
-    DeadLetter: (ops.DEAD_LETTER, _dead_letters),
-    Question: (ops.QUESTION, _questions),
-    Entity: (ops.ENTITY, _entities),
-    Heard: (ops.HEARD, _heard),
-    Contract: (ops.CONTRACT, _contracts),
-    Changed: (ops.CHANGED, _changed),
+    Event: (frames.EVENT, _events),
+    Agent: (frames.AGENT, _agents),
+    DeadLetter: (frames.DEAD_LETTER, _dead_letters),
+    Question: (frames.QUESTION, _questions),
+    Entity: (frames.ENTITY, _entities),
+    Heard: (frames.HEARD, _heard),
+    Contract: (frames.CONTRACT, _contracts),
+    Changed: (frames.CHANGED, _changed),
 }
 
 REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...]]]]] = {
-    Event: lambda rows, number: (ops.EVENT + 2, [(event_key(number(row.task), row.seq),) for row in rows]),
-    Delivery: lambda rows, _: (ops.DELIVERY_REMOVED, [(row.id,) for row in rows]),
-    Agent: lambda rows, _: (ops.AGENT + 2, [(row.id,) for row in rows]),
-    DeadLetter: lambda rows, _: (ops.DEAD_LETTER + 2, [(row.id,) for row in rows]),
-    Question: lambda rows, _: (ops.QUESTION + 2, [(row.id,) for row in rows]),
-    Contract: lambda rows, _: (ops.CONTRACT + 2, [(row.id,) for row in rows]),
-    Heard: lambda rows, _: (ops.HEARD + 2, [(row.id,) for row in rows]),
-    Entity: lambda rows, _: (ops.ENTITY + 2, [(row.id,) for row in rows]),
-    Changed: lambda rows, _: (ops.CHANGED + 2, [(row.cursor,) for row in rows]),
+    Event: lambda rows, number: (frames.EVENT + 2, [(event_key(number(row.task), row.seq),) for row in rows]),
+    Delivery: lambda rows, _: (frames.DELIVERY_REMOVED, [(row.id,) for row in rows]),
+    Agent: lambda rows, _: (frames.AGENT + 2, [(row.id,) for row in rows]),
+    DeadLetter: lambda rows, _: (frames.DEAD_LETTER + 2, [(row.id,) for row in rows]),
+    Question: lambda rows, _: (frames.QUESTION + 2, [(row.id,) for row in rows]),
+    Contract: lambda rows, _: (frames.CONTRACT + 2, [(row.id,) for row in rows]),
+    Heard: lambda rows, _: (frames.HEARD + 2, [(row.id,) for row in rows]),
+    Entity: lambda rows, _: (frames.ENTITY + 2, [(row.id,) for row in rows]),
+    Changed: lambda rows, _: (frames.CHANGED + 2, [(row.cursor,) for row in rows]),
 }

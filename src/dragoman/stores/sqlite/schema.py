@@ -17,8 +17,25 @@ from pathlib import Path
 
 import apsw
 
-from dragoman.stores.sqlite import sealed
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite import master_keys
+
+
+class StoreRefused(Exception):
+    """The data cannot be used as they are. Nothing was changed."""
+
+
+class StoreInUse(StoreRefused):
+    """Another hub works on this data directory."""
+
+    def __init__(self, directory: str, pid: int | None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"the data directory {directory} is in use by {who}: one hub at a time may use it; "
+            "stop that hub or choose another data directory"
+        )
+        self.directory = directory
+        self.pid = pid
+
 
 APPLICATION_ID = 0x44524147  # "DRAG"
 PAGE_SIZE = 4096
@@ -162,7 +179,7 @@ MIGRATIONS: tuple[str, ...] = (
     # 9: under which master keys something is sealed.
     f"""
     CREATE TABLE master_key (id TEXT PRIMARY KEY, given_up INTEGER) WITHOUT ROWID;
-    INSERT INTO master_key (id) SELECT id FROM ({sealed.FOUND}) WHERE id IS NOT NULL;
+    INSERT INTO master_key (id) SELECT id FROM ({master_keys.FOUND}) WHERE id IS NOT NULL;
     """,
     # 10: the last message ids that were used, with their content (`used`); `until`: how many there were so far.
     """
@@ -295,8 +312,8 @@ def integrity(connection: apsw.Connection, *, quick: bool = False) -> list[str]:
         rows = connection.execute(f"PRAGMA {'quick_check' if quick else 'integrity_check'}(10)").fetchall()
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [str(error)]
-    said = [line for (text,) in rows for line in str(text).splitlines()]
-    return [line for line in said if line != "ok" and not line.startswith("*** in database")]
+    lines = [line for (text,) in rows for line in str(text).splitlines()]
+    return [line for line in lines if line != "ok" and not line.startswith("*** in database")]
 
 
 WAL_MAGIC = 0x377F0682

@@ -29,21 +29,21 @@ from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
 from dragoman.stores import personal
-from dragoman.stores.sqlite import answers, backups, doubt, lock, ops, reads, recovery, schema, sealed, used
+from dragoman.stores.sqlite import backups, frames, lists, master_keys, queries, recovery, schema, used, writer_process
+from dragoman.stores.sqlite.bloom_filter import NameFilter
 from dragoman.stores.sqlite.cache import SHORT, HotCache
-from dragoman.stores.sqlite.channel import OutcomeUnknown, Writer
-from dragoman.stores.sqlite.errors import StoreRefused
-from dragoman.stores.sqlite.lists import Lists, unreadable
-from dragoman.stores.sqlite.log import CAP, waits_at
-from dragoman.stores.sqlite.names import Names
-from dragoman.stores.sqlite.passed import PassedLetters, beside
+from dragoman.stores.sqlite.lists import ListReader, unreadable
 from dragoman.stores.sqlite.rows import pack
+from dragoman.stores.sqlite.schema import StoreRefused
+from dragoman.stores.sqlite.sent_letters import SentLetters, beside
+from dragoman.stores.sqlite.wal import CAP, waits_at
+from dragoman.stores.sqlite.writer_process import OutcomeUnknown, Writer
 
 T = TypeVar("T")
 
 
 class SqliteStore:
-    """The embedded store. `cached_rows=0` turns the hot cache off. `log_cap`: see `log`; while the log waits for
+    """The embedded store. `cached_rows=0` turns the hot cache off. `log_cap`: see `wal`; while the log waits for
     readers, a list that takes longer than `read_seconds` is interrupted."""
 
     def __init__(
@@ -53,7 +53,7 @@ class SqliteStore:
         cached_rows: int = 8192,
         list_threads: int = 2,
         vault: Vault | None = None,
-        keys: sealed.KeyHolder | None = None,
+        keys: master_keys.KeyHolder | None = None,
         log_cap: int = CAP,
         read_seconds: float = 2.0,
     ) -> None:
@@ -73,7 +73,7 @@ class SqliteStore:
         self._outrun = False
         """Whether it was there, but the hub had been told otherwise: then the hub's memory is behind the store."""
         self._naming: asyncio.Task[None] | None = None
-        self._lists = Lists(str(self._path), threads=list_threads, seconds=read_seconds)
+        self._lists = ListReader(str(self._path), threads=list_threads, seconds=read_seconds)
         self._log_cap = log_cap
         self._copying = asyncio.Lock()
 
@@ -81,7 +81,7 @@ class SqliteStore:
         """`StoreInUse` or `StoreRefused` if that is not possible, with a sentence saying what to do."""
         schema.require_sqlite()
         durable.make_directory(self._path.parent)
-        self._lock = await lock.acquire(self._path.parent)
+        self._lock = await writer_process.lock_directory(self._path.parent)
         try:
             self._writer = await Writer.start(self._path, self._lock, self._log_cap)
             return self._begin()
@@ -93,21 +93,21 @@ class SqliteStore:
             raise
 
     def _begin(self) -> Recovered:
-        self._reader = answers.connect(str(self._path))
+        self._reader = queries.connect(str(self._path))
         if self._keys is not None:
-            in_use, given_up = sealed.keys(self._reader)
+            in_use, given_up = master_keys.keys(self._reader)
             self._keys.check(in_use, given_up)
             self._sealed_under = set(in_use)
         recovered, self._next_number = recovery.recovered(self._reader)
         if self._cache is not None:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
-        ring = PassedLetters(beside(str(self._path)))
+        ring = SentLetters(beside(str(self._path)))
         try:
             return msgspec.structs.replace(recovered, passed=ring.read(), used=used.read(self._reader))
         finally:
             ring.close()
 
-    async def _note_names(self, names: Names) -> None:
+    async def _note_names(self, names: NameFilter) -> None:
         """Of everything that was there at the start, a page at a time."""
         for sql, first in recovery.NAMES:
             after: tuple[Any, ...] | None = first
@@ -170,7 +170,7 @@ class SqliteStore:
         try:
             self._writer = await Writer.start(self._path, self._lock, self._log_cap)
             _, free = recovery.recovered(self._reader)
-            there = self._doubtful is not None and doubt.is_there(self._reader, self._doubtful)
+            there = self._doubtful is not None and recovery.is_there(self._reader, self._doubtful)
         except (StoreRefused, apsw.Error, OSError) as error:
             raise StoreFailed(f"the writer process cannot be started: {error}") from error
         self._doubtful = None
@@ -180,7 +180,7 @@ class SqliteStore:
     async def note(self, letters: Mapping[str, str]) -> None:
         if self._writer is None:
             raise StoreFailed("the store is not open")
-        await self._writer.note([(bytes.fromhex(id), bytes.fromhex(said)) for id, said in letters.items()])
+        await self._writer.note([(bytes.fromhex(id), bytes.fromhex(content)) for id, content in letters.items()])
 
     def _drop_cache(self) -> None:
         if self._cache is not None:
@@ -195,7 +195,7 @@ class SqliteStore:
         cache = self._cache
         if cache is None:
             try:
-                return self._clear(lookup, answers.answer(self._read(), lookup))
+                return self._clear(lookup, queries.answer(self._read(), lookup))
             except apsw.Error as error:
                 raise unreadable(error) from error
         known = cache.answer(lookup)
@@ -208,12 +208,12 @@ class SqliteStore:
 
     def _look_up(self, cache: HotCache, lookup: Lookup[Any]) -> list[Any]:
         if isinstance(lookup, Lane | LaneEnd):  # all of the task's at once: its other lanes are asked for next
-            rows = personal.opened(answers.of_task(self._read(), lookup.task, SHORT + 1), self._vault)
+            rows = personal.opened(queries.of_task(self._read(), lookup.task, SHORT + 1), self._vault)
             if len(rows) <= SHORT:
                 cache.learn_deliveries(lookup.task, rows)
                 return sorted(filter(lookup.matches, rows), key=lookup.order)[: lookup.most]
         wider = cache.wider(lookup)
-        rows = self._clear(lookup, answers.answer(self._read(), wider))
+        rows = self._clear(lookup, queries.answer(self._read(), wider))
         cache.learn(wider, rows)
         return rows if wider is lookup else rows[: lookup.most]
 
@@ -237,7 +237,7 @@ class SqliteStore:
             operations = pack(written, lambda task: new.get(task) or self._number(task), new)
             key = None if self._keys is None else self._keys.in_use
             if key is not None and key not in self._sealed_under:
-                operations.append((ops.ROWS, ops.MASTER_KEY, [(sealed.label_of(key),)]))
+                operations.append((frames.ROWS, frames.MASTER_KEY, [(master_keys.label_of(key),)]))
             await self._write(operations, written)
             if key is not None:
                 self._sealed_under.add(key)
@@ -275,7 +275,7 @@ class SqliteStore:
     def _number(self, task: TaskId) -> int:
         if self._cache is not None and (known := self._cache.number(task)) is not None:
             return known
-        no = answers.number(self._read(), task)
+        no = queries.number(self._read(), task)
         if no is None:
             raise StoreFailed(f"task {task} does not exist")
         if self._cache is not None:
@@ -294,33 +294,33 @@ class SqliteStore:
         if self._cache is not None and (known := self._cache.task(id)) is not None:
             return known
         try:
-            found = personal.opened(answers.answer(self._read(), TaskById(id)), self._vault)
+            found = personal.opened(queries.answer(self._read(), TaskById(id)), self._vault)
             return found[0] if found else None
         except apsw.Error as error:
             raise unreadable(error) from error
 
     async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
-        found, on = await self._list(lambda connection: reads.tasks(connection, where, after, limit))
+        found, on = await self._list(lambda connection: lists.tasks(connection, where, after, limit))
         return personal.opened(found, self._vault), on
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
-        found = await self._list(lambda connection: reads.find_tasks(connection, prefix, limit))
+        found = await self._list(lambda connection: lists.find_tasks(connection, prefix, limit))
         return personal.opened(found, self._vault)
 
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
-        found = await self._list(lambda connection: reads.events(connection, task, after, limit))
+        found = await self._list(lambda connection: lists.events(connection, task, after, limit))
         return personal.opened(found, self._vault)
 
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000
     ) -> Sequence[Delivery]:
-        found = await self._list(lambda connection: reads.deliveries(connection, task, receiver, limit))
+        found = await self._list(lambda connection: lists.deliveries(connection, task, receiver, limit))
         return personal.opened(found, self._vault)
 
     async def dead_letters(
         self, *, task: TaskId | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[DeadLetter]:
-        found = await self._list(lambda connection: reads.dead_letters(connection, task, after, limit))
+        found = await self._list(lambda connection: lists.dead_letters(connection, task, after, limit))
         return personal.opened(found, self._vault)
 
     async def questions(
@@ -332,12 +332,12 @@ class SqliteStore:
         after: str = "",
         limit: int = 100,
     ) -> Sequence[Question]:
-        found = await self._list(lambda connection: reads.questions(connection, status, task, asked_of, after, limit))
+        found = await self._list(lambda connection: lists.questions(connection, status, task, asked_of, after, limit))
         return personal.opened(found, self._vault)
 
     async def question(self, id: QuestionId) -> Question | None:
         try:
-            found = reads.question(self._read(), id)
+            found = lists.question(self._read(), id)
             return None if found is None else personal.opened([found], self._vault)[0]
         except apsw.Error as error:
             raise unreadable(error) from error
@@ -351,42 +351,42 @@ class SqliteStore:
         subject: str | None = None,
         outcome: str | None = None,
     ) -> Sequence[AuditRecord]:
-        return await self._list(lambda connection: reads.audit(connection, after, limit, principal, subject, outcome))
+        return await self._list(lambda connection: lists.audit(connection, after, limit, principal, subject, outcome))
 
     async def contract(self, id: str) -> Contract | None:
         try:
-            return reads.contract(self._read(), id)
+            return lists.contract(self._read(), id)
         except apsw.Error as error:
             raise unreadable(error) from error
 
     async def contracts(
         self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Contract]:
-        return await self._list(lambda connection: reads.contracts(connection, agent, after, limit))
+        return await self._list(lambda connection: lists.contracts(connection, agent, after, limit))
 
     async def contract_of(self, collaboration: str) -> Contract | None:
-        return await self._list(lambda connection: reads.contract_of(connection, collaboration))
+        return await self._list(lambda connection: lists.contract_of(connection, collaboration))
 
     async def entity(self, id: str) -> Entity | None:
         try:
-            return reads.entity(self._read(), id)
+            return lists.entity(self._read(), id)
         except apsw.Error as error:
             raise unreadable(error) from error
 
     async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
-        return await self._list(lambda connection: reads.entities(connection, registry, after, limit))
+        return await self._list(lambda connection: lists.entities(connection, registry, after, limit))
 
     async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
-        return await self._list(lambda connection: reads.changes(connection, after, limit))
+        return await self._list(lambda connection: lists.changes(connection, after, limit))
 
     async def oldest_change(self) -> int | None:
-        return await self._list(reads.oldest_change)
+        return await self._list(lists.oldest_change)
 
     async def attached(self, files: Sequence[str]) -> Collection[str]:
-        return await self._list(lambda connection: reads.attached(connection, files))
+        return await self._list(lambda connection: lists.attached(connection, files))
 
     async def counts(self) -> Mapping[str, int]:
-        return await self._list(reads.counts)
+        return await self._list(lists.counts)
 
     async def integrity_check(self) -> Sequence[str]:
         """What is wrong with the file, all of it read; empty if all is well. For `doctor`: slow on a large one."""
@@ -399,18 +399,18 @@ class SqliteStore:
         async with self._copying:
             part = backups.part_of(path)
             try:
-                left, pages = await writer.copy((ops.COPY_BEGIN, str(part))), backups.STEP
+                left, pages = await writer.copy((frames.COPY_BEGIN, str(part))), backups.STEP
                 while left:
-                    before, left = left, await writer.copy((ops.COPY_STEP, pages))
+                    before, left = left, await writer.copy((frames.COPY_STEP, pages))
                     if left > before - pages // 2:  # half as much, or more, was written meanwhile
                         pages = min(2 * pages, backups.LONGEST_STEP)
-                await writer.copy((ops.COPY_END,))
+                await writer.copy((frames.COPY_END,))
                 await asyncio.to_thread(backups.finish, part, path)
             except apsw.Error as error:
                 raise unreadable(error) from error
             finally:
                 with contextlib.suppress(StoreFailed, OSError):
-                    await writer.copy((ops.COPY_END,))
+                    await writer.copy((frames.COPY_END,))
                 backups.discard(part)
 
     async def _list(self, read: Callable[[apsw.Connection], T]) -> T:

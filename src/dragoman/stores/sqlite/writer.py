@@ -1,7 +1,7 @@
 """The writer process: the only one that writes to the database.
 
 A thread would starve on the hub's GIL (commits took seconds when the event loop was busy), so this is a fresh
-interpreter, started early, that imports apsw and msgspec and little else. It reads one frame (see `ops`) per
+interpreter, started early, that imports apsw and msgspec and little else. It reads one frame (see `frames`) per
 unit of work from a socket pair, runs it in one transaction, and answers when the commit is on the disk. It ends
 when the hub's end of the pair closes. Signals that ask the hub to stop are not for it: the hub drains first.
 
@@ -11,7 +11,7 @@ longer be what is on the disk, and an fsync that failed is never tried again.
 What a forgotten task leaves, its events, may be much. So it is noted (`remains`) in the transaction that removes the
 task, and deleted bit by bit: some with every commit, and the rest when there is nothing else to do.
 
-The write-ahead log is kept short by `log`. A backup is made here, too, a step at a time between two units: what this
+The write-ahead log is kept short by `wal`. A backup is made here, too, a step at a time between two units: what this
 connection writes meanwhile goes into the copy as well, so the copy is never begun again, and between two steps nobody
 reads.
 """
@@ -31,13 +31,13 @@ import msgspec
 
 from dragoman import durable
 from dragoman.security.private import leave_no_dumps
-from dragoman.stores.sqlite import ops, schema
+from dragoman.stores.sqlite import frames, schema
 from dragoman.stores.sqlite.backups import Copy
-from dragoman.stores.sqlite.columns import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
-from dragoman.stores.sqlite.errors import StoreRefused
-from dragoman.stores.sqlite.log import CAP, Log, LogIsFull
-from dragoman.stores.sqlite.passed import PassedLetters, beside
+from dragoman.stores.sqlite.frames import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
+from dragoman.stores.sqlite.schema import StoreRefused
+from dragoman.stores.sqlite.sent_letters import SentLetters, beside
 from dragoman.stores.sqlite.used import UsedIds
+from dragoman.stores.sqlite.wal import CAP, LogIsFull, WriteAheadLog
 
 AT_ONCE = (1024, 1 << 20)
 """How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
@@ -77,8 +77,8 @@ class Disk:
         self.updates = TaskUpdates()
         self.remains = True
         """Whether there may be events of forgotten tasks."""
-        self.log = Log(self.connection, path, log_cap)
-        self.passed = PassedLetters(beside(path))
+        self.log = WriteAheadLog(self.connection, path, log_cap)
+        self.passed = SentLetters(beside(path))
         self.passed.read()
         self.used = UsedIds(self.connection)
         self.copy: Copy | None = None
@@ -103,7 +103,7 @@ class Disk:
             for operation in operations:
                 self._run(operation)
             if self.remains:
-                self._clear(*(AT_ONCE if any(code == ops.TASKS_REMOVED for code, *_ in operations) else ALONG))
+                self._clear(*(AT_ONCE if any(code == frames.TASKS_REMOVED for code, *_ in operations) else ALONG))
             crash("writer:before_commit")
             connection.execute("COMMIT")
         except BaseException:
@@ -118,43 +118,43 @@ class Disk:
     def _run(self, operation: list[Any]) -> None:
         connection = self.connection
         match operation[0]:
-            case ops.ROWS:
+            case frames.ROWS:
                 _, number, rows = operation
-                self._all(ops.STATEMENTS[number], rows)
-            case ops.TASKS_ADDED:
+                self._all(frames.STATEMENTS[number], rows)
+            case frames.TASKS_ADDED:
                 rows, pairs = TaskColumns.added(operation[1], operation[2], self.updates)
                 connection.executemany(TaskColumns.INSERT, rows)
                 for statement, two in pairs.items():
                     connection.executemany(statement, two)
-            case ops.TASKS_CHANGED:
+            case frames.TASKS_CHANGED:
                 for statement, rows in self.updates.sort(operation[1], operation[2]):
                     if statement in TaskColumns.PAIRS:
                         connection.executemany(statement, rows)
                     else:
                         self._all(statement, rows)
-            case ops.DELIVERIES_ADDED:
+            case frames.DELIVERIES_ADDED:
                 connection.executemany(DeliveryColumns.INSERT, DeliveryColumns.rows(operation[1]))
-            case ops.DELIVERIES_CHANGED:
+            case frames.DELIVERIES_CHANGED:
                 self._all(DeliveryColumns.UPDATE, DeliveryColumns.rows(operation[1]))
-            case ops.AUDIT:
+            case frames.AUDIT:
                 connection.executemany(AuditColumns.INSERT, AuditColumns.rows(operation[1]))
                 connection.execute(AuditColumns.NEWEST, AuditColumns.newest(operation[1]))
-            case ops.TASKS_REMOVED:
+            case frames.TASKS_REMOVED:
                 self._remove(operation[1])
-            case ops.USED:
+            case frames.USED:
                 self.used.add(operation[1])
-            case ops.FORGET:
-                connection.execute(ops.FORGET_CHANGES, (operation[1],))
+            case frames.FORGET:
+                connection.execute(frames.FORGET_CHANGES, (operation[1],))
             case unknown:
                 raise ValueError(f"operation {unknown} is not known")
 
     def _remove(self, tasks: list[Any]) -> None:
         connection = self.connection
-        self._all(ops.STATEMENTS[ops.TASK_REMOVED], [(no,) for no, *_ in tasks])
+        self._all(frames.STATEMENTS[frames.TASK_REMOVED], [(no,) for no, *_ in tasks])
         connection.executemany(TaskColumns.UNBLOCK, [(other, no) for no, others, *_ in tasks for other in others])
         connection.executemany(TaskColumns.DETACH, [(file, no) for no, _, files, _ in tasks for file in files])
         connection.executemany(TaskColumns.RELEASE, [under for *_, under in tasks if under is not None])
-        ranges = [(no << ops.SEQ_BITS, ((no + 1) << ops.SEQ_BITS) - 1) for no, *_ in tasks]
+        ranges = [(no << frames.SEQ_BITS, ((no + 1) << frames.SEQ_BITS) - 1) for no, *_ in tasks]
         connection.executemany("INSERT INTO remains (first, last) VALUES (?, ?)", ranges)
         self.remains = True
         for no, *_ in tasks:
@@ -169,7 +169,7 @@ class Disk:
                 self.remains = False
                 return
             first, last = row
-            found: list[Any] = connection.execute(ops.SIZES, (first, last, events)).fetchall()
+            found: list[Any] = connection.execute(frames.SIZES, (first, last, events)).fetchall()
             until = last if len(found) < events else found[-1][0]
             for key, length in found:
                 events -= 1
@@ -198,13 +198,13 @@ class Disk:
     def step(self, operation: list[Any]) -> int:
         """One step of a backup; how many pages it has still to copy."""
         match operation:
-            case [ops.COPY_BEGIN, part]:
+            case [frames.COPY_BEGIN, part]:
                 self._end_copy()
                 self.copy = Copy(self.connection, part)
                 return self.copy.left
-            case [ops.COPY_STEP, pages] if self.copy is not None:
+            case [frames.COPY_STEP, pages] if self.copy is not None:
                 return self.copy.step(pages)
-            case [ops.COPY_END]:
+            case [frames.COPY_END]:
                 self._end_copy()
                 return 0
             case _:
@@ -265,10 +265,10 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
             if disk is None:
                 disk = Disk(path, log_cap)
             operations = decode(frame)
-            if operations and operations[0][0] in ops.COPYING:
+            if operations and operations[0][0] in frames.COPYING:
                 answer(link, backup_step(disk, operations[0]))
                 continue
-            if operations and operations[0][0] == ops.NOTED:
+            if operations and operations[0][0] == frames.NOTED:
                 disk.passed.note(operations[0][1])
                 answer(link, Answer(log=disk.log.size))
                 continue
@@ -302,10 +302,10 @@ def backup_step(disk: Disk, operation: list[Any]) -> Answer:
 def receive(link: socket.socket) -> bytearray | None:
     """The next frame, or None when the hub is gone."""
     try:
-        head = link.recv(ops.HEADER, socket.MSG_WAITALL)
+        head = link.recv(frames.HEADER, socket.MSG_WAITALL)
     except ConnectionResetError:  # it died with our last answer unread
         return None
-    if len(head) < ops.HEADER:
+    if len(head) < frames.HEADER:
         return None
     frame = bytearray(int.from_bytes(head, "big"))
     view = memoryview(frame)
@@ -320,7 +320,7 @@ def receive(link: socket.socket) -> bytearray | None:
 def answer(link: socket.socket, what: Answer) -> None:
     body = msgspec.msgpack.encode(what)
     try:
-        link.sendall(len(body).to_bytes(ops.HEADER, "big") + body)
+        link.sendall(len(body).to_bytes(frames.HEADER, "big") + body)
     except BrokenPipeError:
         pass  # the hub is gone; the next read says so
 

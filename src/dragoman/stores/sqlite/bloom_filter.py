@@ -20,7 +20,7 @@ BITS_A_NAME = 16
 """A field that has fewer of them for each of its names is full: one look in two hundred is in vain then, per field."""
 
 
-class Names:
+class NameFilter:
     """Fields of bits, of which the newest has room. Every name has three bits in one of them.
 
     Hashes are Python's own, which are keyed anew for every process: nobody can choose names that fall together.

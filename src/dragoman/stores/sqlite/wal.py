@@ -58,7 +58,7 @@ def waits_at(cap: int) -> int:
     return cap // 4
 
 
-class Log:
+class WriteAheadLog:
     def __init__(self, connection: apsw.Connection, path: str, cap: int = CAP) -> None:
         self.cap = cap
         self.size = 0
@@ -86,14 +86,14 @@ class Log:
         """For a unit of about so many bytes. Raises `LogIsFull`. A unit above the cap has its place in an empty log."""
         if self.size and self.size + unit > self.cap:
             self._wait_for_mover()
-            if not self._begin_anew(FULL_MS):
+            if not self._restart(FULL_MS):
                 raise LogIsFull(self.size, self.cap)
 
     def keep_bounded(self) -> None:
         """Called after each commit, when the answer is out."""
         if self.size > self._wait_at:
             self._wait_for_mover()
-            if not self._begin_anew(READERS_MS):
+            if not self._restart(READERS_MS):
                 self._wait_at = self.size + self.cap // 8
         elif self._mover is not None:
             if not self._mover.is_alive():
@@ -104,7 +104,7 @@ class Log:
             self._mover = threading.Thread(target=self._move, name="checkpoint", daemon=True)
             self._mover.start()
 
-    def _begin_anew(self, patience_ms: int) -> bool:
+    def _restart(self, patience_ms: int) -> bool:
         """Whether the next unit is written to the beginning of the log: all of it is in the database, and no reader
         needs it. Nothing is written meanwhile, for we are the only writer."""
         self._connection.set_busy_timeout(patience_ms)

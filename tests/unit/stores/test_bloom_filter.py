@@ -12,8 +12,8 @@ from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, HeardById, TaskById
 from dragoman.core.model.deliveries import Heard
 from dragoman.core.ports import Changes, StoreFailed
-from dragoman.stores.sqlite import answers, recovery
-from dragoman.stores.sqlite.names import Names
+from dragoman.stores.sqlite import queries, recovery
+from dragoman.stores.sqlite.bloom_filter import NameFilter
 from dragoman.stores.sqlite.store import SqliteStore
 
 
@@ -22,7 +22,7 @@ def heard(id: str) -> Heard:
 
 
 def test_what_was_noted_is_never_lacking_however_full_it_is() -> None:
-    names = Names(1 << 10, 1 << 12)
+    names = NameFilter(1 << 10, 1 << 12)
     names.complete = True
     noted = [f"n{number}" for number in range(2000)]
     names.note_all(noted)
@@ -30,21 +30,21 @@ def test_what_was_noted_is_never_lacking_however_full_it_is() -> None:
 
 
 def test_what_it_is_worth_does_not_shrink_with_what_it_holds() -> None:
-    names = Names(1 << 10, 1 << 14)
+    names = NameFilter(1 << 10, 1 << 14)
     names.complete = True
     names.note_all(range(10_000))
     assert sum(names.lack((name, "x")) for name in range(1000)) > 900
 
 
 def test_what_was_not_noted_is_lacking_nearly_always() -> None:
-    names = Names(1 << 16)
+    names = NameFilter(1 << 16)
     names.complete = True
     names.note_all(range(1000))
     assert sum(names.lack((name, "x")) for name in range(1000)) > 990
 
 
 def test_nothing_is_lacking_until_all_names_are_noted() -> None:
-    assert not Names().lack("anything")
+    assert not NameFilter().lack("anything")
 
 
 async def opened(path: Path) -> SqliteStore:
@@ -76,7 +76,7 @@ async def test_rows_of_an_earlier_run_are_found_in_the_next(tmp_path: Path, monk
 async def test_news_needs_no_look_into_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await opened(tmp_path)
     looked: list[object] = []
-    monkeypatch.setattr(answers, "answer", lambda _, lookup: looked.append(lookup) or [])
+    monkeypatch.setattr(queries, "answer", lambda _, lookup: looked.append(lookup) or [])
     assert await found(store, TaskById(TaskId("t1")), Claims(AgentId("boss"), "r1", TaskId("t1")), HeardById("m1")) == [
         0,
         0,

@@ -54,7 +54,7 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.model.deliveries import Delivery, Heard
 from dragoman.core.model.tasks import FINAL, Event, Status, Task
-from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite import frames
 from dragoman.stores.sqlite.rows import (
     EVENT_COLUMNS,
     SEQ_MASK,
@@ -121,7 +121,7 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     if not 0 <= lookup.seq <= SEQ_MASK:
         return []
     row = connection.execute(
-        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {ops.SEQ_BITS} | ?)",
+        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {frames.SEQ_BITS} | ?)",
         (lookup.task, lookup.seq),
     ).fetchone()
     return [] if row is None else [event_from(lookup.task, row)]
@@ -131,7 +131,7 @@ def _story(connection: apsw.Connection, lookup: Story) -> list[Event]:
     no = number(connection, lookup.task)
     if no is None:
         return []
-    first = no << ops.SEQ_BITS
+    first = no << frames.SEQ_BITS
     sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key <= ? ORDER BY key DESC LIMIT ?"
     rows = connection.execute(sql, (first, first | SEQ_MASK, lookup.limit)).fetchall()
     return [event_from(lookup.task, row) for row in rows]

@@ -2,11 +2,16 @@
 
 Never forked from the grown hub: a fresh interpreter is started (`subprocess` uses vfork and exec), and inherits
 one end of a socket pair and the lock. The answer comes over the event loop like any other I/O.
+
+One hub per data directory: `lock_directory` takes an flock on `<directory>/lock`. An flock belongs to the open file,
+not to a process, and the writer inherits it: an orphaned writer that still finishes a commit after its hub was killed
+keeps the next hub out until it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import select
 import socket
@@ -19,9 +24,9 @@ from typing import Any, cast
 import msgspec
 
 from dragoman.core.ports import StoreFailed
-from dragoman.stores.sqlite import ops
+from dragoman.stores.sqlite import frames
 from dragoman.stores.sqlite.backups import NOT_WRITTEN
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
 
 START_PATIENCE = 600.0
 """Seconds for a writer to say that it is ready: it may have a large write-ahead log to recover."""
@@ -105,8 +110,8 @@ class Writer(asyncio.Protocol):
             raise StoreFailed(f"the store could not commit: {error}")
 
     async def note(self, letters: list[tuple[bytes, bytes]]) -> None:
-        """Returns when the letters are in the ring (`passed`), on the disk."""
-        error, *_ = await self._ask([(ops.NOTED, letters)])
+        """Returns when the letters are in the ring (`sent_letters`), on the disk."""
+        error, *_ = await self._ask([(frames.NOTED, letters)])
         if error is not None:
             raise StoreFailed(f"letters that leave at most once cannot be noted: {error}")
 
@@ -125,9 +130,9 @@ class Writer(asyncio.Protocol):
             await self.settled()
             if self._transport is None or not self.alive:
                 raise _ended()
-            frame = bytearray(ops.HEADER)
-            _encoder.encode_into(operations, frame, ops.HEADER)
-            frame[: ops.HEADER] = (len(frame) - ops.HEADER).to_bytes(ops.HEADER, "big")
+            frame = bytearray(frames.HEADER)
+            _encoder.encode_into(operations, frame, frames.HEADER)
+            frame[: frames.HEADER] = (len(frame) - frames.HEADER).to_bytes(frames.HEADER, "big")
             sent = self._push(frame)
             if sent < len(frame):
                 self._transport.write(memoryview(frame)[sent:])
@@ -182,13 +187,13 @@ class Writer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         heard = self._heard
         heard += data
-        while len(heard) > ops.HEADER:
-            end = ops.HEADER + int.from_bytes(heard[: ops.HEADER], "big")
+        while len(heard) > frames.HEADER:
+            end = frames.HEADER + int.from_bytes(heard[: frames.HEADER], "big")
             if len(heard) < end:
                 return
             answer = self._waiting.popleft()
             if not answer.done():
-                answer.set_result(_decoder.decode(heard[ops.HEADER : end]))
+                answer.set_result(_decoder.decode(heard[frames.HEADER : end]))
             del heard[:end]
         if not self._waiting and self._settled is not None:
             self._settled.set_result(None)
@@ -209,3 +214,49 @@ class Writer(asyncio.Protocol):
 
 def _ended() -> OutcomeUnknown:
     return OutcomeUnknown("the writer process ended before it answered: it is not known whether the unit was written")
+
+
+ORPHAN_PATIENCE = 5.0
+"""Seconds to wait for the writer of a hub that is dead itself."""
+
+
+async def lock_directory(directory: Path) -> int:
+    """The locked descriptor; `StoreInUse` if a living hub has it."""
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = asyncio.get_running_loop().time() + ORPHAN_PATIENCE
+        while not _try(descriptor):
+            holder = _holder(descriptor)
+            orphaned = holder is not None and not _alive(holder)
+            if not orphaned or asyncio.get_running_loop().time() > deadline:
+                raise StoreInUse(str(directory), holder)
+            await asyncio.sleep(0.01)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

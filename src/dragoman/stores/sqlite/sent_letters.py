@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 
-from dragoman.stores.sqlite.errors import StoreRefused
+from dragoman.stores.sqlite.schema import StoreRefused
 
 SLOTS = 100_000
 """As many as `core.ports.PASSED`."""
@@ -27,7 +27,7 @@ def beside(database: str) -> Path:
     return Path(database).with_suffix(".passed")
 
 
-class PassedLetters:
+class SentLetters:
     def __init__(self, path: Path, slots: int = SLOTS) -> None:
         self._slots = slots
         try:
