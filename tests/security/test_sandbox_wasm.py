@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dragoman.sandbox.model import Level, Limits, Probe, Report, Sandbox
-from dragoman.sandbox.wasm import INSTALL, Warm, Wasm, installed
+from dragoman.sandbox.wasm import INSTALL, Wasm, installed
 
 if installed() is None:
     pytest.skip(f"wasm: the package wasmtime is not installed; {INSTALL}", allow_module_level=True)
@@ -46,10 +44,11 @@ def report() -> Report:
     return Wasm().self_test()
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    with Warm(Wasm()) as host:
-        yield host
+def run(
+    sandbox: Sandbox, command: tuple[str, ...], stdin: bytes = b"", *, cache: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[bytes]:
+    argv = Wasm(cache=cache and str(cache)).argv(sandbox, command)
+    return subprocess.run(argv, env=environ, input=stdin, capture_output=True, timeout=SECONDS, check=False)
 
 
 def module(place: Path, text: str) -> tuple[str, ...]:
@@ -93,91 +92,67 @@ def test_a_module_that_waits_for_input_for_ever_is_stopped(tmp_path: Path) -> No
         assert process.wait(SECONDS) == TIME
 
 
-def test_many_modules_run_at_once_and_one_that_spins_stops_nobody(warm: Warm, tmp_path: Path) -> None:
-    spinning = module(tmp_path, wasm_probes.SPIN)
-    null = os.open(os.devnull, os.O_RDWR)
-    try:
-        key = warm.start(Sandbox(limits=Limits(seconds=1.5)), spinning, (null, null, null), {})
-        other = tmp_path / "echo.wat"
-        other.write_text(ECHO)
-        found = [warm.run(Sandbox(), (str(other),), b"%d\n" % number).stdout for number in range(5)]
-        assert warm.wait(key, SECONDS)["code"] == TIME
-    finally:
-        os.close(null)
-    assert found == [b"%d\n" % number for number in range(5)]
-
-
-def test_a_host_that_died_is_noticed_at_once_and_its_modules_end_with_it(tmp_path: Path) -> None:
-    ours, theirs = os.pipe()
-    with Warm(Wasm()) as host, open(ours, "rb", buffering=0) as end:
-        key = host.start(Sandbox(), module(tmp_path, wasm_probes.SPIN), (theirs, theirs, theirs), {})
-        os.close(theirs)
-        host._host.kill()
-        with pytest.raises(ConnectionError):
-            host.wait(key, SECONDS)
-        assert select.select([end], [], [], SECONDS)[0]
-        assert end.read(1) == b""
-
-
 def test_a_module_whose_host_died_before_it_began_never_begins(tmp_path: Path) -> None:
     plan = Wasm().plan(Sandbox(limits=Limits(seconds=0.1)))
-    wish = {"key": 1, "plan": plan, "words": module(tmp_path, wasm_probes.SPIN), "environ": {}}
+    request = {"key": 1, "plan": plan, "words": module(tmp_path, wasm_probes.SPIN), "environ": {}}
     elsewhere = os.getppid()
-    code = f"from dragoman.sandbox import wasm_host\nwasm_host.become({wish!r}, [0, 1, 2], {elsewhere})"
+    code = f"from dragoman.sandbox import wasm_host\nwasm_host.become({request!r}, [0, 1, 2], {elsewhere})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=SECONDS, check=False)
     assert (found.returncode, found.stdout, found.stderr) == (1, b"", b"")
 
 
-def test_output_grows_no_larger_than_allowed(warm: Warm, tmp_path: Path) -> None:
+def test_a_file_for_its_output_grows_no_larger_than_allowed(tmp_path: Path) -> None:
     flood = ECHO.replace("(drop (call $read", "(i32.store (i32.const 8) (i32.const 4096)) (drop (call $read").replace(
         "(call $read (i32.const 0)", "(call $read (i32.const 9)"
     )
-    found = warm.run(Sandbox(limits=Limits(file_mb=1, seconds=0.5)), module(tmp_path, flood))
-    assert found.code != 0
-    assert len(found.stdout) <= 1 << 20
+    argv = Wasm().argv(Sandbox(limits=Limits(file_mb=1, seconds=0.5)), module(tmp_path, flood))
+    printed = tmp_path / "printed"
+    with printed.open("wb") as out:
+        found = subprocess.run(
+            argv, env={}, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False
+        )
+    assert found.returncode != 0
+    assert printed.stat().st_size <= 1 << 20
 
 
-def test_a_file_that_is_no_module_is_refused(warm: Warm, tmp_path: Path) -> None:
-    found = warm.run(Sandbox(), module(tmp_path, "nonsense"))
-    assert found.code == REFUSED
+def test_a_file_that_is_no_module_is_refused(tmp_path: Path) -> None:
+    found = run(Sandbox(), module(tmp_path, "nonsense"))
+    assert found.returncode == REFUSED
     assert b"cannot be started" in found.stderr
 
 
-def test_a_directory_that_may_be_written_is_written(warm: Warm, tmp_path: Path) -> None:
+def test_a_directory_that_may_be_written_is_written(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    found = warm.run(Sandbox(write=(str(given),)), module(tmp_path, wasm_probes.opening("made", create=True)))
-    assert found.code == wasm_probes.GOT_IT
+    found = run(Sandbox(write=(str(given),)), module(tmp_path, wasm_probes.opening("made", create=True)))
+    assert found.returncode == wasm_probes.GOT_IT
     assert (given / "made").exists()
 
 
-def test_only_named_variables_reach_a_module(warm: Warm, tmp_path: Path) -> None:
+def test_only_named_variables_reach_a_module(tmp_path: Path) -> None:
     command = module(tmp_path, wasm_probes.ENVIRONMENT)
     given = {"KEY": "value", "TOKEN": "secret"}
-    assert warm.run(Sandbox(), command, environ=given).code == 0
-    assert warm.run(Sandbox(variables=("KEY",)), command, environ=given).code == wasm_probes.GOT_IT
+    assert run(Sandbox(), command, **given).returncode == 0
+    assert run(Sandbox(variables=("KEY",)), command, **given).returncode == wasm_probes.GOT_IT
 
 
 def test_compiled_code_is_kept_and_used_again(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
-    with Warm(Wasm(cache=str(cache))) as host:
-        for _ in range(2):
-            assert host.run(Sandbox(), module(tmp_path, ECHO), b"x").stdout == b"x"
-        (kept,) = cache.iterdir()
-        before = kept.stat()
-        assert host.run(Sandbox(), module(tmp_path, ECHO), b"y").stdout == b"y"
-        assert kept.stat().st_mtime_ns == before.st_mtime_ns
+    assert run(Sandbox(), module(tmp_path, ECHO), b"x", cache=cache).stdout == b"x"
+    (kept,) = cache.iterdir()
+    before = kept.stat()
+    assert run(Sandbox(), module(tmp_path, ECHO), b"y", cache=cache).stdout == b"y"
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
 
 
 def test_damaged_compiled_code_is_made_again(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
-    with Warm(Wasm(cache=str(cache))) as host:
-        host.run(Sandbox(), module(tmp_path, ECHO), b"x")
-        (kept,) = cache.iterdir()
-        kept.write_bytes(b"damaged")
-        assert host.run(Sandbox(), module(tmp_path, ECHO), b"y").stdout == b"y"
+    run(Sandbox(), module(tmp_path, ECHO), b"x", cache=cache)
+    (kept,) = cache.iterdir()
+    kept.write_bytes(b"damaged")
+    assert run(Sandbox(), module(tmp_path, ECHO), b"y", cache=cache).stdout == b"y"
 
 
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
@@ -185,6 +160,5 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
-    with Warm(Wasm(cache=str(cache))) as host:
-        assert host.run(Sandbox(), module(tmp_path, ECHO), b"x").stdout == b"x"
+    assert run(Sandbox(), module(tmp_path, ECHO), b"x", cache=cache).stdout == b"x"
     assert list(cache.iterdir()) == []

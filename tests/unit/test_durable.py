@@ -101,7 +101,6 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 OTHERWISE = {
     "sandbox/launcher.py": "control files of the kernel",
     "sandbox/self_test.py": "a probe's, in a directory that is thrown away",
-    "sandbox/timing.py": "a probe's, in a directory that is thrown away",
     "sandbox/probes.py": "a probe's, in a directory that is thrown away",
     "sandbox/wasm_probes.py": "a probe's, in a directory that is thrown away",
     "security/tls.py": "in memory",

@@ -1,7 +1,6 @@
 """The process that a module runs in: compiles it, gives it what is allowed, and stops it when it has had enough.
 
     python -m dragoman.sandbox.wasm_host PLAN -- MODULE ARG…        one module, on our stdin, stdout and stderr
-    python -m dragoman.sandbox.wasm_host --serve FD                 warm: one fork a module, for `wasm.Warm`
 
     how a module ends       exit code
     by itself, proc_exit    its own
@@ -17,16 +16,13 @@ WebAssembly. Compiled code is kept only in a directory that belongs to us alone:
 
 from __future__ import annotations
 
-import array
 import contextlib
 import functools
 import hashlib
 import json
 import os
 import resource
-import select
 import signal
-import socket
 import stat
 import sys
 import threading
@@ -39,7 +35,6 @@ from dragoman.sandbox import launcher, seccomp
 TIME, FUEL, REFUSED, TRAPPED = 124, 125, 126, 134
 LAST_SECONDS = 1.0
 """For a module that waits in a call of the host when its time is over, where no trap reaches it."""
-LARGEST = 256 * 1024
 MIB = 1 << 20
 TABLE_ELEMENTS = 100_000
 STACK = 1 << 20
@@ -186,56 +181,6 @@ def _watch(machinery: Any, seconds: float) -> None:
     threading.Thread(target=over, daemon=True).start()
 
 
-# -- warm: everything is loaded already, and each module gets a fork
-
-
-def serve(hub: socket.socket) -> None:
-    """Until the other end is gone. Packets in: {"key", "plan", "words", "environ"} with stdin, stdout and stderr;
-    out: {"key", "code"}, or {"key", "signal"}."""
-    import wasmtime  # noqa: F401  (before the first fork)
-
-    for fuelled in (True, False):
-        engine(fuelled)
-    _filter()
-    woken, wakes = os.pipe()
-    for end in (woken, wakes):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    keys: dict[int, int] = {}
-    poll = select.poll()
-    poll.register(hub, select.POLLIN)
-    poll.register(woken, select.POLLIN)
-    hub.send(b'{"ready": true}')
-    with contextlib.suppress(ConnectionError):
-        while True:
-            for descriptor, _ in poll.poll():
-                if descriptor == woken:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(woken, 4096)
-                    _bury(hub, keys)
-                elif not _begin(hub, keys):
-                    return
-
-
-def _begin(hub: socket.socket, keys: dict[int, int]) -> bool:
-    streams = array.array("i")
-    data, ancillary, _, _ = hub.recvmsg(LARGEST, socket.CMSG_LEN(3 * streams.itemsize), socket.MSG_CMSG_CLOEXEC)
-    if not data:
-        return False
-    for _, _, payload in ancillary:
-        streams.frombytes(payload)
-    wish = json.loads(data)
-    host = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        become(wish, list(streams), host)
-    for descriptor in streams:
-        os.close(descriptor)
-    keys[pid] = wish["key"]
-    return True
-
-
 def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
     """What a fork does: it turns into the host of one module, and ends with it, or with the `host` it was forked from:
     asked for here, the parent could be whoever takes in orphans."""
@@ -256,24 +201,7 @@ def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
         os._exit(code & 0xFF)
 
 
-def _bury(hub: socket.socket, keys: dict[int, int]) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            code = os.waitstatus_to_exitcode(status)
-            how = {"code": code} if code >= 0 else {"signal": -code}
-            hub.send(json.dumps({"key": keys.pop(pid), **how}).encode())
-
-
 def main(words: list[str]) -> int:
-    if words[0] == "--serve":
-        launcher.die_with(os.getppid())
-        with socket.socket(fileno=int(words[1])) as hub:
-            os.set_inheritable(hub.fileno(), False)
-            serve(hub)
-        return 0
     launcher.close_all_but(set())
     return run(json.loads(words[0]), words[2:])
 

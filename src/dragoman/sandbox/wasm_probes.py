@@ -6,18 +6,26 @@ with the code that the table expects.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
+from dragoman.sandbox import wasm_host
 from dragoman.sandbox.model import Limits, Probe, Sandbox
-from dragoman.sandbox.wasm import Outcome, Warm, Wasm
+from dragoman.sandbox.wasm import Wasm
 from dragoman.sandbox.wasm_host import FUEL, REFUSED, TIME, TRAPPED
 
 GOT_IT = 42
 SECRET = "DRAGOMAN_PROBE_SECRET"
 LIMITS = Limits(memory_mb=16, seconds=0.25, open_files=32)
+SECONDS = 60.0
+STDERR_SHOWN = 600
 
 SPIN = '(module (memory (export "memory") 1) (func (export "_start") (loop $on (br $on))))'
 SLEEP = """(module
@@ -106,42 +114,55 @@ ATTEMPTS = (
 NUMBER = len(ATTEMPTS)
 
 
-def attempt(wasm: Wasm) -> tuple[Probe, ...]:
-    with tempfile.TemporaryDirectory(prefix="dragoman-wasm-") as place, Warm(wasm) as warm:
+def attempt(cache: str | None) -> tuple[Probe, ...]:
+    """All of them, in a process that loads the compiler once and forks for each module."""
+    command = (sys.executable, "-I", "-m", __name__, json.dumps(cache))
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+    if run.returncode:
+        raise OSError(run.stderr.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or f"exit code {run.returncode}")
+    return msgspec.json.decode(run.stdout, type=tuple[Probe, ...])
+
+
+def main(cache: str | None) -> None:
+    import wasmtime  # noqa: F401  (before the first fork)
+
+    wasm = Wasm(cache)
+    with tempfile.TemporaryDirectory(prefix="dragoman-wasm-") as place:
         inside, outside = Path(place) / "inside", Path(place) / "outside"
         inside.mkdir()
         outside.mkdir()
         (outside / "canary").write_text("got out")
         os.symlink(outside / "canary", inside / "link")
         (inside / "allowed").write_text("as allowed")
-        _check_that_a_module_can_succeed(warm, Path(place), inside)
+        file = Path(place) / "module.wat"
+
+        def run(module: str, *, allowed: bool, fuel: int | None = None) -> tuple[int, str]:
+            """The exit code, negative for a signal, and what stood on stderr."""
+            file.write_text(module)
+            limits = msgspec.structs.replace(LIMITS, fuel=fuel)
+            plan = wasm.plan(Sandbox(read=(str(inside),) if allowed else (), limits=limits))
+            request = {"plan": plan, "words": [str(file)], "environ": {SECRET: "secret"}}
+            null, stderr = os.open(os.devnull, os.O_RDWR), os.memfd_create("stderr")
+            host = os.getpid()
+            if (pid := os.fork()) == 0:
+                wasm_host.become(request, [null, null, stderr], host)
+            _, status = os.waitpid(pid, 0)
+            text = os.pread(stderr, STDERR_SHOWN, 0).decode("utf-8", "replace").strip().removeprefix("dragoman: ")
+            os.close(null)
+            os.close(stderr)
+            return os.waitstatus_to_exitcode(status), text
+
+        # A module that fails to open anything at all would seem to be refused everything.
+        code, text = run(opening("allowed"), allowed=True)
+        if code != GOT_IT:
+            raise OSError(f"a module could not open a file that it was given: {text}")
         found = []
         for each in ATTEMPTS:
-            file = Path(place) / "module.wat"
-            file.write_text(each.module)
-            sandbox = Sandbox(
-                read=(str(inside),) if each.allowed else (),
-                limits=Limits(
-                    memory_mb=LIMITS.memory_mb, open_files=LIMITS.open_files, seconds=LIMITS.seconds, fuel=each.fuel
-                ),
-            )
-            found.append(_judged(each, warm.run(sandbox, (str(file),), environ={SECRET: "secret"})))
-        return tuple(found)
+            code, text = run(each.module, allowed=each.allowed, fuel=each.fuel)
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            found.append(Probe(attempt=each.name, refused=code == each.expected, saw=text or how))
+    sys.stdout.write(msgspec.json.encode(found).decode())
 
 
-def _check_that_a_module_can_succeed(warm: Warm, place: Path, inside: Path) -> None:
-    """A module that fails to open anything at all would seem to be refused everything."""
-    file = place / "control.wat"
-    file.write_text(opening("allowed"))
-    outcome = warm.run(Sandbox(read=(str(inside),), limits=LIMITS), (str(file),))
-    if outcome.code != GOT_IT:
-        raise OSError(f"a module could not open a file that it was given: {outcome.stderr.decode(errors='replace')}")
-
-
-def _judged(each: Attempt, outcome: Outcome) -> Probe:
-    said = outcome.stderr.decode("utf-8", "replace").strip().removeprefix("dragoman: ")
-    return Probe(
-        attempt=each.name,
-        refused=outcome.code == each.expected,
-        saw=said or (f"exit code {outcome.code}" if outcome.signal is None else f"signal {outcome.signal}"),
-    )
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

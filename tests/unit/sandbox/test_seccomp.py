@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from dragoman.sandbox import seccomp, syscalls
-from dragoman.sandbox.syscalls import AUDIT_ARCH, DENIED, Machine
+from dragoman.sandbox import seccomp
+from dragoman.sandbox.seccomp import AUDIT_ARCH, DENIED, Machine
 
 EPERM, ENOSYS = seccomp.REFUSE | errno.EPERM, seccomp.REFUSE | errno.ENOSYS
 READ = {Machine.X86_64: 0, Machine.AARCH64: 63}
@@ -61,12 +61,12 @@ def test_a_call_by_another_machines_numbers_kills(machine: Machine) -> None:
 
 def test_the_second_table_of_x86_kills() -> None:
     program = seccomp.program(Machine.X86_64)
-    assert asked(program, syscalls.X32_BIT | 101, arch=AUDIT_ARCH[Machine.X86_64]) == seccomp.KILL
+    assert asked(program, seccomp.X32_BIT | 101, arch=AUDIT_ARCH[Machine.X86_64]) == seccomp.KILL
 
 
 @pytest.mark.parametrize("flag", [0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000])
 def test_clone_into_a_namespace_is_refused_and_a_plain_one_is_not(machine: Machine, flag: int) -> None:
-    program, clone = seccomp.program(machine), syscalls.CLONE.on(machine)
+    program, clone = seccomp.program(machine), seccomp.CLONE.on(machine)
     assert clone is not None
     assert asked(program, clone, flag | 17, arch=AUDIT_ARCH[machine]) == EPERM
     assert asked(program, clone, 0x01200011, arch=AUDIT_ARCH[machine]) == seccomp.ALLOW
@@ -78,7 +78,7 @@ def test_clone3_does_not_exist(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("request_", "answer"), [(0x5412, EPERM), (0x541C, EPERM), (0x5401, seccomp.ALLOW)])
 def test_typing_into_a_terminal_is_refused(machine: Machine, request_: int, answer: int) -> None:
-    ioctl = syscalls.IOCTL.on(machine)
+    ioctl = seccomp.IOCTL.on(machine)
     assert ioctl is not None
     assert asked(seccomp.program(machine), ioctl, 0, request_, arch=AUDIT_ARCH[machine]) == answer
 
@@ -88,9 +88,9 @@ CREATING = (0o101, 0o20000002)
 """O_CREAT | O_WRONLY, and O_TMPFILE | O_RDWR as far as it says that there is a mode."""
 
 
-@pytest.mark.parametrize("name", list(syscalls.MODES))
+@pytest.mark.parametrize("name", list(seccomp.MODES))
 def test_no_file_is_made_set_user_id(machine: Machine, name: str) -> None:
-    program, (place, numbers) = seccomp.program(machine), syscalls.MODES[name]
+    program, (place, numbers) = seccomp.program(machine), seccomp.MODES[name]
     if (number := numbers.on(machine)) is None:
         return
     before = (0o7777,) * place
@@ -99,9 +99,9 @@ def test_no_file_is_made_set_user_id(machine: Machine, name: str) -> None:
     assert asked(program, number, *before, 0o1777, 0o7777, arch=AUDIT_ARCH[machine]) == seccomp.ALLOW
 
 
-@pytest.mark.parametrize("name", list(syscalls.OPENS))
+@pytest.mark.parametrize("name", list(seccomp.OPENS))
 def test_nor_is_one_created_so(machine: Machine, name: str) -> None:
-    program, (place, numbers) = seccomp.program(machine), syscalls.OPENS[name]
+    program, (place, numbers) = seccomp.program(machine), seccomp.OPENS[name]
     if (number := numbers.on(machine)) is None:
         return
     before = (0o7777,) * place
@@ -119,7 +119,7 @@ def test_nor_is_one_created_so(machine: Machine, name: str) -> None:
     ids=["none", "local", "network"],
 )
 def test_only_allowed_families_of_sockets_are_made(machine: Machine, families: tuple[int, ...], made: set[int]) -> None:
-    program, socket = seccomp.program(machine, families=families), syscalls.SOCKET.on(machine)
+    program, socket = seccomp.program(machine, families=families), seccomp.SOCKET.on(machine)
     assert socket is not None
     answers = {family: asked(program, socket, family, arch=AUDIT_ARCH[machine]) for family in range(46)}
     assert {family for family, answer in answers.items() if answer == seccomp.ALLOW} == made
