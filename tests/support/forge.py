@@ -26,7 +26,7 @@ from dragoman.security.tokens import token_hash
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits as TransportLimits
-from dragoman.server.server import serve
+from dragoman.server.server import HttpServer
 from dragoman.stores.files import MemoryFiles
 from dragoman.wire import Role
 from dragoman.wire.guard import Limits
@@ -103,7 +103,7 @@ class ForgeHub:
             world.intake, world.store, files=self.files, bus=self.bus, clock=lambda: self.ticks, limits=LIMITS
         )
         self.door = ForgeWebSocket(self.handler)
-        self.serving = serve(world.intake, world.store, fallback=_elsewhere, doors=[self.door], port=0, limits=LIMITS)
+        self.serving = HttpServer(world.intake, [self.door], fallback=_elsewhere, port=0, limits=LIMITS)
 
     async def restart(self) -> None:
         """The hub dies and comes back on another port: nothing but the store survives."""

@@ -10,9 +10,10 @@ from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.protocols.a2acp.types import Agent
+from dragoman.server import a2acp
 from dragoman.server.a2acp.handler import A2acpHandler
-from dragoman.server.a2acp.http import A2acpEndpoints
 from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import Limits
 
 
@@ -32,6 +33,6 @@ def open_broker(
     vault: Vault,
     limits: Limits,
     files: Files | None = None,
-) -> A2acpEndpoints:
+) -> tuple[Endpoint, ...]:
     handler = A2acpHandler(intake, store, auth, vault, limits=limits, files=files)
-    return A2acpEndpoints(handler, ttl=int(settings.a2acp.token_ttl_seconds))
+    return a2acp.endpoints(handler, ttl=int(settings.a2acp.token_ttl_seconds))

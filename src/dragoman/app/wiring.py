@@ -50,13 +50,15 @@ from dragoman.protocols.forge.types import AgentStatus
 from dragoman.security.private import leave_no_dumps
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
+from dragoman.server import agentmsg, chiffon
+from dragoman.server import forge as forge_endpoints
 from dragoman.server.agentmsg.handler import AgentmsgHandler
-from dragoman.server.agentmsg.http import AgentmsgEndpoints
+from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
-from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits
-from dragoman.server.server import PortBusy, Serving, serve
+from dragoman.server.server import HttpServer, PortBusy
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
 
@@ -76,7 +78,7 @@ class Running(msgspec.Struct):
     """A hub that serves."""
 
     intake: Intake
-    serving: Serving
+    serving: HttpServer
     grpc: str
     admin_token: str
     data: DataDir
@@ -162,7 +164,6 @@ async def hub(
             sandbox_rules=settings.sandbox.child_rules(),
         )
         auth = open_auth(settings, intake, clock)
-        broker = open_broker(settings, intake, store, auth, vault, limits_of(settings), files)
         context = ApiContext(
             intake,
             store,
@@ -176,22 +177,20 @@ async def hub(
             children=children,
             auth=auth,
         )
-        serving = serve(
+        limits = limits_of(settings)
+        endpoints: tuple[Endpoint, ...] = (
+            *open_chiffon(settings, intake, store, files, admin_hash),
+            *forge_endpoints.endpoints(forge),
+            *agentmsg.endpoints(open_agentmsg(settings, intake, store, files, admin_hash)),
+            *open_broker(settings, intake, store, auth, vault, limits, files),
+        )
+        serving = HttpServer(
             intake,
-            store,
+            endpoints,
             fallback=management(context),
-            files=files,
-            doors=(
-                ForgeWebSocket(forge),
-                AgentmsgEndpoints(open_agentmsg(settings, intake, store, files, admin_hash)),
-                broker,
-            ),
             host=settings.server.host,
             port=settings.server.port,
-            admin_token_hash=admin_hash,
-            limits=limits_of(settings),
-            negotiation=settings.chiffon.negotiation,
-            callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
+            limits=limits,
             tls=certificates.http,
             patience=settings.memory.wait_seconds,
             hosts=hosts_of(settings),
@@ -256,6 +255,17 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     files = DirectoryFiles(Path(settings.data) / FILES, mint, now=clock, vault=vault, **room)
     files.prepare()
     return files
+
+
+def open_chiffon(
+    settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str
+) -> tuple[Endpoint, ...]:
+    handler = ChiffonHandler(intake, store, limits=limits_of(settings), admin_hash=admin_hash, files=files)
+    return chiffon.endpoints(
+        handler,
+        negotiation=settings.chiffon.negotiation,
+        callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
+    )
 
 
 def open_forge(

@@ -61,22 +61,22 @@ class Disconnected(Exception):
 
 
 class Router:
-    """`hot` by exact path, `under` by the path's beginning, the rest to `fallback`. What a request holds of `memory` it
-    gives back when it is over."""
+    """`hot` by exact path, `prefixes` by the path's beginning, the rest to `fallback`. What a request holds of `memory`
+    it gives back when it is over."""
 
     def __init__(
         self,
         hot: Mapping[str, ASGIApp],
         fallback: ASGIApp,
         *,
-        under: Mapping[str, ASGIApp] | None = None,
+        prefixes: Mapping[str, ASGIApp] | None = None,
         memory: MemoryBudget | None = None,
         patience: float = 0.0,
         hosts: Hosts | None = None,
     ) -> None:
         self._hosts = hosts or Hosts()
         self._hot = dict(hot)
-        self._under = tuple((under or {}).items())
+        self._prefixes = tuple((prefixes or {}).items())
         self._fallback = fallback
         self._memory = memory or MemoryBudget()
         self._patience = patience
@@ -86,16 +86,16 @@ class Router:
         client = scope.get("client")
         CALLER.set(client[0] if client else None)
         if not self._hosts.knows(host := header(scope, b"host")):
-            await self._no(scope, receive, send, 421, *STRANGE_HOST)
+            await self._send_problem(scope, receive, send, 421, *STRANGE_HOST)
             return
         if scope["type"] == "websocket" and not self._hosts.trusts(header(scope, b"origin"), host):
-            await self._no(scope, receive, send, 403, *STRANGE_ORIGIN)
+            await self._send_problem(scope, receive, send, 403, *STRANGE_ORIGIN)
             return
         app = self._hot.get(path)
         if app is None:
-            app = next((app for prefix, app in self._under if path.startswith(prefix)), self._fallback)
+            app = next((app for prefix, app in self._prefixes if path.startswith(prefix)), self._fallback)
         if scope["type"] == "websocket":
-            await (app(scope, receive, send) if speaks_websocket(app) else self._no_socket(scope, receive, send))
+            await (app(scope, receive, send) if speaks_websocket(app) else self._refuse_socket(scope, receive, send))
             return
         held = scope[HOLD] = RequestMemory(self._memory, self._patience)
         try:
@@ -104,13 +104,13 @@ class Router:
             if held.size:
                 held.release()
 
-    async def _no_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Somebody wants a WebSocket where there is none."""
         there = ", ".join(sorted(known for known, app in self._hot.items() if speaks_websocket(app)))
         detail = f"No WebSocket is opened at this address. Open it at one of: {there}."
-        await self._no(scope, receive, send, 404, "not_found", "Not found", detail)
+        await self._send_problem(scope, receive, send, 404, "not_found", "Not found", detail)
 
-    async def _no(
+    async def _send_problem(
         self, scope: Scope, receive: Receive, send: Send, status: int, kind: str, title: str, detail: str
     ) -> None:
         """Refuse a request or a WebSocket before anybody looks at it, as a problem (RFC 9457)."""

@@ -44,6 +44,7 @@ from dragoman.server.asgi import (
     retry_after,
 )
 from dragoman.server.connection import close_link
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import report_unencodable
 from dragoman.server.refusals import UNREADABLE, RefusalLog
@@ -68,7 +69,7 @@ class Decided(Exception):
         self.fault = fault
 
 
-class HttpEndpoint(ABC):
+class HttpEndpoint(Endpoint, ABC):
     """The handlers of one protocol; `guarded` makes an endpoint of one."""
 
     protocol: ClassVar[str]
@@ -208,7 +209,7 @@ class HttpEndpoint(ABC):
         command = Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=deliveries)
         return int(await self._hub.execute(command))
 
-    def wake(self) -> None:
+    async def drain(self, seconds: float) -> None:
         """Answer every parked poll, and park no more."""
         self._draining = True
         for poll in self._polls:

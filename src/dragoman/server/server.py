@@ -13,26 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from email.utils import formatdate
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import structlog
 import uvicorn
 
 from dragoman.core.ids import SECOND
-from dragoman.core.ports import Files, Intake, Store
+from dragoman.core.ports import Intake
 from dragoman.security.tls import Renewal
-from dragoman.security.urls import Network, Resolve
-from dragoman.server.agent_files import AgentFiles
 from dragoman.server.asgi import ASGIApp, Router
-from dragoman.server.chiffon.callbacks import CallbackSender
-from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.chiffon.http import ChiffonHttp
-from dragoman.server.chiffon.websocket import ChiffonWebSocket
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.hosts import Hosts
 from dragoman.server.limits import GuardedHttp, Limits, guarded
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.websocket import watched
 
 log = structlog.get_logger("dragoman.server")
@@ -47,104 +41,35 @@ class PortBusy(OSError):
     """Somebody else listens there; the text says what to do."""
 
 
-class Endpoints(Protocol):
-    """A protocol's endpoints on the HTTP port."""
-
-    def routes(self) -> Mapping[str, ASGIApp]: ...
-
-    def under(self) -> Mapping[str, ASGIApp]:
-        """Handlers of everything below a path, which ends with a slash."""
-        ...
-
-    async def drain(self, seconds: float) -> None:
-        """Answer what was heard, and let go of whoever is connected."""
-        ...
-
-
-def serve(
-    intake: Intake,
-    store: Store,
-    *,
-    fallback: ASGIApp,
-    files: Files | None = None,
-    doors: Sequence[Endpoints] = (),
-    host: str = "127.0.0.1",
-    port: int = 8420,
-    admin_token_hash: str | None = None,
-    limits: Limits | None = None,
-    negotiation: Literal["lowest", "highest"] = "lowest",
-    callback_networks: Sequence[Network] = (),
-    resolve: Resolve | None = None,
-    tls: Renewal | None = None,
-    patience: float = 0.0,
-    hosts: Hosts | None = None,
-) -> Serving:
-    """The hub's HTTP port: chiffon's hot paths, everything else to `fallback`. Call `start()` on it."""
-    return Serving(
-        intake,
-        store,
-        fallback=fallback,
-        files=files,
-        doors=doors,
-        host=host,
-        port=port,
-        admin_token_hash=admin_token_hash,
-        limits=limits or Limits(),
-        negotiation=negotiation,
-        callback_networks=callback_networks,
-        resolve=resolve,
-        tls=tls,
-        patience=patience,
-        hosts=hosts,
-    )
-
-
-class Serving:
-    """A server that can be started once and stopped once; also an async context manager."""
+class HttpServer:
+    """A server that can be started once and stopped once; also an async context manager. `fallback` answers every path
+    that no endpoint has."""
 
     def __init__(
         self,
         hub: Intake,
-        store: Store,
+        endpoints: Sequence[Endpoint],
         *,
         fallback: ASGIApp,
-        files: Files | None,
-        doors: Sequence[Endpoints],
-        host: str,
-        port: int,
-        admin_token_hash: str | None,
-        limits: Limits,
-        negotiation: Literal["lowest", "highest"],
-        callback_networks: Sequence[Network],
-        resolve: Resolve | None,
-        tls: Renewal | None,
-        patience: float,
-        hosts: Hosts | None,
+        host: str = "127.0.0.1",
+        port: int = 8420,
+        limits: Limits | None = None,
+        tls: Renewal | None = None,
+        patience: float = 0.0,
+        hosts: Hosts | None = None,
     ) -> None:
         self.host = host
         self.port = port
-        self.limits = limits
-        self._store = store
+        self.limits = limits or Limits()
         self._now = hub.now
         self._tls = tls
-        self.refusals = RefusalLog(hub)
-        handler = ChiffonHandler(
-            hub, store, limits=limits, admin_hash=admin_token_hash, refusals=self.refusals, files=files
-        )
-        self.push = CallbackSender(hub, handler.encode, allowed=callback_networks, resolve=resolve)
-        self.http = ChiffonHttp(handler, callbacks=self.push, negotiation=negotiation)
-        self.ws = ChiffonWebSocket(handler)
-        routes: dict[str, ASGIApp] = {**self.http.routes(), **self.ws.routes()}
-        under: dict[str, ASGIApp] = {"/api/tasks/": self.http.task}
-        if files is not None:
-            agent_files = AgentFiles(handler, store, files)
-            routes[agent_files.PATH] = agent_files.upload
-            under[f"{agent_files.PATH}/"] = agent_files.one
-        self._doors = doors
-        for door in doors:
-            routes.update(door.routes())
-            under.update(door.under())
-        self.app = Router(routes, fallback, under=under, memory=hub.memory, patience=patience, hosts=hosts)
+        self._endpoints = tuple(endpoints)
+        routes: dict[str, ASGIApp] = {}
+        prefixes: dict[str, ASGIApp] = {}
+        for endpoint in self._endpoints:
+            routes.update(endpoint.routes())
+            prefixes.update(endpoint.prefixes())
+        self.app = Router(routes, fallback, prefixes=prefixes, memory=hub.memory, patience=patience, hosts=hosts)
         self._server: uvicorn.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -164,7 +89,7 @@ class Serving:
         config = uvicorn.Config(
             self.app,
             http=guarded(self.limits),
-            ws=watched(self.limits.write_seconds),
+            ws=watched(self.limits.write_seconds, self._compressed()),
             lifespan="off",
             interface="asgi3",
             log_config=None,
@@ -185,8 +110,12 @@ class Serving:
         self._server = server
         self._tick(server)
         self._sweeper = asyncio.create_task(self._sweep(server), name="http sweep")
-        self.push.start()
+        for endpoint in self._endpoints:
+            endpoint.start()
         log.info("listening", url=self.url)
+
+    def _compressed(self) -> frozenset[str]:
+        return frozenset(path for one in self._endpoints if one.compressed for path in one.routes())
 
     async def _open(self, listener: socket.socket, config: uvicorn.Config, server: uvicorn.Server) -> asyncio.Server:
         """As uvicorn's `startup` does, with a bound on handshakes, of which it has none to give."""
@@ -213,9 +142,7 @@ class Serving:
         end = loop.time() + drain_seconds
         for listening in server.servers:
             listening.close()
-        self.http.wake()
-        await self.push.stop()
-        await asyncio.gather(self.ws.drain(drain_seconds), *(door.drain(drain_seconds) for door in self._doors))
+        await asyncio.gather(*(endpoint.drain(drain_seconds) for endpoint in self._endpoints))
         state = server.server_state
         for connection in list(state.connections):
             connection.shutdown()
@@ -232,7 +159,7 @@ class Serving:
             log.warning("cut off", requests=len(late))
             await asyncio.wait(late, timeout=1)
 
-    async def __aenter__(self) -> Serving:
+    async def __aenter__(self) -> HttpServer:
         await self.start()
         return self
 

@@ -63,7 +63,6 @@ QUIET_SECONDS = 0.5
 LINGER_SECONDS = 5.0
 """Whoever goes on sending after that learns of the reset alone."""
 
-COMPRESSED_PATHS = frozenset({"/forge/ws"})
 DEFLATE = ServerPerMessageDeflateFactory(
     server_max_window_bits=12,
     client_max_window_bits=12,
@@ -92,6 +91,7 @@ class Socket(WebSocketsSansIOProtocol):
     """One WebSocket connection."""
 
     listener: Listener | None = None
+    compressed_paths: frozenset[str] = frozenset()
     write_seconds: float = 30.0
     """How long a peer may read nothing while we have something for it."""
     _cutter: Cutter | None = None
@@ -116,7 +116,7 @@ class Socket(WebSocketsSansIOProtocol):
         self._unheard: deque[tuple[bytes, bool | None]] = deque()
 
     def handle_connect(self, event: Request) -> None:
-        if event.path.partition("?")[0] in COMPRESSED_PATHS:
+        if event.path.partition("?")[0] in self.compressed_paths:
             self.conn.available_extensions = [DEFLATE]
         if event.headers.get_all("Sec-WebSocket-Version") not in ([], [VERSION]):
             self._refuse_version()
@@ -403,6 +403,6 @@ class Socket(WebSocketsSansIOProtocol):
         self._watch_writing()
 
 
-def watched(write_seconds: float) -> type[Socket]:
+def watched(write_seconds: float, compressed_paths: frozenset[str]) -> type[Socket]:
     """The protocol class for a server that is so patient; uvicorn makes the instances."""
-    return type("Watched", (Socket,), {"write_seconds": write_seconds})
+    return type("Watched", (Socket,), {"write_seconds": write_seconds, "compressed_paths": compressed_paths})

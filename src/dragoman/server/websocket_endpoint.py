@@ -35,6 +35,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Session
@@ -149,8 +150,8 @@ class Link(msgspec.Struct, frozen=True):
     send: Send
 
 
-class WebSocketEndpoint(ABC):
-    """The application behind one path; a `server.Endpoints`."""
+class WebSocketEndpoint(Endpoint, ABC):
+    """The application behind one path."""
 
     speaks_websocket: ClassVar = True
     path: ClassVar[str]
@@ -202,7 +203,7 @@ class WebSocketEndpoint(ABC):
         """Whether each message that was accepted is told by itself, rather than all that one commit held together."""
         return False
 
-    def farewell(self, link: Link, seconds: float) -> None:  # noqa: B027 - most have none
+    def farewell(self, link: Link, seconds: float) -> None:
         """Say that the hub stops, where the protocol has a word for it."""
 
     async def at_work(self, link: Link) -> bool:
@@ -213,9 +214,6 @@ class WebSocketEndpoint(ABC):
 
     def routes(self) -> Mapping[str, ASGIApp]:
         return {self.path: self}
-
-    def under(self) -> Mapping[str, ASGIApp]:
-        return {}
 
     @property
     def open_links(self) -> int:

@@ -26,10 +26,10 @@ from dragoman.core.model.tasks import Task
 from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
 from dragoman.security.tokens import token_hash
+from dragoman.server import agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
-from dragoman.server.agentmsg.http import AgentmsgEndpoints
 from dragoman.server.limits import Limits
-from dragoman.server.server import serve
+from dragoman.server.server import HttpServer
 from dragoman.stores.memory import MemoryStore
 
 ADMIN_TOKEN = "a" * 32
@@ -236,8 +236,8 @@ async def reopened(stage: Stage) -> AsyncIterator[None]:
     """New doors, that remember nothing, to the same hub."""
     view = StateView(stage.store, stage.intake, stage.rules)
     handler = AgentmsgHandler(stage.intake, stage.store, view, limits=Limits(), admin_hash=token_hash(ADMIN_TOKEN))
-    doors = [AgentmsgEndpoints(handler)]
-    async with serve(stage.intake, stage.store, fallback=elsewhere, doors=doors, port=0) as serving:
+    endpoints = agentmsg.endpoints(handler)
+    async with HttpServer(stage.intake, endpoints, fallback=elsewhere, port=0) as serving:
         stage.url = serving.url
         async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as stage.http:
             yield

@@ -22,10 +22,11 @@ from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Refused
 from dragoman.security.tokens import token_hash
+from dragoman.server import agentmsg, chiffon
 from dragoman.server.agentmsg.handler import AgentmsgHandler
-from dragoman.server.agentmsg.http import AgentmsgEndpoints
+from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.limits import Limits
-from dragoman.server.server import serve
+from dragoman.server.server import HttpServer
 
 TOKEN = "0" * 32
 
@@ -172,7 +173,8 @@ async def hub() -> AsyncIterator[tuple[World, str]]:
     agent = Agent(id=AgentId("infra-1"), protocol="chiffon", created_at=world.time, token_hash=token_hash(TOKEN))
     await world.ask(AddAgent(principal=ADMIN, agent=agent))
     await world.ask(RegisterAgent(principal=AgentId("infra-1"), kind="infra", max_concurrent=4))
-    async with serve(world.intake, world.store, fallback=elsewhere, port=0) as serving:
+    endpoints = chiffon.endpoints(ChiffonHandler(world.intake, world.store, limits=Limits()))
+    async with HttpServer(world.intake, endpoints, fallback=elsewhere, port=0) as serving:
         yield world, serving.url.replace("http", "ws") + "/api/agent/ws?receipts=1"
 
 
@@ -234,8 +236,8 @@ async def conversing() -> AsyncIterator[tuple[World, str]]:
     limits = Limits()
     view = StateView(world.store, world.intake, world.rules)
     handler = AgentmsgHandler(world.intake, world.store, view, limits=limits, admin_hash=None)
-    doors = [AgentmsgEndpoints(handler)]
-    async with serve(world.intake, world.store, fallback=elsewhere, doors=doors, port=0) as serving:
+    endpoints = agentmsg.endpoints(handler)
+    async with HttpServer(world.intake, endpoints, fallback=elsewhere, port=0) as serving:
         yield world, serving.url.replace("http", "ws") + "/agentmsg/ws"
 
 

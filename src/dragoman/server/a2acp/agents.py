@@ -12,7 +12,7 @@ allowed by a person (`dragoman agent add --capability`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -28,12 +28,11 @@ from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.a2acp.interpreter import compiled
 from dragoman.server.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.http_endpoint import SMALL_BODY
-
-if TYPE_CHECKING:
-    from dragoman.server.a2acp.http import A2acpHttp
 
 MOST_INTENTS = 1000
 
@@ -56,16 +55,16 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     protocol_version: str = PROTOCOL_VERSION
 
 
-class A2acpAgents:
-    def __init__(self, handler: A2acpHandler, door: A2acpHttp) -> None:
+class A2acpAgents(Endpoint):
+    def __init__(self, handler: A2acpHandler, http: A2acpHttp) -> None:
         self._handler = handler
-        self._door = door
+        self._http = http
 
     def routes(self) -> Mapping[str, ASGIApp]:
-        return {"/a2acp/agents": self._door.guarded("POST", "agent.register", self.register)}
+        return {"/a2acp/agents": self._http.guarded("POST", "agent.register", self.register)}
 
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        said = declaration(self._door.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
+        said = declaration(self._http.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
         if said.agent_id != agent.id:
             message = owned_by(agent.id, said.agent_id)
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
@@ -81,7 +80,7 @@ class A2acpAgents:
             named.add(capability.intent)
             compiled(capability.input_schema, f"{at}.input_schema")
             compiled(capability.output_schema, f"{at}.output_schema")
-        registered: Agent = await self._door.execute(
+        registered: Agent = await self._http.execute(
             RegisterAgent(
                 principal=agent.id,
                 protocol=PROTOCOL,

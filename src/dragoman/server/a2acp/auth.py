@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -27,12 +27,11 @@ from dragoman.protocols.a2acp.claims import LONGEST_TTL
 from dragoman.protocols.a2acp.types import Id, Name
 from dragoman.security import tokens
 from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.authentication import UNKNOWN
+from dragoman.server.endpoint import Endpoint
 from dragoman.wire.errors import RemoteProtocolError
-
-if TYPE_CHECKING:
-    from dragoman.server.a2acp.http import A2acpHttp
 
 LONGEST_BODY = 64 * 1024
 FRESH = ((b"cache-control", b"no-store"),)
@@ -46,14 +45,14 @@ class TokenWish(msgspec.Struct, frozen=True, kw_only=True):
     ttl: Annotated[int, Meta(ge=1, le=LONGEST_TTL)] | None = None
 
 
-class A2acpAuth:
-    def __init__(self, handler: A2acpHandler, door: A2acpHttp, *, ttl: int) -> None:
+class A2acpAuth(Endpoint):
+    def __init__(self, handler: A2acpHandler, http: A2acpHttp, *, ttl: int) -> None:
         self._handler = handler
-        self._door = door
+        self._http = http
         self._ttl = ttl
 
     def routes(self) -> Mapping[str, ASGIApp]:
-        by_method = self._door.by_method
+        by_method = self._http.by_method
         return {"/auth/token": by_method({"POST": self.token}), "/.well-known/jwks.json": by_method({"GET": self.keys})}
 
     async def keys(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +62,7 @@ class A2acpAuth:
         agent: Agent | None = None
         try:
             agent = self.holder(scope)
-            wish = codec.body(self._door.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
+            wish = codec.body(self._http.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
                 message = f"{owned_by(agent.id, wish.agent_id)}; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
@@ -77,7 +76,7 @@ class A2acpAuth:
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
-            await self._door.refuse(send, "auth.token", self._door.fault(error), agent=agent)
+            await self._http.refuse(send, "auth.token", self._http.fault(error), agent=agent)
             return
         expires = rfc3339(Instant(granted.expires_at * SECOND))
         body = msgspec.json.encode({"token": granted.token, "expires_at": expires})

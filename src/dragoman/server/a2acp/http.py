@@ -18,7 +18,7 @@ side and may have gone: one that reads on is told 202.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -36,11 +36,8 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
-from dragoman.server.a2acp.agents import A2acpAgents
-from dragoman.server.a2acp.auth import A2acpAuth
 from dragoman.server.a2acp.handler import A2acpHandler, About
 from dragoman.server.a2acp.session import refused_as
-from dragoman.server.a2acp.websocket import A2acpWebSocket
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
 from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
@@ -197,23 +194,3 @@ def responds_later(scope: Scope) -> bool:
     """RFC 7240: whether the client wants the answer in its inbox."""
     said = header(scope, b"prefer")
     return said is not None and b"respond-async" in said.lower()
-
-
-class A2acpEndpoints:
-    """All of a2acp's endpoints; a `server.Endpoints`."""
-
-    def __init__(self, handler: A2acpHandler, *, ttl: int) -> None:
-        self.http = A2acpHttp(handler)
-        self.ws = A2acpWebSocket(handler)
-        self.auth = A2acpAuth(handler, self.http, ttl=ttl)
-        self.agents = A2acpAgents(handler, self.http)
-
-    def routes(self) -> Mapping[str, ASGIApp]:
-        return {**self.http.routes(), **self.ws.routes(), **self.auth.routes(), **self.agents.routes()}
-
-    def under(self) -> Mapping[str, ASGIApp]:
-        return {}
-
-    async def drain(self, seconds: float) -> None:
-        self.http.wake()
-        await self.ws.drain(seconds)

@@ -27,9 +27,9 @@ from dragoman.protocols.a2acp import codec, contracts, intents, sealing, version
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
-from dragoman.server import named_files
 from dragoman.server.a2acp.contract_keys import checked
 from dragoman.server.a2acp.tokens import lacking
+from dragoman.server.files import file_id_in, with_file
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import SchemaError
@@ -219,10 +219,10 @@ class Interpreter:
     async def _with_file(self, said: a2acp.Said) -> Command:
         """Progress, with the file that it names. What is sealed end to end names none that anybody here can see."""
         command: Command = a2acp.command_of(said)
-        file = None if said.sealed else named_files.id_in(said.content)
+        file = None if said.sealed else file_id_in(said.content)
         if file is None or not isinstance(command, ReportProgress):
             return command
-        return await named_files.with_file(command, self._handler.files, file)
+        return await with_file(command, self._handler.files, file)
 
     # -- events of the agents' own
 

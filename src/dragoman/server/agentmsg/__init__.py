@@ -1,7 +1,20 @@
-"""Agentmsg's doors on the HTTP port.
+"""Agentmsg's endpoints on the HTTP port.
 
-desk      who it is, what they said, and how to say no: the same over HTTP and WebSocket
-memory    what came before, and what was handed out: ids of messages ⇄ deliveries
-tongue    the words on a WebSocket        ws      `/agentmsg/ws`
-http      messages, polls, ACKs           state   the shared state: read, write, watch
+handler    who sends, what a message means, how to encode a refusal: the same over HTTP and WebSocket
+memory     what came before, and what was delivered: ids of messages ⇄ deliveries
+session    messages on a WebSocket        websocket  `/agentmsg/ws`
+http       messages, polls, ACKs          state      the shared state: read, write, watch
 """
+
+from __future__ import annotations
+
+from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.http import AgentmsgHttp
+from dragoman.server.agentmsg.state import AgentmsgState
+from dragoman.server.agentmsg.websocket import AgentmsgWebSocket
+from dragoman.server.endpoint import Endpoint
+
+
+def endpoints(handler: AgentmsgHandler) -> tuple[Endpoint, ...]:
+    http = AgentmsgHttp(handler)
+    return (http, AgentmsgWebSocket(handler), AgentmsgState(handler, http))

@@ -38,10 +38,11 @@ from dragoman.protocols.agentmsg.connection import Connection
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
-from dragoman.server import authentication, named_files, session
+from dragoman.server import authentication, session
 from dragoman.server.agentmsg.memory import Handed
 from dragoman.server.agentmsg.memory import Heard as Before
 from dragoman.server.asgi import Scope
+from dragoman.server.files import file_id_in, with_file
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import RefusalLog
@@ -220,8 +221,8 @@ class AgentmsgHandler:
             receipt=kept and not versioned,
             lane=about.task,
         )
-        if isinstance(first, ReportProgress) and (file := named_files.id_in(tree.get("payload"))) is not None:
-            return LookUp(partial(named_files.with_file, first, self.files, file), request)
+        if isinstance(first, ReportProgress) and (file := file_id_in(tree.get("payload"))) is not None:
+            return LookUp(partial(with_file, first, self.files, file), request)
         return CommandFrame(first, request)
 
     def _again(

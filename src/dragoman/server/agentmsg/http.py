@@ -12,7 +12,7 @@ Everything else is an ErrorReport with a status of `bindings.agentmsg.failures`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Whole, in_pieces
-from dragoman.server.agentmsg.state import BARE, AgentmsgState, read
-from dragoman.server.agentmsg.websocket import AgentmsgWebSocket
+from dragoman.server.agentmsg.state import BARE, read
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.session import (
@@ -200,23 +199,3 @@ class AgentmsgHttp(HttpEndpoint):
         found = await read(self._handler, agent.id, asked)
         self._handler.encode_answer(agent, About(message.id, message=message), None)
         return (found.message(self._handler, agent.id, message.id),)
-
-
-class AgentmsgEndpoints:
-    """All of agentmsg's endpoints; a `server.Endpoints`."""
-
-    def __init__(self, handler: AgentmsgHandler) -> None:
-        self.http = AgentmsgHttp(handler)
-        self.ws = AgentmsgWebSocket(handler)
-        self.state = AgentmsgState(handler, self.http)
-
-    def routes(self) -> Mapping[str, ASGIApp]:
-        return {**self.http.routes(), **self.ws.routes(), **self.state.routes()}
-
-    def under(self) -> Mapping[str, ASGIApp]:
-        return self.state.under()
-
-    async def drain(self, seconds: float) -> None:
-        self.http.wake()
-        self.state.close()
-        await self.ws.drain(seconds)

@@ -37,6 +37,7 @@ from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.http_endpoint import Decided
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -149,7 +150,7 @@ async def changes(
 Handler = Callable[[AgentId, Scope, Receive, Send], Awaitable[None]]
 
 
-class AgentmsgState:
+class AgentmsgState(Endpoint):
     def __init__(self, handler: AgentmsgHandler, http: AgentmsgHttp) -> None:
         self._handler = handler
         self._http = http
@@ -163,10 +164,10 @@ class AgentmsgState:
             WATCH: by_method({"GET": self._guarded(self._watch)}),
         }
 
-    def under(self) -> Mapping[str, ASGIApp]:
+    def prefixes(self) -> Mapping[str, ASGIApp]:
         return {f"{PATH}/": self._http.by_method({"GET": self._guarded(self._one)})}
 
-    def close(self) -> None:
+    async def drain(self, seconds: float) -> None:
         """End every watch; their clients come back to whoever serves next."""
         self._closed.set()
 

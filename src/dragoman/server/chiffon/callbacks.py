@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -36,6 +36,8 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.server.chiffon.http import Callbacks
+from dragoman.server.connection import close_link
+from dragoman.server.endpoint import Endpoint
 from dragoman.wire.closing import CloseReason
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ Carry = Callable[[Outgoing, Agent, Instant], Awaitable[Sequence[bytes]]]
 """An outgoing message as its messages (`ChiffonHandler.carry`)."""
 
 
-class CallbackSender(Callbacks):
+class CallbackSender(Callbacks, Endpoint):
     """All the callback connections."""
 
     def __init__(
@@ -82,7 +84,7 @@ class CallbackSender(Callbacks):
             if agent.protocol == PROTOCOL and agent.callback_url:
                 self.follow(agent.id)
 
-    async def stop(self) -> None:
+    async def drain(self, seconds: float = 0) -> None:
         tasks = [task for _, task in self._couriers.values()]
         for task in tasks:
             task.cancel()
@@ -199,14 +201,7 @@ class CallbackConnection:
             for carrier in self._carriers:
                 carrier.cancel()
             self._lanes.clear()
-            session = self._session
-            closed = self._hub.enqueue(CloseLink(principal=self._agent, session=session))
-            closed.add_done_callback(lambda done: self._closed(session, done))
-
-    def _closed(self, session: SessionId, closed: asyncio.Future[Any]) -> None:
-        self._hub.detach(session)
-        if not closed.cancelled():
-            closed.exception()
+            close_link(self._hub, CloseLink(principal=self._agent, session=self._session))
 
     # -- the hub calls
 

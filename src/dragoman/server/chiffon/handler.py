@@ -22,9 +22,10 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import Correlation
-from dragoman.server import authentication, named_files
+from dragoman.server import authentication
 from dragoman.server.asgi import Scope
 from dragoman.server.authentication import UNKNOWN
+from dragoman.server.files import find_named
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import RefusalLog
@@ -51,15 +52,15 @@ class ChiffonHandler:
         store: Store,
         *,
         limits: Limits,
-        admin_hash: str | None,
-        refusals: RefusalLog,
+        admin_hash: str | None = None,
+        refusals: RefusalLog | None = None,
         files: Files | None = None,
     ) -> None:
         self.hub = hub
         self.store = store
         self.files = files
         self.limits = limits
-        self.refusals = refusals
+        self.refusals = refusals or RefusalLog(hub)
         self._admin_hash = admin_hash
         self._json = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
 
@@ -98,7 +99,7 @@ class ChiffonHandler:
 
     async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
         """The command with the files it names: they were kept before, by the same agent."""
-        return chiffon.with_files(command, tuple(await named_files.named(self.files, agent.id, named)))
+        return chiffon.with_files(command, tuple(await find_named(self.files, agent.id, named)))
 
     def json(self, data: bytes) -> dict[str, Any]:
         """A small body of ours; raises `Refused`."""

@@ -35,6 +35,7 @@ from dragoman.server.refusals import UNREADABLE
 from dragoman.server.session import CommandFrame, Invalid
 from dragoman.wire.errors import RemoteProtocolError
 
+TASKS = "/api/tasks/"
 VERBS = ("cancel", "pause", "resume")
 
 _encode = msgspec.json.Encoder().encode
@@ -73,6 +74,9 @@ class ChiffonHttp(HttpEndpoint):
             "/api/agent/ack": self.guarded("POST", "agent.ack", self.ack),
             "/api/agent/register": self.guarded("POST", "agent.register", self._register),
         }
+
+    def prefixes(self) -> dict[str, ASGIApp]:
+        return {TASKS: self.task}
 
     # -- what is chiffon's
 
@@ -151,7 +155,7 @@ class ChiffonHttp(HttpEndpoint):
 
     async def task(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`fallback` paths below /api/tasks/ do not exist."""
-        id, _, verb = scope["path"].removeprefix("/api/tasks/").partition("/")
+        id, _, verb = scope["path"].removeprefix(TASKS).partition("/")
         what: str | None = f"task.{verb}"
         try:
             if verb not in VERBS or not id or len(id) > 200:

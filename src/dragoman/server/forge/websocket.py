@@ -38,6 +38,7 @@ class ForgeWebSocket(WebSocketEndpoint):
     subprotocols = (Encoding.JSON.value, Encoding.MSGPACK.value)
     vouches = True
     measured = True
+    compressed = True
     frames_at_once = FRAMES_AT_ONCE
 
     def __init__(self, handler: ForgeHandler) -> None:

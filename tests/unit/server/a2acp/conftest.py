@@ -31,11 +31,11 @@ from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.tokens import token_hash
+from dragoman.server import a2acp
 from dragoman.server.a2acp.handler import A2acpHandler
-from dragoman.server.a2acp.http import A2acpEndpoints
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
-from dragoman.server.server import Serving, serve
+from dragoman.server.server import HttpServer
 from dragoman.stores.memory import MemoryStore
 
 SECRETS = {"ada": "0" * 31 + "1", "bob": "0" * 31 + "2", "chi": "0" * 31 + "3"}
@@ -109,10 +109,10 @@ def auth(hub: BrokerHub) -> AuthService:
 
 
 @pytest.fixture
-async def serving(hub: BrokerHub, store: MemoryStore, auth: AuthService) -> AsyncIterator[Serving]:
+async def serving(hub: BrokerHub, store: MemoryStore, auth: AuthService) -> AsyncIterator[HttpServer]:
     handler = A2acpHandler(hub, store, auth, Vault(), limits=Limits())
-    door = A2acpEndpoints(handler, ttl=60)
-    async with serve(hub, store, fallback=elsewhere, doors=[door], port=0, limits=Limits()) as serving:
+    endpoints = a2acp.endpoints(handler, ttl=60)
+    async with HttpServer(hub, endpoints, fallback=elsewhere, port=0, limits=Limits()) as serving:
         yield serving
 
 
@@ -147,7 +147,7 @@ class Client:
 
 
 @pytest.fixture
-async def client(serving: Serving, auth: AuthService, hub: BrokerHub) -> AsyncIterator[Client]:
+async def client(serving: HttpServer, auth: AuthService, hub: BrokerHub) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http:
         yield Client(http, auth, hub)
 
@@ -203,7 +203,7 @@ Connect = Callable[..., Any]
 
 
 @pytest.fixture
-def connect(serving: Serving, hub: BrokerHub) -> Connect:
+def connect(serving: HttpServer, hub: BrokerHub) -> Connect:
     @asynccontextmanager
     async def make(by: str = "ada") -> AsyncIterator[Link]:
         headers = {"authorization": f"Bearer {SECRETS[by]}"}

@@ -25,10 +25,10 @@ from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Kind, refuse
 from dragoman.security.tokens import token_hash
+from dragoman.server import agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
-from dragoman.server.agentmsg.http import AgentmsgEndpoints
 from dragoman.server.limits import Limits
-from dragoman.server.server import Serving, serve
+from dragoman.server.server import HttpServer
 from dragoman.stores.memory import MemoryStore
 
 TOKENS = {"ada": "0" * 31 + "1", "bob": "0" * 31 + "2", "chi": "0" * 31 + "3"}
@@ -174,20 +174,20 @@ def store() -> MemoryStore:
 @pytest.fixture
 def opened(hub: StatefulHub, state: ScriptedState, store: MemoryStore) -> Open:
     @asynccontextmanager
-    async def make(**limits: Any) -> AsyncIterator[Serving]:
+    async def make(**limits: Any) -> AsyncIterator[HttpServer]:
         bounds = Limits(**{"message_bytes": 100_000, **limits})
         handler = AgentmsgHandler(
             hub, store, state, limits=bounds, admin_hash=token_hash(ADMIN_TOKEN), heartbeat_seconds=7
         )
-        serving = serve(hub, store, fallback=elsewhere, doors=[AgentmsgEndpoints(handler)], port=0, limits=bounds)
-        async with serving:
+        endpoints = agentmsg.endpoints(handler)
+        async with HttpServer(hub, endpoints, fallback=elsewhere, port=0, limits=bounds) as serving:
             yield serving
 
     return make
 
 
 @pytest.fixture
-async def serving(opened: Open) -> AsyncIterator[Serving]:
+async def serving(opened: Open) -> AsyncIterator[HttpServer]:
     async with opened() as serving:
         yield serving
 
@@ -209,7 +209,7 @@ class Client:
 
 
 @pytest.fixture
-async def client(serving: Serving) -> AsyncIterator[Client]:
+async def client(serving: HttpServer) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http:
         yield Client(http)
 
@@ -354,10 +354,10 @@ Connect = Callable[..., Any]
 
 
 @pytest.fixture
-def connect(serving: Serving, hub: StatefulHub) -> Connect:
+def connect(serving: HttpServer, hub: StatefulHub) -> Connect:
     @asynccontextmanager
     async def make(
-        token: str | None = TOKENS["ada"], to: Serving = serving, query: str = "", **more: Any
+        token: str | None = TOKENS["ada"], to: HttpServer = serving, query: str = "", **more: Any
     ) -> AsyncIterator[Peer]:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         url = f"{to.url.replace('http', 'ws')}/agentmsg/ws{query}"

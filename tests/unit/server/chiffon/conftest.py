@@ -19,8 +19,10 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.security.tokens import token_hash
+from dragoman.server import chiffon
+from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.limits import Limits
-from dragoman.server.server import Serving, serve
+from dragoman.server.server import HttpServer
 from dragoman.stores.memory import MemoryStore
 
 TOKENS = {"orch-1": "0" * 31 + "1", "infra-1": "0" * 31 + "2", "forge-1": "0" * 31 + "3"}
@@ -64,24 +66,18 @@ def opened(hub: ScriptedHub) -> Open:
     """`async with opened(limit=…) as serving`."""
 
     @asynccontextmanager
-    async def make(*, networks: Sequence[Any] = (), **limits: Any) -> AsyncIterator[Serving]:
-        serving = serve(
-            hub,
-            MemoryStore(),
-            fallback=elsewhere,
-            port=0,
-            admin_token_hash=token_hash(ADMIN_TOKEN),
-            limits=Limits(**limits),
-            callback_networks=networks,
-        )
-        async with serving:
+    async def make(*, networks: Sequence[Any] = (), **limits: Any) -> AsyncIterator[HttpServer]:
+        bounds = Limits(**limits)
+        handler = ChiffonHandler(hub, MemoryStore(), limits=bounds, admin_hash=token_hash(ADMIN_TOKEN))
+        endpoints = chiffon.endpoints(handler, callback_networks=networks)
+        async with HttpServer(hub, endpoints, fallback=elsewhere, port=0, limits=bounds) as serving:
             yield serving
 
     return make
 
 
 @pytest.fixture
-async def serving(opened: Open) -> AsyncIterator[Serving]:
+async def serving(opened: Open) -> AsyncIterator[HttpServer]:
     async with opened(message_bytes=100_000) as serving:
         yield serving
 
@@ -103,7 +99,7 @@ class Client:
 
 
 @pytest.fixture
-async def client(serving: Serving) -> AsyncIterator[Client]:
+async def client(serving: HttpServer) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60) as http:
         yield Client(http)
 

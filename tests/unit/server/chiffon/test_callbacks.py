@@ -70,7 +70,7 @@ async def push(hub: Any, callback: Callback) -> AsyncIterator[CallbackSender]:
     url = f"http://localhost:{callback.port}/hook?x=1"
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
     yield push
-    await push.stop()
+    await push.drain()
 
 
 async def link(hub: Any, nth: int = 1) -> Any:
@@ -249,7 +249,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     assert [f"host: rebinding.invalid:{callback.port}".encode() in head.lower() for head, _ in callback.got] == [
         True
     ] * 2
-    await push.stop()
+    await push.drain()
 
 
 async def test_an_address_is_checked_whenever_a_connection_opens(hub: Any, callback: Callback, kit: Any) -> None:
@@ -260,7 +260,7 @@ async def test_an_address_is_checked_whenever_a_connection_opens(hub: Any, callb
     push.start()
     await kit.soon(names.often.wait())
     assert (hub.asked_for(OpenLink), callback.got) == ([], [])
-    await push.stop()
+    await push.drain()
 
 
 async def test_a_proxy_of_the_environment_gets_nothing(

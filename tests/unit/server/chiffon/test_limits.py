@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.server.limits import Limits
-from dragoman.server.server import SWEEP_SECONDS, PortBusy, serve
-from dragoman.stores.memory import MemoryStore
+from dragoman.server.server import SWEEP_SECONDS, HttpServer, PortBusy
 
 QUICK = {"header_seconds": 0.2, "body_seconds": 0.2, "idle_seconds": 0.2}
 
@@ -207,7 +206,7 @@ async def test_a_stream_has_no_chunks_for_a_client_that_does_not_know_them(
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body"})
 
-    async with serve(hub, MemoryStore(), fallback=two, port=0) as serving, Raw(kit, serving.port) as raw:
+    async with HttpServer(hub, (), fallback=two, port=0) as serving, Raw(kit, serving.port) as raw:
         raw.writer.write(b"GET / %b\r\nhost: x\r\nconnection: close\r\n\r\n" % version)
         head, _, body = (await raw.closed()).partition(b"\r\n\r\n")
     assert (b"chunked" in head) is chunked
@@ -245,7 +244,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(hub: Any, kit: Any)
             await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
 
     limits = Limits(write_seconds=0.2)
-    short = serve(hub, MemoryStore(), fallback=endless, port=0, limits=limits)
+    short = HttpServer(hub, (), fallback=endless, port=0, limits=limits)
     async with short as serving, Raw(kit, serving.port) as raw:
         raw.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await kit.soon(until(lambda: serving.connections == 1))
@@ -278,6 +277,6 @@ async def test_pipelined_requests_are_answered_in_order(opened: Any, kit: Any) -
 
 async def test_a_busy_port_is_a_clear_sentence(opened: Any, hub: Any) -> None:
     async with opened() as serving:
-        second = serve(hub, MemoryStore(), fallback=serving.app, port=serving.port)
+        second = HttpServer(hub, (), fallback=serving.app, port=serving.port)
         with pytest.raises(PortBusy, match=r"cannot listen on .*choose another port"):
             await second.start()

@@ -12,36 +12,40 @@ Anything else is not found.
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, quote
+from collections.abc import Mapping
+from urllib.parse import parse_qs
 
 import msgspec
 
 from dragoman.bindings import chiffon
-from dragoman.core.commands import NoteRead
-from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.authorization import is_party
-from dragoman.core.ports import Files, Intake, Store, StoreFailed
+from dragoman.core.ports import Files, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
-from dragoman.server.asgi import Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
 from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.ranges import part_of
+from dragoman.server.endpoint import Endpoint
+from dragoman.server.files import LARGEST, remove_file, send_file
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 
-LARGEST = 16 * 1024 * 1024
-CLAIM = 30 * SECOND
-"""So long after a message named a file it is not removed: the message may still be on its way to a task."""
-_RANGES = (b"range", b"if-range")
 
+class AgentFiles(Endpoint):
+    """Refusals are chiffon's, whose path it is."""
 
-class AgentFiles:
     PATH = "/api/agent/files"
 
-    def __init__(self, handler: ChiffonHandler, store: Store, files: Files) -> None:
+    def __init__(self, handler: ChiffonHandler, files: Files) -> None:
         self._handler = handler
-        self._store = store
+        self._store = handler.store
         self._files = files
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        return {self.PATH: self.upload}
+
+    def prefixes(self) -> Mapping[str, ASGIApp]:
+        return {f"{self.PATH}/": self.one}
 
     async def upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -55,7 +59,7 @@ class AgentFiles:
         except Disconnected:
             return
         except (Refused, RemoteProtocolError) as error:
-            await self._no(send, error)
+            await self._refuse(send, error)
             return
         await answer(send, 201, msgspec.json.encode(ref))
 
@@ -78,7 +82,7 @@ class AgentFiles:
                 raise refuse(Kind.NOT_FOUND, "no such file of yours", field="file_id")
             await remove_file(self._handler.hub, self._store, self._files, id, by=principal)
         except Refused as error:
-            await self._no(send, error)
+            await self._refuse(send, error)
             return
         await answer(send, 204, b"")
 
@@ -90,10 +94,10 @@ class AgentFiles:
             if data is None:
                 raise refuse(Kind.NOT_FOUND, "no such file", field="file_id")
         except Refused as error:
-            await self._no(send, error)
+            await self._refuse(send, error)
             return
         except StoreFailed:
-            await self._no(send, Refused(UNREADABLE))
+            await self._refuse(send, Refused(UNREADABLE))
             return
         await send_file(scope, send, ref, data)
 
@@ -110,7 +114,7 @@ class AgentFiles:
                 return found
         raise refuse(Kind.NOT_FOUND, "no such file, or not of a task of yours; say which with task_id", field="file_id")
 
-    async def _no(self, send: Send, error: Refused | RemoteProtocolError) -> None:
+    async def _refuse(self, send: Send, error: Refused | RemoteProtocolError) -> None:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
         status = chiffon.status_of(fault)
         headers = ((b"retry-after", b"%d" % retry_after(fault)),) if status in (429, 503) else ()
@@ -119,41 +123,6 @@ class AgentFiles:
     async def _wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
         await answer(send, 405, self._handler.encode_refusal(fault), headers=((b"allow", allowed.encode()),))
-
-
-async def remove_file(
-    hub: Intake, store: Store, files: Files, id: str, *, by: AgentId, attached_too: bool = False
-) -> None:
-    """Forget a file, and note in the audit record who wanted that; raises `Refused`. `attached_too`: also one that
-    belongs to a task, which then names a file that is not there any more."""
-    if await store.attached([id]):
-        if not attached_too:
-            what = "the file belongs to a task, and stays as long as that is kept"
-            raise refuse(Kind.CONFLICT, what, field="file_id")
-    elif files.is_claimed(id, Instant(hub.now() - CLAIM)):
-        seconds = CLAIM // SECOND
-        what = f"a message that names the file came within the last {seconds} s; try again after that"
-        raise refuse(Kind.CONFLICT, what, field="file_id", retryable=True, retry_after=seconds)
-    await hub.execute(NoteRead(principal=by, what="file.remove", about=id))
-    await files.drop(id)
-
-
-async def send_file(scope: Scope, send: Send, ref: FileRef, data: bytes) -> None:
-    kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
-    wanted, unless = (None if (said := header(scope, name)) is None else said.decode("latin-1") for name in _RANGES)
-    part = part_of(ref, len(data), wanted, unless)
-    headers = *download_headers(ref), *((name.encode(), value.encode()) for name, value in part.headers)
-    await answer(send, part.status, data[part.start : part.end], headers=headers, kind=kind)
-
-
-def download_headers(ref: FileRef) -> tuple[tuple[bytes, bytes], ...]:
-    """A file is a download: whatever it claims to be, no browser shall show it as a page of ours."""
-    return (
-        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(ref.name, safe='')}".encode("latin-1")),
-        (b"x-content-type-options", b"nosniff"),
-        (b"content-security-policy", b"sandbox; default-src 'none'"),
-        (b"cache-control", b"no-store"),
-    )
 
 
 def _asked(scope: Scope, name: str) -> str:

@@ -1,0 +1,147 @@
+"""Files of agents, for every endpoint that takes, names or gives some.
+
+Chiffon, agentmsg and a2acp have no message for a file itself: an agent keeps it first (`POST /api/agent/files`) and
+then names it by its id, each protocol in a place of its own. What it means is the same.
+
+A download may be a part of a file (RFC 9110, 14): `Range`, `If-Range`, 206 and 416.
+
+    bytes=0-99     the first hundred bytes          bytes=-100     the last hundred
+    bytes=100-     from there to the end            bytes=0-,5-9   several: the whole file is given instead
+
+What is no range of ours is ignored, as the document wants, and the whole file is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from dragoman.core.commands import NoteRead, ReportProgress
+from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.ports import Files, Intake, Store
+from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.files import FileRef
+from dragoman.server.asgi import Scope, Send, answer, header
+
+LARGEST = 16 * 1024 * 1024
+CLAIM = 30 * SECOND
+"""So long after a message named a file it is not removed: the message may still be on its way to a task."""
+FIELD = "payload.file"
+_id = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.IGNORECASE)
+LONGEST = 20
+"""Digits; no file has more bytes."""
+_RANGES = (b"range", b"if-range")
+
+
+# -- files that a message names
+
+
+async def find_named(
+    files: Files | None, owner: AgentId, ids: Sequence[str], *, field: str | None = None
+) -> list[FileRef]:
+    """The files with these ids; raises `Refused` where one is not there, or somebody else's."""
+    found = []
+    for id in ids:
+        kept = None if files is None else await files.describe(id)
+        if kept is None or kept.owner != owner:
+            what = f"no file {id[:40]!r} of yours; keep it at /api/agent/files first"
+            raise refuse(Kind.NOT_FOUND, what, field=field)
+        found.append(kept.ref)
+    return found
+
+
+def file_id_in(payload: Any) -> str | None:
+    """The id that `file` of a progress report has, by itself or in `{"id": …}` as it is told to others. A `file` that
+    is nothing of ours is a field nobody here knows (all-D6)."""
+    said = payload.get("file") if type(payload) is dict else None
+    if type(said) is dict:
+        said = said.get("id")
+    return said.lower() if type(said) is str and _id(said) else None
+
+
+async def with_file(command: ReportProgress, files: Files | None, id: str) -> ReportProgress:
+    """The report, with the file that it names as part of the task; raises `Refused`."""
+    [ref] = await find_named(files, command.principal, [id], field=FIELD)
+    extra = {name: value for name, value in (command.content.extra or {}).items() if name != "file"}
+    content = msgspec.structs.replace(command.content, file=ref, extra=extra or None)
+    return msgspec.structs.replace(command, files=(ref,), content=content)
+
+
+# -- removing and giving
+
+
+async def remove_file(
+    hub: Intake, store: Store, files: Files, id: str, *, by: AgentId, attached_too: bool = False
+) -> None:
+    """Forget a file, and note in the audit record who wanted that; raises `Refused`. `attached_too`: also one that
+    belongs to a task, which then names a file that is not there any more."""
+    if await store.attached([id]):
+        if not attached_too:
+            what = "the file belongs to a task, and stays as long as that is kept"
+            raise refuse(Kind.CONFLICT, what, field="file_id")
+    elif files.is_claimed(id, Instant(hub.now() - CLAIM)):
+        seconds = CLAIM // SECOND
+        what = f"a message that names the file came within the last {seconds} s; try again after that"
+        raise refuse(Kind.CONFLICT, what, field="file_id", retryable=True, retry_after=seconds)
+    await hub.execute(NoteRead(principal=by, what="file.remove", about=id))
+    await files.drop(id)
+
+
+async def send_file(scope: Scope, send: Send, ref: FileRef, data: bytes) -> None:
+    kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
+    wanted, unless = (None if (said := header(scope, name)) is None else said.decode("latin-1") for name in _RANGES)
+    part = part_of(ref, len(data), wanted, unless)
+    headers = *download_headers(ref), *((name.encode(), value.encode()) for name, value in part.headers)
+    await answer(send, part.status, data[part.start : part.end], headers=headers, kind=kind)
+
+
+def download_headers(ref: FileRef) -> tuple[tuple[bytes, bytes], ...]:
+    """A file is a download: whatever it claims to be, no browser shall show it as a page of ours."""
+    return (
+        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(ref.name, safe='')}".encode("latin-1")),
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-security-policy", b"sandbox; default-src 'none'"),
+        (b"cache-control", b"no-store"),
+    )
+
+
+# -- a part of a file
+
+
+class Part(NamedTuple):
+    """What is answered: the status, the bytes from `start` to before `end`, and the headers that say so."""
+
+    status: int
+    start: int
+    end: int
+    headers: tuple[tuple[str, str], ...]
+
+
+def etag(ref: FileRef) -> str:
+    return f'"{ref.sha256}"'
+
+
+def part_of(ref: FileRef, size: int, wanted: str | None, if_range: str | None) -> Part:
+    """The part of a file that a request wants: of `size` bytes, all of it, or none (416)."""
+    always = (("accept-ranges", "bytes"), ("etag", etag(ref)))
+    whole = Part(200, 0, size, always)
+    found = None if wanted is None else _RANGE.fullmatch(wanted.strip())
+    if found is None or (if_range is not None and if_range.strip() != etag(ref)):
+        return whole
+    first, last = found[1][:LONGEST], found[2][:LONGEST]
+    if first:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
+        if last and int(last) < int(first):
+            return whole  # no range at all
+    elif last:
+        start, end = max(0, size - int(last)), size
+    else:
+        return whole
+    if start >= size:
+        return Part(416, 0, 0, (*always, ("content-range", f"bytes */{size}")))
+    return Part(206, start, end, (*always, ("content-range", f"bytes {start}-{end - 1}/{size}")))
