@@ -7,20 +7,18 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, TASKS, Decoded, Files, agent
+from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, TASKS, Adapter, Decoded, Files, agent
 from dragoman.bindings import a2acp
 from dragoman.core.ids import HOUR, Instant, TaskId
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.contracts import Party as Side
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import BROKER_ID, RESERVED, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
 
-READS_EVENTS = False
 TOKEN = "…"
 BROKER = Party(agent_id=BROKER_ID, domain="a_domain", version="1.0.0")
 WITH_THE_BROKER = frozenset({intents.DISCOVER, intents.INITIATE, intents.ACCEPT, intents.TERMINATE, intents.ROTATE})
@@ -58,10 +56,6 @@ def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> l
     return [msgspec.json.decode(a2acp.wire_of(outgoing, receiver.id, now, voice, None))]
 
 
-def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
-    return []
-
-
 def _never(contract: Contract) -> Any:
     raise AssertionError("the translator seals nothing")
 
@@ -80,3 +74,6 @@ def _is_uuid(text: str) -> bool:
         return str(UUID(text)) == text.lower()
     except ValueError:
         return False
+
+
+ADAPTER = Adapter(decode, encode)

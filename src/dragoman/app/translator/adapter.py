@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID, uuid5
 
 from dragoman.core.commands import Command
@@ -42,27 +42,22 @@ class Decoded(NamedTuple):
     """What it brought: a hub would have kept it."""
 
 
-class Adapter(Protocol):
-    """A module of this package."""
+class Adapter(NamedTuple):
+    """A protocol as the translator uses it: `ADAPTER` of the protocol's module in this package.
 
-    READS_EVENTS: bool
-    """Whether its callers read the events of a task themselves."""
+    `decode` raises `RemoteProtocolError` for bytes that are no message, `Refused` for a message that means nothing.
+    `encode` returns what arrives, as JSON. `encode_event` is for protocols whose callers read the events of a task
+    themselves.
+    """
 
-    def decode(self, data: bytes, now: Instant) -> Decoded:
-        """Raises `RemoteProtocolError` for what is no message, `Refused` for what means nothing."""
-        ...
-
-    def encode(self, outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
-        """What arrives, as JSON."""
-        ...
-
-    def encode_event(self, event: Event, task: Task, files: Files) -> list[Any]:
-        """What a caller that follows by itself reads of an event."""
-        ...
+    decode: Callable[[bytes, Instant], Decoded]
+    encode: Callable[[Outgoing, Agent, Instant, Files], list[Any]]
+    encode_event: Callable[[Event, Task, Files], list[Any]] | None = None
 
 
 def adapter_of(protocol: str) -> Adapter:
-    return cast(Adapter, import_module(f"dragoman.app.translator.{protocol}"))
+    adapter: Adapter = import_module(f"dragoman.app.translator.{protocol}").ADAPTER
+    return adapter
 
 
 def agent(id: str, protocol: str, now: Instant, **more: Any) -> Agent:

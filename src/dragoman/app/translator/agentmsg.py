@@ -6,15 +6,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.translator.adapter import Decoded, Files, agent
+from dragoman.app.translator.adapter import Adapter, Decoded, Files, agent
 from dragoman.bindings import agentmsg
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.model.tasks import Event, Task
 from dragoman.protocols.agentmsg import codec
-
-READS_EVENTS = False
 
 
 def decode(data: bytes, now: Instant) -> Decoded:
@@ -28,5 +25,4 @@ def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> l
     return [msgspec.json.decode(agentmsg.wire_of(outgoing, receiver, now)[0])]
 
 
-def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
-    return []
+ADAPTER = Adapter(decode, encode)

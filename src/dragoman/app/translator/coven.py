@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid5
 
-from dragoman.app.translator.adapter import SENDER, TASKS, Decoded, Files, agent, file_ref, tree_of
+from dragoman.app.translator.adapter import SENDER, TASKS, Adapter, Decoded, Files, agent, file_ref, tree_of
 from dragoman.bindings import coven
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.model.agents import Agent
@@ -15,8 +15,6 @@ from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import readable
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
-
-READS_EVENTS = True
 
 
 def decode(data: bytes, now: Instant) -> Decoded:
@@ -60,3 +58,6 @@ def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     data = None if file is None else files.get(file.id, b"")
     told = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
     return [readable.written(one) for one in told]
+
+
+ADAPTER = Adapter(decode, encode, encode_event)

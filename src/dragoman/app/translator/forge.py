@@ -8,22 +8,19 @@ from typing import Any
 
 import msgspec
 
-from dragoman.app.translator.adapter import SENDER, Decoded, Files, agent, file_ref
+from dragoman.app.translator.adapter import SENDER, Adapter, Decoded, Files, agent, file_ref
 from dragoman.bindings import forge
 from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.commands import Command
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import EventReceived, Invalid, RequestReceived
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
 from dragoman.wire.role import Role
-
-READS_EVENTS = False
 
 
 def decode(data: bytes, now: Instant) -> Decoded:
@@ -71,5 +68,4 @@ def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> l
     return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(outgoing, receiver, now)]
 
 
-def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
-    return []
+ADAPTER = Adapter(decode, encode)

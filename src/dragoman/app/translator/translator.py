@@ -180,10 +180,10 @@ class _Translator:
         try:
             end = await self._open(caller)
             await self._open(worker)
-            given = await self._given(caller, worker, task, follows=adapter.READS_EVENTS)
+            given = await self._given(caller, worker, task, follows=adapter.encode_event is not None)
             end.outgoing_messages.clear()
             await self._intake.execute(command)
-            if not adapter.READS_EVENTS:
+            if adapter.encode_event is None:
                 return [
                     said
                     for outgoing in end.outgoing_messages
