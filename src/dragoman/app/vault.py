@@ -77,17 +77,18 @@ class DataVault:
         try:
             lacking = self.lacking(sealed, given_up)
         except StoreFailed as failed:
-            raise StoreRefused(str(failed)) from failed
+            raise StoreRefused(f"what is sealed in {self._data} stays shut", str(failed.__cause__)) from failed
         if lacking or (self._made.exists() and not (self._directory / FILE).exists()):
-            raise StoreRefused(self._missing(lacking))
+            raise self._missing(lacking)
 
-    def _missing(self, ids: Collection[str]) -> str:
+    def _missing(self, ids: Collection[str]) -> StoreRefused:
         path = self._directory / FILE
         which = f"the master key {' and '.join(sorted(ids))}" if ids else "a master key"
-        state = "holds another key: put the right one" if path.exists() else "is not there: put it"
-        return (
-            f"files or personal data in {self._data} are sealed with {which}, and {path} {state} back from where you"
-            f" keep your keys, or give up what it sealed: dragoman key give-up --data {self._data}"
+        state, put = ("holds another key", "put the right one") if path.exists() else ("is not there", "put it")
+        return StoreRefused(
+            f"files or personal data in {self._data} are sealed with {which}, and {path} {state}",
+            f"{put} back from where you keep your keys, or give up what it sealed: dragoman key give-up --data"
+            f" {self._data}",
         )
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:

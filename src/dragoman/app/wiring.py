@@ -58,7 +58,7 @@ from dragoman.server.endpoint import Endpoint
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.limits import Limits
-from dragoman.server.server import HttpServer, PortBusy
+from dragoman.server.server import GrpcPortBusy, HttpServer
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
 
@@ -350,7 +350,7 @@ async def start_coven(door: CovenEndpoint | None, settings: Settings) -> str:
     try:
         bound = await door.start()
     except OSError as error:
-        raise PortBusy(
+        raise GrpcPortBusy(
             errno.EADDRINUSE,
             f"cannot listen on {host}:{port} for gRPC ({error}); stop what listens there, or choose another port with "
             "--grpc-port (0 picks a free one)",

@@ -277,8 +277,7 @@ def store(directory: DataDir) -> Iterator[Finding]:
         finally:
             connection.close()
     except StoreRefused as error:
-        said, _, fix = str(error).rpartition(": ")
-        yield Finding("store", "problem", said, fix)
+        yield Finding("store", "problem", error.problem, error.advice)
         return
     except apsw.Error as error:
         complaints = [str(error)]
@@ -312,8 +311,7 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
             connection.close()
         DataVault(directory.path).check(in_use, given_up)
     except StoreRefused as error:
-        said, _, fix = str(error).partition(": ")
-        yield Finding("master key", "problem", said, fix)
+        yield Finding("master key", "problem", error.problem, error.advice)
         return
     except apsw.Error:
         return  # `store` says what is wrong with it

@@ -127,7 +127,9 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
             raise disk_full(Path(settings.data)) from error
         # The port may have been taken between our look and the server's.
         if error.errno == errno.EADDRINUSE:
-            if "gRPC" in str(error):
+            from dragoman.server.server import GrpcPortBusy
+
+            if isinstance(error, GrpcPortBusy):
                 raise CommandError(Exit.USAGE, str(error.strerror)) from error
             raise _busy(host, port, typed, "--port", "server.port") from error
         raise
@@ -251,9 +253,9 @@ def banner(
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-SQLITE_FULL, SQLITE_FAILED = "disk is full", "disk I/O error"
-"""What the writer process says has no number: SQLite's words for it, and for what it meets on a disk where nothing of
-its shared memory fits either."""
+SQLITE_FULL, SQLITE_FAILED = "FullError", "IOError"
+"""What the writer process meets has no number: SQLite's error for it, and for a disk where nothing of its shared memory
+fits either."""
 TOO_LITTLE = 1 << 20
 LARGEST = 3
 """How many of the largest things in the directory are named."""
@@ -261,15 +263,18 @@ LARGEST = 3
 
 def is_full(error: BaseException, data: Path) -> bool:
     """Whether the error, or what it came from, is about space."""
+    from dragoman.stores.sqlite.schema import StoreRefused
+
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:
             return True
         cause = cause.__cause__ or cause.__context__
-    if SQLITE_FULL in str(error):
+    because = error.because if isinstance(error, StoreRefused) else ""
+    if because == SQLITE_FULL:
         return True
     try:
-        return SQLITE_FAILED in str(error) and shutil.disk_usage(_there(data)).free < TOO_LITTLE
+        return because == SQLITE_FAILED and shutil.disk_usage(_there(data)).free < TOO_LITTLE
     except OSError:
         return False
 

@@ -41,6 +41,10 @@ class PortBusy(OSError):
     """Somebody else listens there; the text says what to do."""
 
 
+class GrpcPortBusy(PortBusy):
+    """The same of coven's port."""
+
+
 class HttpServer:
     """A server that can be started once and stopped once; also an async context manager. `fallback` answers every path
     that no endpoint has."""

@@ -79,7 +79,7 @@ class Data:
             connection.close()
 
     def age(self) -> None:
-        """As the version before wrote it."""
+        """As a version before the table of master keys wrote it."""
         connection = apsw.Connection(str(self.file))
         connection.execute("DROP TABLE master_key; DROP TABLE used; PRAGMA user_version = 8")
         connection.close()

@@ -21,7 +21,13 @@ from dragoman.stores.sqlite import master_keys
 
 
 class StoreRefused(Exception):
-    """The data cannot be used as they are. Nothing was changed."""
+    """The data cannot be used as they are. Nothing was changed. `because`: the name of SQLite's error, if it is one."""
+
+    def __init__(self, problem: str, advice: str = "", *, because: str = "") -> None:
+        super().__init__(f"{problem}: {advice}" if advice else problem)
+        self.problem = problem
+        self.advice = advice
+        self.because = because
 
 
 class StoreInUse(StoreRefused):
@@ -30,8 +36,8 @@ class StoreInUse(StoreRefused):
     def __init__(self, directory: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
         super().__init__(
-            f"the data directory {directory} is in use by {who}: one hub at a time may use it; "
-            "stop that hub or choose another data directory"
+            f"the data directory {directory} is in use by {who}",
+            "one hub at a time may use it; stop that hub or choose another data directory",
         )
         self.directory = directory
         self.pid = pid
@@ -203,7 +209,9 @@ def connect(path: str) -> apsw.Connection:
     try:
         connection = apsw.Connection(path)
     except apsw.CantOpenError as error:
-        raise StoreRefused(f"{path} cannot be opened: check that it is a file the hub may read and write") from error
+        raise StoreRefused(
+            f"{path} cannot be opened", "check that it is a file the hub may read and write", because=name_of(error)
+        ) from error
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(5_000)
@@ -222,7 +230,9 @@ def connect(path: str) -> apsw.Connection:
         raise damaged(path, str(error)) from error
     except apsw.Error as error:
         connection.close()
-        raise StoreRefused(f"{path} cannot be used ({error}): check the disk it is on, and its free space") from error
+        raise StoreRefused(
+            f"{path} cannot be used ({error})", "check the disk it is on, and its free space", because=name_of(error)
+        ) from error
     except BaseException:
         connection.close()
         raise
@@ -232,8 +242,8 @@ def connect(path: str) -> apsw.Connection:
 def require_sqlite() -> None:
     if apsw.SQLITE_VERSION_NUMBER < OLDEST_SQLITE or _library_version() < OLDEST_SQLITE:
         raise StoreRefused(
-            f"SQLite {apsw.sqlite_lib_version()} can damage a database (a write-ahead log bug fixed in 3.51.3): "
-            "install apsw 3.54 or newer"
+            f"SQLite {apsw.sqlite_lib_version()} can damage a database (a write-ahead log bug fixed in 3.51.3)",
+            "install apsw 3.54 or newer",
         )
 
 
@@ -244,11 +254,16 @@ def _library_version() -> int:
 
 def require(true: bool, path: str, complaint: str) -> None:
     if not true:
-        raise StoreRefused(f"{path} {complaint}: put the data directory on a local disk that supports it")
+        raise StoreRefused(f"{path} {complaint}", "put the data directory on a local disk that supports it")
 
 
 def damaged(path: str, why: str) -> StoreRefused:
-    return StoreRefused(f"{path} is damaged ({why}): restore from a backup, or move it aside to start empty")
+    return StoreRefused(f"{path} is damaged ({why})", "restore from a backup, or move it aside to start empty")
+
+
+def name_of(error: BaseException) -> str:
+    """What an error goes by between the writer, the hub and the command line (`StoreRefused.because`)."""
+    return type(error).__name__
 
 
 def known_version(connection: apsw.Connection, path: str) -> int:
@@ -256,11 +271,11 @@ def known_version(connection: apsw.Connection, path: str) -> int:
     version = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
     if owner != APPLICATION_ID and not (owner == 0 and version == 0 and not _tables(connection)):
-        raise StoreRefused(f"{path} is not a Dragoman database: name another data directory")
+        raise StoreRefused(f"{path} is not a Dragoman database", "name another data directory")
     if not isinstance(version, int) or version > VERSION:
         raise StoreRefused(
-            f"{path} has schema version {version}, this Dragoman knows versions up to {VERSION}: "
-            "use the Dragoman that wrote it, or a newer one"
+            f"{path} has schema version {version}, this Dragoman knows versions up to {VERSION}",
+            "use the Dragoman that wrote it, or a newer one",
         )
     return version
 

@@ -34,7 +34,7 @@ class SentLetters:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreRefused(
-                f"{path} cannot be opened ({error}): let the hub's user write it, or remove it"
+                f"{path} cannot be opened ({error})", "let the hub's user write it, or remove it"
             ) from error
         self._next = 1
 

@@ -87,7 +87,9 @@ class SqliteStore:
             return self._begin()
         except apsw.Error as error:
             await self.close()
-            raise StoreRefused(f"{self._path} cannot be read ({error}): restore from a backup") from error
+            raise StoreRefused(
+                f"{self._path} cannot be read ({error})", "restore from a backup", because=schema.name_of(error)
+            ) from error
         except BaseException:
             await self.close()
             raise

@@ -59,11 +59,13 @@ REOPEN_AFTER = (
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What the hub hears: nothing wrong, or a sentence. `refused`: the writer will not serve this database at all.
-    `log`: bytes in the write-ahead log. `left`: pages that a backup has still to copy."""
+    """What the hub hears: nothing wrong, or a sentence, with what to do about it where the writer will not serve this
+    database at all. `because`: the name of the error. `log`: bytes in the write-ahead log. `left`: pages that a backup
+    has still to copy."""
 
     error: str | None = None
-    refused: bool = False
+    because: str = ""
+    advice: str = ""
     log: int = 0
     left: int = 0
 
@@ -241,8 +243,11 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
     try:
         started = Disk(path, log_cap)
         started.settle()
-    except (StoreRefused, apsw.Error, OSError) as error:
-        answer(link, Answer(str(error), refused=True))
+    except StoreRefused as error:
+        answer(link, Answer(error.problem, because=error.because, advice=error.advice))
+        return
+    except (apsw.Error, OSError) as error:
+        answer(link, Answer(str(error), because=schema.name_of(error)))
         return
     disk: Disk | None = started
     answer(link, Answer())
@@ -275,7 +280,7 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
             disk.log.make_room(len(frame))
             disk.write(operations)
         except BaseException as error:
-            answer(link, Answer(f"{type(error).__name__}: {error}", log=0 if disk is None else disk.log.size))
+            answer(link, failed(error, 0 if disk is None else disk.log.size))
             if disk is not None and isinstance(error, REOPEN_AFTER):
                 disk.close(orderly=False)
                 disk = None
@@ -296,7 +301,12 @@ def backup_step(disk: Disk, operation: list[Any]) -> Answer:
     try:
         return Answer(log=disk.log.size, left=disk.step(operation))
     except Exception as error:
-        return Answer(f"{type(error).__name__}: {error}", log=disk.log.size)
+        return failed(error, disk.log.size)
+
+
+def failed(error: BaseException, log: int) -> Answer:
+    name = schema.name_of(error)
+    return Answer(f"{name}: {error}", because=name, log=log)
 
 
 def receive(link: socket.socket) -> bytearray | None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -43,8 +43,18 @@ class OutcomeUnknown(StoreFailed):
 
 
 _encoder = msgspec.msgpack.Encoder()
-Answer = tuple[str | None, bool, int, int]
-"""What the writer says (`writer.Answer`): what is wrong, whether it gives up, bytes in the log, pages left to copy."""
+
+
+class Answer(NamedTuple):
+    """What the writer says (`writer.Answer`)."""
+
+    error: str | None
+    because: str
+    advice: str
+    log: int
+    left: int
+
+
 _decoder = msgspec.msgpack.Decoder(Answer)
 
 
@@ -86,13 +96,13 @@ class Writer(asyncio.Protocol):
         _, writer = await loop.create_unix_connection(lambda: cls(process, ours), sock=ours)
         try:
             async with asyncio.timeout(START_PATIENCE):
-                error, *_ = await writer._opened
+                opened = await writer._opened
         except BaseException:
             await writer.close()
             raise
-        if error is not None:
+        if opened.error is not None:
             await writer.close()
-            raise StoreRefused(error)
+            raise StoreRefused(opened.error, opened.advice, because=opened.because)
         return writer
 
     @property
@@ -105,25 +115,25 @@ class Writer(asyncio.Protocol):
 
     async def commit(self, operations: list[tuple[Any, ...]]) -> None:
         """Returns when the operations are on the disk; `StoreFailed` if they are not, `OutcomeUnknown` if perhaps."""
-        error, _, self.log_bytes, _ = await self._ask(operations)
-        if error is not None:
-            raise StoreFailed(f"the store could not commit: {error}")
+        answer = await self._ask(operations)
+        self.log_bytes = answer.log
+        if answer.error is not None:
+            raise StoreFailed(f"the store could not commit: {answer.error}")
 
     async def note(self, letters: list[tuple[bytes, bytes]]) -> None:
         """Returns when the letters are in the ring (`sent_letters`), on the disk."""
-        error, *_ = await self._ask([(frames.NOTED, letters)])
-        if error is not None:
-            raise StoreFailed(f"letters that leave at most once cannot be noted: {error}")
+        answer = await self._ask([(frames.NOTED, letters)])
+        if answer.error is not None:
+            raise StoreFailed(f"letters that leave at most once cannot be noted: {answer.error}")
 
     async def copy(self, step: tuple[Any, ...]) -> int:
         """One step of a backup; how many pages are left. Raises `OSError` if the copy cannot be written."""
-        error, _, _, left = await self._ask([step])
-        if error is not None:
-            kind = error.partition(":")[0]
-            if kind in NOT_WRITTEN:
-                raise OSError(*NOT_WRITTEN[kind])
-            raise StoreFailed(f"the store could not be copied: {error}")
-        return left
+        answer = await self._ask([step])
+        if answer.error is not None:
+            if answer.because in NOT_WRITTEN:
+                raise OSError(*NOT_WRITTEN[answer.because])
+            raise StoreFailed(f"the store could not be copied: {answer.error}")
+        return answer.left
 
     async def _ask(self, operations: list[tuple[Any, ...]]) -> Answer:
         async with self._turn:
