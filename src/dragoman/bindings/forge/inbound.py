@@ -49,6 +49,7 @@ from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Ask
+from dragoman.protocols.forge import mapping
 from dragoman.protocols.forge.types import (
     EVENTS,
     PROGRESS_DONE,
@@ -155,7 +156,7 @@ def update(
         return progress(agent, message, went, tree, file)
     if said.file is not None:
         raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-    content = messages.Result(result=said.result, output=said.output)
+    content = mapping.result_in(said)
     fault = None
     if said.status == "failed":
         fault = fault_in(said.error or said.message, retryable=said.retryable)
@@ -176,23 +177,9 @@ def progress(
     if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
         if said.file is not None:
             raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-        content = messages.Result(result=said.result, output=said.output)
+        content = mapping.result_in(said)
         return _finish(agent, message, said, "completed", content, tree)
-    percent = None if said.progress is None else min(round(said.progress * 100), 100 if said.progress >= 1 else 99)
-    step, use, came = said.step, said.tool_use, said.tool_result
-    told = messages.Progress(
-        status="running",
-        percent=percent,
-        output=said.output,
-        message=said.message,
-        thinking=said.thinking,
-        step=None if step is None else messages.Step(number=step.number, name=step.name, total=step.total),
-        tool_use=None if use is None else messages.ToolUse(id=use.id, name=use.name, input=use.input),
-        tool_result=None
-        if came is None
-        else messages.ToolResult(id=came.id, output=came.output, is_error=came.is_error),
-        file=file,
-    )
+    told = mapping.progress_in(said, file)
     raw = tree
     if file is not None:
         raw = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
@@ -206,7 +193,7 @@ def progress(
         digest="" if message.type in EVENTS else digest(("update-task", tree["payload"]))[:16],
         content=told,
         raw=_encode(raw),
-        percent=percent,
+        percent=told.percent,
         step=None if said.step is None else said.step.name,
         output=said.output or "",
         files=() if file is None else (file,),

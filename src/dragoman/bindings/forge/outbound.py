@@ -28,15 +28,14 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import fault_told, fitting, progress_told, question_told
+from dragoman.bindings.told import fault_told, progress_told, question_told
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Question, QuestionStatus, Task
-from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind
 from dragoman.messages.tasks import read_result
-from dragoman.protocols.forge import codec
+from dragoman.protocols.forge import codec, mapping
 from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.types import (
     Anything,
@@ -44,14 +43,11 @@ from dragoman.protocols.forge.types import (
     Payload,
     QuestionAnswered,
     Stamp,
-    Step,
     TaskAssigned,
     TaskCancelled,
     TaskPaused,
     TaskResumed,
     TaskUpdated,
-    ToolResult,
-    ToolUse,
 )
 
 LONGEST_PIECE = 150_000
@@ -104,18 +100,9 @@ def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
     task: Task = outgoing.task
     report, asked = progress_told(outgoing.event), question_told(outgoing.event)
     waits = None if asked is None else f"Waiting for an answer: {asked.question}"
-    said = TaskUpdated(
-        task_id=task.id,
-        status="running" if outgoing.event.kind is EventKind.PROGRESS else status_of(task),
-        final=False,
-        progress=None if report.percent is None else report.percent / 100,
-        message=report.message or waits,
-        thinking=report.thinking,
-        tool_use=fitting(_builtins(report.tool_use), ToolUse),
-        tool_result=_tool_result(report.tool_result),
-        step=fitting(_builtins(report.named_step), Step),
-        file=None if report.file is None else file_view(report.file),
-    )
+    status = "running" if outgoing.event.kind is EventKind.PROGRESS else status_of(task)
+    file = None if report.file is None else file_view(report.file)
+    said = mapping.update_out(task.id, status, report, message=waits, file=file)
     place = report.chunk if report.stream == RESULT_STREAM else None
     return _with_output(said, report.output or "", outgoing, now, place)
 
@@ -230,16 +217,6 @@ def _say(said: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta
     id = delivery.id if not index else f"{delivery.id}/{index}"
     trace = f"00-{outgoing.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
     return codec.message(said, stamp(id, now), meta={"traceparent": trace, **meta})
-
-
-def _builtins(value: msgspec.Struct | None) -> Any:
-    return None if value is None else msgspec.to_builtins(value)
-
-
-def _tool_result(gave: messages.ToolResult | None) -> ToolResult | None:
-    if gave is None or gave.id is None:
-        return None
-    return ToolResult(id=gave.id, output=str(gave.output or ""), is_error=gave.is_error is True)
 
 
 __all__ = ["PROTOCOL", "messages_of", "stamp"]

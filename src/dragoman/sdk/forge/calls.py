@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.protocols.forge import mapping
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, SubmitTask, TaskUpdated
 from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import FINAL, value_of
@@ -99,15 +100,8 @@ class Call(PendingCall):
 
 def _data(said: TaskUpdated, output: str) -> dict[str, Any]:
     """In the hub's form."""
-    data: dict[str, Any] = {"status": said.status}
-    if said.progress is not None:
-        data["percent"] = round(said.progress * 100)
-    if output:
-        data["output"] = output
-    for name in ("message", "thinking", "file"):
-        if getattr(said, name) is not None:
-            data[name] = getattr(said, name)
-    for name in ("step", "tool_use", "tool_result"):
-        if getattr(said, name) is not None:
-            data[name] = msgspec.structs.asdict(getattr(said, name))
+    report = msgspec.structs.replace(mapping.update_in(said), output=output or None)
+    data: dict[str, Any] = msgspec.to_builtins(report)
+    if said.file is not None:
+        data["file"] = said.file
     return data

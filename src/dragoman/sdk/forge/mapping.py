@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dragoman.protocols.forge import mapping
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import Failure, Message, Response, Stamp, Success
@@ -244,15 +245,7 @@ class ForgeLink:
     def _progress(self, report: ProgressReport) -> None:
         """All but the output. Nobody says that it arrived: it has when it has left."""
         self._steps[report.correlation.task_id] = report.number
-        named = report.step is not None
-        said = forge.Progress(
-            task_id=report.correlation.task_id,
-            progress=report.percent / 100,
-            step=forge.Step(number=report.number, name=report.step or "", total=report.total) if named else None,
-            thinking=report.thinking or None,
-            tool_use=None if report.tool_use is None else _like(report.tool_use, forge.ToolUse),
-            tool_result=None if report.tool_result is None else _like(report.tool_result, forge.ToolResult),
-        )
+        said = mapping.progress_out(report.correlation.task_id, report.content)
         id = f"{report.id}/step" if report.output else report.id
         is_kept = report.has_content and not report.output
 
@@ -387,10 +380,6 @@ def _pieces(output: str) -> list[str]:
 
 def _meta(correlation: Correlation, id: str) -> dict[str, Any]:
     return {"traceparent": f"00-{correlation.trace_id}-{trace.span_id(id)}-01"}
-
-
-def _like(value: Any, form: type[Any]) -> Any:
-    return form(**msgspec.structs.asdict(value))
 
 
 def _object(value: Any) -> dict[str, Any]:

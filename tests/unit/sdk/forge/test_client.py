@@ -145,7 +145,7 @@ async def test_events_are_followed_in_the_hubs_form(client: Client, forge_hub: F
         updated(forge_hub, "completed", output="done")
         told = [await first, *[event async for event in events]]
     assert [(event.seq, event.kind) for event in told] == [(1, "progress"), (2, "progress"), (3, "completed")]
-    step = {"number": 2, "name": "build", "total": None}
+    step = {"number": 2, "name": "build"}
     assert told[0].data == {"status": "running", "percent": 50, "output": "x\n", "step": step}
     use = {"id": "u", "name": "grep", "input": 1}
     assert told[1].data == {"status": "running", "thinking": "hm", "tool_use": use}
