@@ -1,4 +1,4 @@
-"""Questions, dead letters, the audit record, backups: what a person does at the desk."""
+"""Questions, dead letters, the audit record, backups: what people do through the API."""
 
 from __future__ import annotations
 
