@@ -175,7 +175,8 @@ def check_content(content: Any, offer: Offer, contract: Contract | None) -> None
     if not terms.accepts(content):
         found = misfits(terms, content, hidden=is_private(offer, contract))
         what = f"the payload does not fit the input schema: {_first(found)}"
-        raise refuse(Kind.CONTRACT if contract else Kind.INVALID, what, field="payload", **facts(contract, found))
+        kind = Kind.CONTRACT if contract else Kind.INVALID
+        raise refuse(kind, what, field="payload", schema="input", **facts(contract, found))
 
 
 def kept(work: Work, task: Task, said: Result) -> Result | Fault:

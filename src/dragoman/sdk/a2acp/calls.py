@@ -34,7 +34,6 @@ OVER = ("expired", "superseded")
 OF_AGENTS = (RateLimitExceeded, TimedOut)
 """What is tried again if an agent says it. An agent's own INTERNAL_ERROR is its work, which failed."""
 OF_WORK = (Code.INTERNAL_ERROR.value, Code.TIMEOUT.value)
-MISFIT = "input schema"
 ASIDES = ("step", "thinking", "tool_use", "tool_result", "file")
 
 
@@ -44,8 +43,8 @@ def kind_of(error: CallFailed) -> str:
     kind = error.details.get("kind")
     if kind is None:
         return "work_failed" if error.code in OF_WORK else error.KIND
-    is_misfit = kind == "contract" and error.details.get("field") == "payload" and error.details.get("faults")
-    return SchemaMismatch.KIND if is_misfit and MISFIT in error.message.lower() else str(kind)
+    is_misfit = kind == "contract" and error.details.get("schema") == "input"
+    return SchemaMismatch.KIND if is_misfit else str(kind)
 
 
 class Call(PendingCall):
