@@ -99,20 +99,20 @@ TO_CALLER = (
     F.FAILURE, F.EXIT_CODE, F.USAGE,
 )  # fmt: skip
 
-HUB_KEEPS_IT = "the hub obeys it; an agent of this protocol is not told"
-PEOPLE_MAY = "there is no word for it; people do it over the hub's own API"
+HUB_KEEPS_IT = "the hub obeys it; an agent of this protocol does not learn of it"
+PEOPLE_MAY = "the protocol has no message for it; people do it through the management API"
 NOT_ASKED = {
-    F.HELP: lost("there is no word for it; agents give each other tasks"),
-    F.HANDOVER: lost("there is no word for it; a task stays with its agent, or fails"),
-    F.LETTER: lost("there is no word for it"),
+    F.HELP: lost("the protocol has no message for it; agents give each other tasks"),
+    F.HANDOVER: lost("the protocol has no message for it; a task stays with its agent, or fails"),
+    F.LETTER: lost("the protocol has no message for it"),
 }
 """What agents of most protocols cannot ask of others."""
 NOT_SAID_AROUND = {
-    F.LIMITS: lost("there is no word for it"),
-    F.CONTEXT: lost("there is no word for it; what matters is in the input"),
+    F.LIMITS: lost("the protocol has no field for it"),
+    F.CONTEXT: lost("the protocol has no field for it; what matters is in the input"),
 }
 """What callers of most protocols say nothing of."""
-NO_LETTERS = lost("an agent of this protocol hears of tasks only; its sender is told")
+NO_LETTERS = lost("an agent of this protocol gets tasks only; the sender gets a refusal")
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,15 +139,13 @@ SHORT = near("in a message of a megabyte at most")
 VOICES: Mapping[str, Voice] = {
     "a2acp": Voice(
         caller_says={
-            F.PRIORITY: lost("a2acp has no word for it"),
+            F.PRIORITY: lost("a2acp has no field for it"),
             F.INPUT: SHORT,
-            F.DEADLINE: lost(
-                "a caller has no word for it; the contract says how long an answer may take, and that is told instead"
-            ),
-            F.DEPENDENCIES: lost("a2acp has no word for it"),
+            F.DEADLINE: lost("a caller has no field for it; the contract's time for an answer counts instead"),
+            F.DEPENDENCIES: lost("a2acp has no field for it"),
             F.DESCRIPTION: lost("a2acp names work by its intent only"),
             F.THREAD: lost("a2acp has no conversations"),
-            F.ATTACHMENT: lost("a2acp has no word for a file"),
+            F.ATTACHMENT: lost("a2acp has no message for a file"),
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: lost(PEOPLE_MAY),
             **NOT_SAID_AROUND,
@@ -207,9 +205,9 @@ VOICES: Mapping[str, Voice] = {
     "agentmsg": Voice(
         caller_says={
             F.THREAD: near("in the metadata of the task's context"),
-            F.ATTACHMENT: lost("agentmsg has no word for a file"),
+            F.ATTACHMENT: lost("agentmsg has no message for a file"),
             F.PAUSE: lost(PEOPLE_MAY),
-            F.LIMITS: near("of quality; there is no word for memory"),
+            F.LIMITS: near("of quality; there is no field for memory"),
         },
         agent_hears={
             F.LIMITS: near("of memory, in a field of ours"),
@@ -248,7 +246,7 @@ VOICES: Mapping[str, Voice] = {
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: near("over HTTP"),
             **NOT_SAID_AROUND,
-            F.LIMITS: near("of memory; there is no word for quality"),
+            F.LIMITS: near("of memory; there is no field for quality"),
             **NOT_ASKED,
         },
         agent_hears={
@@ -295,19 +293,19 @@ VOICES: Mapping[str, Voice] = {
             F.WORK_TYPE: near("in an extension field; `chat` without it"),
             F.INPUT: near("in an extension field; the document has text only"),
             F.PRIORITY: near("in an extension field"),
-            F.DEADLINE: lost("coven has no word for it"),
-            F.DEPENDENCIES: lost("coven has no word for it"),
-            F.DESCRIPTION: lost("coven has no word for it"),
+            F.DEADLINE: lost("coven has no field for it"),
+            F.DEPENDENCIES: lost("coven has no field for it"),
+            F.DESCRIPTION: lost("coven has no field for it"),
             F.BUDGET: lost(PEOPLE_MAY),
             F.PAUSE: lost(PEOPLE_MAY),
             **NOT_SAID_AROUND,
             **NOT_ASKED,
         },
         agent_hears={
-            F.LIMITS: lost("coven has no word for it"),
+            F.LIMITS: lost("coven has no field for it"),
             F.CONTEXT: near("as JSON behind the words; to agents that ask for it, in an extension field"),
             F.BUDGET: near(HUB_KEEPS_IT),
-            F.PAUSE: lost("coven has no word for it: the agent works on"),
+            F.PAUSE: lost("coven has no message for it: the agent works on"),
             F.HELP: near("as a task, whose result is the help"),
             F.HANDOVER: near("as work, with its story as JSON behind the words"),
             F.LETTER: NO_LETTERS,
@@ -316,7 +314,7 @@ VOICES: Mapping[str, Voice] = {
             F.PRIORITY: near(HUB_KEEPS_IT),
             F.DEADLINE: near(HUB_KEEPS_IT),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),
-            F.DESCRIPTION: near("as part of the text, where the input has no words of its own"),
+            F.DESCRIPTION: near("as part of the text, where the input has no text of its own"),
             F.CANCEL: near("by an extension, to agents that declare it; the result of others is ignored (B4)"),
             F.ANSWER: near("as the next message of the thread (B3)"),
         },
@@ -327,7 +325,7 @@ VOICES: Mapping[str, Voice] = {
             F.QUESTION: near("the question ends the turn, in an extension field (B3)"),
             F.RESULT: near("in an extension field, beside the text"),
             F.EXIT_CODE: near("among the facts of a failure, in an extension field"),
-            F.USAGE: lost("coven has no word for it"),
+            F.USAGE: lost("coven has no field for it"),
         },
         caller_hears={
             F.PERCENT: near("in an extension field"),
@@ -336,7 +334,7 @@ VOICES: Mapping[str, Voice] = {
             F.QUESTION: near("as thinking: the turn goes on when the answer comes"),
             F.RESULT: near("in an extension field, beside its text"),
             F.EXIT_CODE: near("among the facts of a failure, in an extension field"),
-            F.USAGE: lost("coven has no word for it"),
+            F.USAGE: lost("coven has no field for it"),
         },
         cuts=REASONS,
     ),
@@ -356,13 +354,13 @@ VOICES: Mapping[str, Voice] = {
         agent_says={
             F.FILE: near("in a field of ours, as base64"),
             F.EXIT_CODE: near("among the details of a failure"),
-            F.USAGE: lost("forge has no word for it"),
+            F.USAGE: lost("forge has no field for it"),
         },
         caller_hears={
             F.FILE: near("as a reference, fetched with request:get-file"),
             F.QUESTION: near("as a progress message"),
             F.EXIT_CODE: near("among the details of a failure"),
-            F.USAGE: lost("forge has no word for it"),
+            F.USAGE: lost("forge has no field for it"),
         },
         cuts=REASONS | ASIDES,
     ),
