@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from dragoman.messages.tasks import LogEntry
 from dragoman.sdk.failures import failed
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -125,7 +126,7 @@ class Resumed(TaskEvent, frozen=True, kw_only=True):
 class LogWritten(TaskEvent, frozen=True, kw_only=True):
     """The agent wrote something beside its work."""
 
-    message: str = ""
+    lines: tuple[LogEntry, ...] = ()
 
 
 class QuestionAsked(TaskEvent, frozen=True, kw_only=True):

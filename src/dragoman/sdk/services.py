@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from dragoman.sdk.address import API, Address
 from dragoman.sdk.calling.backend import Backend
+from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Bring, Fetch, Link
 from dragoman.sdk.runtime import Runtime
 
@@ -37,12 +38,16 @@ class Row(Struct, frozen=True, kw_only=True):
     """The shared state is reached with the same address and token."""
     needs_id: bool = True
     """A client says under which id it calls."""
+    extra: str = ""
+    """What `pip install 'dragoman[…]'` brings that the protocol needs and the light install lacks."""
 
 
 TABLE: dict[str, Row] = {
     API: Row(client="dragoman.sdk.calling.api:client", shares_state=True, needs_id=False),
     "chiffon": Row(
-        client="dragoman.sdk.chiffon.entry:client", service="dragoman.sdk.chiffon.entry:service", fetches_files=True
+        client="dragoman.sdk.chiffon.entry:client",
+        service="dragoman.sdk.chiffon.entry:service",
+        fetches_files=True,
     ),
     "agentmsg": Row(
         client="dragoman.sdk.agentmsg.entry:client",
@@ -52,10 +57,22 @@ TABLE: dict[str, Row] = {
         shares_state=True,
     ),
     "a2acp": Row(
-        client="dragoman.sdk.a2acp.entry:client", service="dragoman.sdk.a2acp.entry:service", fetches_files=True
+        client="dragoman.sdk.a2acp.entry:client",
+        service="dragoman.sdk.a2acp.entry:service",
+        fetches_files=True,
+        extra="a2acp",
     ),
-    "coven": Row(client="dragoman.sdk.coven.entry:client", service="dragoman.sdk.coven.entry:service", needs_id=False),
-    "forge": Row(client="dragoman.sdk.forge.entry:client", service="dragoman.sdk.forge.entry:service", needs_id=False),
+    "coven": Row(
+        client="dragoman.sdk.coven.entry:client",
+        service="dragoman.sdk.coven.entry:service",
+        needs_id=False,
+        extra="coven",
+    ),
+    "forge": Row(
+        client="dragoman.sdk.forge.entry:client",
+        service="dragoman.sdk.forge.entry:service",
+        needs_id=False,
+    ),
 }
 
 
@@ -89,15 +106,24 @@ class Service(Struct, frozen=True, kw_only=True):
 
 def serve(who: Participant, address: Address, runtime: Runtime) -> AbstractAsyncContextManager[Service]:
     """What an agent needs of the protocol of this address."""
-    return cast("AbstractAsyncContextManager[Service]", _found(TABLE[address.protocol].service)(who, address, runtime))
+    make = _found(address.protocol, TABLE[address.protocol].service)
+    return cast("AbstractAsyncContextManager[Service]", make(who, address, runtime))
 
 
 def connect(who: Participant, address: Address, runtime: Runtime) -> Backend:
     """What a client needs of it."""
-    return cast(Backend, _found(TABLE[address.protocol].client)(who, address, runtime))
+    return cast(Backend, _found(address.protocol, TABLE[address.protocol].client)(who, address, runtime))
 
 
-def _found(place: str) -> Callable[..., object]:
+def _found(protocol: str, place: str) -> Callable[..., object]:
     """The function of a row. Its module is imported here, so that nobody pays for protocols that they do not speak."""
     module, _, name = place.partition(":")
-    return cast(Callable[..., object], getattr(importlib.import_module(module), name))
+    extra = TABLE[protocol].extra
+    try:
+        return cast(Callable[..., object], getattr(importlib.import_module(module), name))
+    except ModuleNotFoundError as error:
+        if not extra or (error.name or "").partition(".")[0] == "dragoman":
+            raise
+        raise Misconfigured(
+            f"{protocol} needs packages that are not installed. Run: pip install 'dragoman[{extra}]'"
+        ) from None
