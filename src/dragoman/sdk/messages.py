@@ -279,6 +279,17 @@ class Question(Struct, frozen=True, kw_only=True):
     default: Any | UnsetType = UNSET
     percent: int = 0
 
+    @property
+    def ask(self) -> tasks.Ask:
+        """What it asks, in the hub's language."""
+        return tasks.Ask(
+            question=self.question,
+            options=self.options,
+            timeout_seconds=self.timeout_seconds,
+            default=self.default,
+            has_default=self.default is not UNSET,
+        )
+
 
 NO_RESULT = msgspec.Raw()
 """msgspec cannot read "raw JSON or nothing" (`Raw | None`), so nothing is written as no JSON at all."""

@@ -56,20 +56,9 @@ from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.deliveries import Letter
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
-from dragoman.messages.tasks import Ask
-from dragoman.protocols.a2acp import codec, intents
+from dragoman.protocols.a2acp import codec, intents, mapping
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 
-PROGRESS = "progress"
-"""An event of ours: how far it is. The document has no word for it."""
-PROGRESS_FORMS: dict[str, tuple[type, ...]] = {
-    "message": (str,), "output": (str,), "thinking": (str,), "step": (str, dict), "tool_use": (dict,),
-    "tool_result": (dict,),
-}  # fmt: skip
-"""What others hear of it, too. Its payload may say more: that is for agents of this protocol, and must not be taken for
-a word of the hub's own, such as where a piece of a longer output belongs."""
-QUESTION = "question"
-"""An event of ours: what a person is asked. The document has no word for that either (B3)."""
 THE_BROKERS = frozenset({"answer", "pause", "resume"})
 """Events of ours that steer whoever works."""
 CANCELLED = "cancelled on request"
@@ -271,22 +260,7 @@ def _progress(said: Said) -> ReportProgress:
         if not fits:
             what = "expected a number from 0 to 100" if field == "percent" else "expected a text"
             raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
-    told = {name: value for name, value in told.items() if name not in RESERVED and value is not None}
-    known = {name: value for name, value in told.items() if type(value) in PROGRESS_FORMS.get(name, ())}
-    if percent is not None:
-        known["percent"] = int(percent)
-    step = known.get("step")
-    content = messages.Progress(
-        percent=known.get("percent"),
-        message=known.get("message"),
-        output=known.get("output"),
-        thinking=known.get("thinking"),
-        step=step if type(step) is str else messages.fitting(messages.Step, step),
-        tool_use=messages.fitting(messages.ToolUse, known.get("tool_use")),
-        tool_result=messages.fitting(messages.ToolResult, known.get("tool_result")),
-        extra={name: value for name, value in told.items() if name not in known or known[name] != value} or None,
-        envelope=_bound(said.message) if said.sealed else None,
-    )
+    content = mapping.progress_in(told, _bound(said.message) if said.sealed else None)
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -296,8 +270,8 @@ def _progress(said: Said) -> ReportProgress:
         message_id=said.message.message_id,
         content=content,
         raw=said.around,
-        percent=None if percent is None else int(percent),
-        output=output or "",
+        percent=content.percent,
+        output=content.output or "",
     )
 
 
@@ -373,13 +347,7 @@ def _question(said: Said) -> AskPerson:
         seen=said.message.message_id,
         sealed_by=said.sealed_by,
         request_id=said.message.message_id,
-        ask=Ask(
-            question=str(words),
-            options=tuple(options or ()),
-            timeout_seconds=seconds,
-            default=told.get("default"),
-            has_default="default" in told,
-        ),
+        ask=mapping.ask_in(told),
         task_id=said.task,
     )
 

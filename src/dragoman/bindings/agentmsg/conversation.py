@@ -20,8 +20,8 @@ from dragoman.bindings.agentmsg.names import PERSON, PROTOCOL, name_to_keep, som
 from dragoman.core.commands import AnswerHandover, AskHelp, AskPerson, Command, GiveHelp, Handing, HandOver, HelpVerdict
 from dragoman.core.ids import SECOND, AgentId, instant
 from dragoman.core.model.tasks import Priority
-from dragoman.messages.tasks import Ask, Handoff
-from dragoman.protocols.agentmsg import codec, routing
+from dragoman.messages.tasks import Handoff
+from dragoman.protocols.agentmsg import codec, mapping, routing
 from dragoman.protocols.agentmsg.types import (
     HandoffReason,
     HelpRequest,
@@ -70,19 +70,12 @@ def ask_help(said: Said, request: HelpRequest) -> tuple[Command, ...]:
 def _ask_person(said: Said, request: HelpRequest) -> AskPerson:
     """A question that no agent can answer (ours): `ask: "person"`, with `options` and a `default` if there are any."""
     given = said.payload
-    options = given.get("options")
     waits = None if request.deadline is None else (instant(request.deadline) - said.now) / SECOND
     return AskPerson(
         principal=said.agent.id,
         protocol=PROTOCOL,
         request_id=said.message.id,
-        ask=Ask(
-            question=request.description,
-            options=tuple(options) if type(options) is list else (),
-            timeout_seconds=None if waits is None else max(0.0, waits),
-            default=given.get("default"),
-            has_default="default" in given,
-        ),
+        ask=mapping.ask_in(request, given, None if waits is None else max(0.0, waits)),
         task_id=task_id(request.task_id),
         details={"help_type": request.help_type.value, "urgency": request.urgency, "context": given["context"]},
     )

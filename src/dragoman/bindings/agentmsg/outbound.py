@@ -47,6 +47,7 @@ from dragoman.core.model.shared_tasks import SHOWN
 from dragoman.core.model.tasks import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Handoff, read_failure, read_request, read_result
+from dragoman.protocols.agentmsg import mapping
 from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.routing import EFFECTIVE, PRIORITY
@@ -253,9 +254,7 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
         said["output"] = output_told(report)
         if report.chunk is not None:
             said["chunk"], said["stream"] = report.chunk, report.stream
-    step = {"number": 0, "name": report.step} if isinstance(report.step, str) else report.step
-    asides = {"step": step, "thinking": report.thinking, "tool_use": report.tool_use, "tool_result": report.tool_result}
-    said |= {name: value for name, value in asides.items() if value is not None}
+    said |= mapping.asides_out(report)
     if report.file is not None:
         said["file"] = file_told(report.file, task)
     if event.agent:

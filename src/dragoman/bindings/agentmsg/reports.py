@@ -31,6 +31,7 @@ from dragoman.core.ids import SECOND, TaskId, instant
 from dragoman.core.model.backoff import Backoff
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
+from dragoman.protocols.agentmsg import mapping
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 
@@ -112,21 +113,8 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
         return _fault(said, id, Fault(kind=Kind.WORK_FAILED, message=update.message or "the work failed"))
     if update.status == "cancelled":
         return _fault(said, id, Fault(kind=Kind.CANCELLED, message=update.message or "its agent gave it up"))
-    payload = said.payload
-    percent = None if update.progress is None else round(update.progress)
-    thinking, usage = payload.get("thinking"), payload.get("usage")
-    step = messages.fitting(messages.Step, payload.get("step"))
-    content = messages.Progress(
-        status="paused" if update.status == "paused" else "running",
-        percent=percent,
-        message=update.message or None,
-        output=update.output,
-        step=step,
-        thinking=thinking if type(thinking) is str else None,
-        tool_use=messages.fitting(messages.ToolUse, payload.get("tool_use")),
-        tool_result=messages.fitting(messages.ToolResult, payload.get("tool_result")),
-        usage=usage if type(usage) is dict else None,
-    )
+    content = mapping.progress_in(update, said.payload)
+    step = content.named_step
     return ReportProgress(
         principal=said.agent.id,
         protocol=PROTOCOL,
@@ -134,7 +122,7 @@ def update(said: Said, update: TaskUpdate, id: TaskId) -> Command:
         message_id=said.message.id,
         content=content,
         raw=said.data,
-        percent=percent,
+        percent=content.percent,
         step=None if step is None else _text(step.name),
         output=update.output or "",
         paused=update.status == "paused",
@@ -155,12 +143,8 @@ def cancel(said: Said, update: TaskUpdate, id: TaskId) -> Cancel:
 
 
 def complete(said: Said, done: TaskComplete) -> tuple[Command, ...]:
-    payload = said.payload
-    output = payload.get("output")
-    text = output if type(output) is str else done.result if type(done.result) is str else ""
-    usage = None if done.usage is None else payload["usage"]
-    content = messages.Result(result=done.result, output=text or None, usage=usage)
-    return (_finish(said, task_id(done.task_id), content, text),)
+    content = mapping.result_in(done, said.payload)
+    return (_finish(said, task_id(done.task_id), content, content.output or ""),)
 
 
 def failed(said: Said, failure: TaskFailed) -> tuple[Command, ...]:

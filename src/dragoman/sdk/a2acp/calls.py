@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.protocols.a2acp import codec
+import msgspec
+
+from dragoman.protocols.a2acp import codec, mapping
 from dragoman.protocols.a2acp.contracts import Contract
 from dragoman.protocols.a2acp.errors import Code
 from dragoman.protocols.a2acp.types import BROKER_ID, Message
@@ -34,7 +36,6 @@ OVER = ("expired", "superseded")
 OF_AGENTS = (RateLimitExceeded, TimedOut)
 """What is tried again if an agent says it. An agent's own INTERNAL_ERROR is its work, which failed."""
 OF_WORK = (Code.INTERNAL_ERROR.value, Code.TIMEOUT.value)
-ASIDES = ("step", "thinking", "tool_use", "tool_result", "file")
 
 
 def kind_of(error: CallFailed) -> str:
@@ -119,12 +120,12 @@ class Call(PendingCall):
 
     def progress(self, message: Message) -> None:
         payload = message.payload or {}
-        data: dict[str, Any] = {"status": "running"}
-        if "percent" in payload:
-            data["percent"] = payload["percent"]
-        if payload.get("message"):
-            data |= {"step": {"name": payload["message"]}, "message": payload["message"]}
-        data.update((name, payload[name]) for name in ("output", *ASIDES) if payload.get(name))
+        report = mapping.progress_in(payload)
+        data: dict[str, Any] = {"status": "running"} | msgspec.to_builtins(mapping.progress_out(report))
+        if report.message:
+            data.setdefault("step", {"name": report.message})
+        if payload.get("file"):
+            data["file"] = payload["file"]
         self._tell("progress", message, data)
 
     def _tell(self, kind: str, message: Message | None, data: dict[str, Any]) -> None:

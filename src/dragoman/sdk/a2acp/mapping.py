@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.a2acp import codec, intents
+from dragoman.protocols.a2acp import codec, intents, mapping
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.errors import TABLE, Code, Refusal
 from dragoman.protocols.a2acp.types import Agent, Message, MessageType
@@ -65,7 +65,6 @@ log = logging.getLogger("dragoman.sdk")
 PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="a2acp", words_are_receipts=False)
 PIECE = 256 * 1024
 """Characters of output in one event: even sealed, and all of them written as escapes, it fits."""
-ASIDES = ("thinking", "tool_use", "tool_result")
 MOST_TRIES = 3
 STEERED: dict[str | None, type[Pause | Resume]] = {"pause": Pause, "resume": Resume}
 """Events of ours: a person holds the task, and lets it go on."""
@@ -349,26 +348,15 @@ class A2acpLink:
             yield id, self._write(MessageType.EVENT, report, payload, id=id, intent=PROGRESS)
 
     def _report(self, report: ProgressReport) -> Write:
-        payload: dict[str, Any] = {"percent": report.percent}
-        if report.step is not None:
-            payload["message"] = report.step
-            payload["step"] = {"number": report.number, "name": report.step}
-        if report.output:
-            payload["output"] = report.output[(len(report.output) - 1) // PIECE * PIECE :]
-        payload.update((name, msgspec.to_builtins(said)) for name in ASIDES if (said := getattr(report, name)))
+        last = report.output[(len(report.output) - 1) // PIECE * PIECE :] if report.output else None
+        content = msgspec.structs.replace(report.content, output=last, message=report.step)
+        payload: dict[str, Any] = msgspec.to_builtins(mapping.progress_out(content))
         if report.brought:
             payload["file"] = report.brought
         return self._write(MessageType.EVENT, report, payload, id=report.id, intent=PROGRESS)
 
     def _ask(self, query: Question) -> Write:
-        payload: dict[str, Any] = {"question": query.question}
-        if query.options:
-            payload["options"] = list(query.options)
-        if query.timeout_seconds is not None:
-            payload["timeout_seconds"] = query.timeout_seconds
-        if query.default is not msgspec.UNSET:
-            payload["default"] = query.default
-        return self._write(MessageType.EVENT, query, payload, id=query.id, intent=QUESTION)
+        return self._write(MessageType.EVENT, query, mapping.ask_out(query.ask), id=query.id, intent=QUESTION)
 
     def _finish(self, outcome: Outcome) -> Write:
         if outcome.exit_code:

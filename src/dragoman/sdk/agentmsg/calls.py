@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
+from dragoman.protocols.agentmsg import mapping
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
 
-ASIDES = ("thinking", "tool_use", "tool_result", "file", "step")
-"""More fields of an update, which the hub's form has, too."""
 KINDS = {
     ErrorType.TIMEOUT: "timeout",
     ErrorType.RATE_LIMIT: "rate_limited",
@@ -39,12 +38,11 @@ class Call(PendingCall):
         """The hub tells how it goes, or how it ended."""
         payload = message.payload
         if isinstance(payload, TaskComplete):
-            result, said = payload.result, tree["payload"].get("output")
-            output = said if isinstance(said, str) else result if isinstance(result, str) else "".join(self._output)
-            usage = tree["payload"].get("usage")
-            used = {} if usage is None else {"usage": usage}
-            self._tell("completed", message, {"result": result, "output": output, **used})
-            self.finish(value_of(result, output))
+            done = mapping.result_in(payload, tree["payload"])
+            output = done.output if done.output is not None else "".join(self._output)
+            used = {} if done.usage is None else {"usage": done.usage}
+            self._tell("completed", message, {"result": payload.result, "output": output, **used})
+            self.finish(value_of(payload.result, output))
         elif isinstance(payload, TaskFailed):
             self._failed(message, payload.error, is_cancel=tree["payload"].get("status") == "cancelled")
         elif isinstance(payload, TaskUpdate) and payload.status == "cancelled":
@@ -57,14 +55,14 @@ class Call(PendingCall):
     def _progress(self, message: Message, update: TaskUpdate, tree: dict[str, Any]) -> None:
         if update.output:
             self._output.append(update.output)
-        data: dict[str, Any] = {"status": update.status or "in_progress"}
-        if update.progress is not None:
-            data["percent"] = round(update.progress)
+        data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(update, tree))
+        data["status"] = update.status or "in_progress"
         if update.message:
-            data |= {"step": {"name": update.message}, "message": update.message}
-        if update.output:
-            data["output"] = update.output
-        data.update((name, tree[name]) for name in ASIDES if name in tree)
+            data.setdefault("step", {"name": update.message})
+        if not update.output:
+            data.pop("output", None)
+        if "file" in tree:
+            data["file"] = tree["file"]
         self._tell("paused" if update.status == "paused" else "progress", message, data, tree.get("agent_id"))
 
     def _failed(self, message: Message, report: ErrorReport, *, is_cancel: bool) -> None:

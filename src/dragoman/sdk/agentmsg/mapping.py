@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, field
 
-from dragoman.protocols.agentmsg import errors
+from dragoman.protocols.agentmsg import errors, mapping
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import (
@@ -82,8 +82,6 @@ MOST_BARE = 256
 """Bare reports that the hub may still refuse: it acknowledges none of them."""
 PIECE = 512 * 1024
 """Characters of output in one message: even if all of them are written as escapes it fits."""
-ASIDES = ("thinking", "tool_use", "tool_result")
-"""What the document has no field for: more fields of a TASK_UPDATE."""
 STEERED: dict[str | None, type[Pause | Resume]] = {"paused": Pause, "in_progress": Resume}
 
 
@@ -264,9 +262,7 @@ class AgentmsgLink:
             message=report.step or "",
             output=last or None,
         )
-        beside = {name: said for name in ASIDES if (said := getattr(report, name))}
-        if report.step is not None:
-            beside["step"] = {"number": report.number, "name": report.step}
+        beside = mapping.asides_out(report.content)
         if report.brought:
             beside["file"] = report.brought
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)
@@ -293,11 +289,6 @@ class AgentmsgLink:
 
     def _ask(self, query: Question) -> None:
         seconds = query.timeout_seconds
-        beside: dict[str, Any] = {"ask": "person"}
-        if query.options:
-            beside["options"] = query.options
-        if query.default is not UNSET:
-            beside["default"] = query.default
         request = HelpRequest(
             requester_id=self._name,
             task_id=query.correlation.task_id,
@@ -307,7 +298,7 @@ class AgentmsgLink:
             urgency="medium",
             deadline=None if seconds is None else query.at + timedelta(seconds=seconds),
         )
-        self._say(query, request, beside=beside)
+        self._say(query, request, beside=mapping.ask_out(query.ask))
 
 
 def _work(said: Arrival, runtime: Runtime) -> Assignment:

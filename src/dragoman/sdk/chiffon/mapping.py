@@ -25,7 +25,6 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.messages import tasks
-from dragoman.messages.tasks import Ask
 from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
@@ -210,14 +209,7 @@ class ChiffonLink:
             yield from self._status(message)
         elif type(message) is Question:
             status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
-            ask = Ask(
-                question=message.question,
-                options=message.options,
-                timeout_seconds=message.timeout_seconds,
-                default=message.default,
-                has_default=message.default is not UNSET,
-            )
-            yield message.id, status, {"question": mapping.ask_out(ask)}
+            yield message.id, status, {"question": mapping.ask_out(message.ask)}
         else:
             assert type(message) is Decline
             yield message.id, _error(message), {"task_id": message.correlation.task_id}

@@ -25,7 +25,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.messages.faults import Fault, Kind
-from dragoman.messages.tasks import Ask
 from dragoman.protocols.coven import mapping
 from dragoman.protocols.coven.codec import LIMITS
 from dragoman.protocols.coven.mapping import CHAT
@@ -120,14 +119,8 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
     if isinstance(message, messages.ProgressReport):
         yield from _report(message, turn)
     elif isinstance(message, messages.Question):
-        ask = Ask(
-            question=clean(message.question),
-            options=message.options,
-            timeout_seconds=message.timeout_seconds,
-            default=message.default,
-            has_default=message.default is not UNSET,
-        )
-        yield _said(turn, Done(question=mapping.ask_out(ask)))
+        asked = mapping.ask_out(message.ask)
+        yield _said(turn, Done(question=msgspec.structs.replace(asked, question=clean(asked.question))))
     elif isinstance(message, messages.Decline):
         facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
         if message.field:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.inbound import PROGRESS, QUESTION
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.bindings.a2acp.room import LARGE, check_room
 from dragoman.core.agreements import terms as schemas
@@ -25,6 +24,7 @@ from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.a2acp import codec, contracts, intents, sealing, versions
 from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.mapping import PROGRESS, QUESTION
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
 from dragoman.server.a2acp.contract_keys import checked
