@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from dragoman.app.vault import DataVault
+from dragoman.app.keys import DataVault
 from dragoman.core.ids import ADMIN, SECOND, Instant
 from dragoman.messages.faults import Kind, Refused
 from dragoman.messages.files import FileRef, KeptFile

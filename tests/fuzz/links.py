@@ -14,7 +14,6 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from dragoman.buses.inproc import Bus
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.protocols.a2acp import codec as a2acp_codec
@@ -40,6 +39,7 @@ from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.session import A2acpSession
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
+from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.limits import Limits as ServerLimits

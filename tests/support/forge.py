@@ -15,7 +15,6 @@ import msgspec
 from websockets.asyncio.client import connect
 from websockets.sync.client import connect as sync_connect
 
-from dragoman.buses.inproc import Bus
 from dragoman.core.commands import AddAgent
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent
@@ -23,6 +22,7 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.events import Dropped, Event
 from dragoman.protocols.forge.types import Anything, Encoding, ErrorBody, Payload, Stamp
 from dragoman.security.tokens import token_hash
+from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.limits import Limits as TransportLimits

@@ -39,7 +39,7 @@ from dragoman.stores.sqlite import writer, writer_process
 WARM = (
     "dragoman.cli.main",
     "dragoman.cli.serving",
-    "dragoman.app.wiring",
+    "dragoman.app.process",
     "dragoman.stores.sqlite.store",
     "dragoman.server.coven.endpoint",
     "dragoman.server.agentmsg",

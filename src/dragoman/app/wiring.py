@@ -5,22 +5,21 @@
         └───────── outgoing messages ◀───────┘   (only after the commit)
 
 Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, wake timer,
-doors. Stop order: the wake timer stops, doors stop taking, what was heard is answered, the intake commits what
-it accepted, the store closes.
+endpoints. Stop order: the wake timer stops, endpoints accept no more, what was received is answered, the intake commits
+what it accepted, the store closes.
+
+Every object gets all it needs when it is made; nothing is assigned into it afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import gc
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -28,42 +27,36 @@ import structlog
 from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
 from dragoman.app import unused_files, wake_timer
-from dragoman.app.broker import Keys, open_auth, open_broker
-from dragoman.app.callers import hosts_of, metrics_token
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
+from dragoman.app.endpoints import (
+    ENDPOINTS,
+    HubParts,
+    forge_and_children,
+    hosts_of,
+    limits_of,
+    open_coven,
+    start_coven,
+    stop_coven,
+)
 from dragoman.app.free_memory import FreeMemory
 from dragoman.app.intake import Intake
-from dragoman.app.settings import Settings, is_loopback
-from dragoman.app.telemetry import Metrics, set_up_logs
-from dragoman.app.vault import FILES, DataVault
-from dragoman.buses.inproc import Bus
-from dragoman.core.ids import HOUR, AgentId, Instant
+from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash
+from dragoman.app.metrics import Counters, Gauges, Metrics
+from dragoman.app.settings import Settings
+from dragoman.bindings.a2acp.names import version_of
+from dragoman.core.ids import HOUR, SECOND, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.core.model.agents import Profile
 from dragoman.core.ports import Files, Store
-from dragoman.core.queries.state import StateView
 from dragoman.core.streams import Streams
-from dragoman.protocols.forge.ratelimit import Bucket
-from dragoman.protocols.forge.types import AgentStatus
-from dragoman.security.private import leave_no_dumps
+from dragoman.protocols.a2acp.types import Agent
 from dragoman.security.tokens import token_hash
-from dragoman.security.urls import PRIVATE
-from dragoman.server import agentmsg, chiffon
-from dragoman.server import forge as forge_endpoints
-from dragoman.server.agentmsg.handler import AgentmsgHandler
-from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.forge.handler import ForgeHandler
-from dragoman.server.forge.session import ForgeSession
-from dragoman.server.limits import Limits
-from dragoman.server.server import GrpcPortBusy, HttpServer
+from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.server import HttpServer
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
-
-if TYPE_CHECKING:
-    from dragoman.server.coven.endpoint import CovenEndpoint
 
 log = structlog.get_logger("dragoman")
 
@@ -97,23 +90,24 @@ class Running(msgspec.Struct):
         )
 
     def announce(self) -> None:
-        """For whoever is beside it: where it is, and what it shows them."""
+        """Tell commands beside the hub where it is, and which certificate it shows."""
         self.data.announce(self.whereabouts)
 
 
 @asynccontextmanager
 async def hub(
-    settings: Settings, *, clock: Callable[[], Instant] | None = None, metrics: Metrics | None = None
+    settings: Settings, *, clock: Callable[[], Instant] | None = None, counters: Counters | None = None
 ) -> AsyncIterator[Running]:
     """A hub from its settings; serves until the block ends, then drains. `dragoman.testing` brings a clock of its own,
-    and metrics that look on."""
+    and counters that look on."""
     certificates = Certificates(settings)
     data = DataDir(settings.data)
     data.prepare()
-    Keys(settings).check()
+    keys = SigningKeys(settings)
+    keys.check()
     admin_token = data.admin_token()
     clock = clock or SystemClock(_clock_was_set)
-    metrics = metrics or Metrics()
+    counters = counters or Counters()
     vault = DataVault(Path(settings.data), clock)
     store = open_store(settings, vault)
     mint = Mint(clock)
@@ -123,31 +117,25 @@ async def hub(
     )
     streams = Streams(each=settings.quotas.streams_per_agent, most=settings.quotas.streams)
     rules = settings.core_rules()
-    intake = Intake(store, rules=rules, now=clock, mint=mint, observer=metrics, memory=memory, streams=streams)
+    intake = Intake(store, rules=rules, now=clock, mint=mint, observer=counters, memory=memory, streams=streams)
     files = open_files(settings, mint, clock, vault)
-    metrics.links_open = lambda: intake.links
-    metrics.intake_depth = lambda: intake.depth
-    metrics.log_bytes = lambda: store.log_bytes
-    metrics.stalled = lambda: intake.stalled
-    metrics.memory = memory
-    metrics.streams_open = lambda: streams.open
     admin_hash = token_hash(admin_token)
     async with contextlib.AsyncExitStack() as stops:
         await intake.start()
         stops.callback(data.withdraw)
         stops.push_async_callback(intake.stop)
-        ringing = await stops.enter_async_context(turning(wake_timer.run(intake), "wake timer"))
+        timer = await stops.enter_async_context(running_beside(wake_timer.run(intake), "wake timer"))
         keep_unused = int(settings.files.keep_unused_hours * HOUR)
-        tidy = unused_files.remove_unused_regularly(
-            store, files, now=clock, keep_unused=keep_unused, on_removed=metrics.dropped_files
+        cleaning = unused_files.remove_unused_regularly(
+            store, files, now=clock, keep_unused=keep_unused, on_removed=counters.files_removed
         )
-        await stops.enter_async_context(turning(tidy, "unused files"))
+        await stops.enter_async_context(running_beside(cleaning, "unused files"))
         draining = False
 
         def ready() -> tuple[bool, str]:
             if draining:
                 return False, "stopping: finishing what was accepted"
-            if ringing.done():
+            if timer.done():
                 return False, "the wake timer has stopped; restart the hub and look into its log"
             if intake.last_failure is not None:
                 return False, f"the last commit failed: {intake.last_failure}"
@@ -155,38 +143,46 @@ async def hub(
                 return False, why
             return True, "serving"
 
-        forge = open_forge(settings, intake, store, files, lambda: children)
-        children = Supervisor(
-            intake,
-            data=Path(settings.data),
-            session=lambda agent, log, whole: ForgeSession(forge, agent, log, whole_tasks=whole),
-            task=store.task,
-            sandbox_rules=settings.sandbox.child_rules(),
+        limits = limits_of(settings)
+        forge, children = forge_and_children(settings, intake, store, files, limits)
+        auth = open_auth(settings, intake, keys, clock)
+        parts = HubParts(
+            settings=settings,
+            intake=intake,
+            store=store,
+            files=files,
+            vault=vault,
+            auth=auth,
+            forge=forge,
+            admin_hash=admin_hash,
+            limits=limits,
         )
-        auth = open_auth(settings, intake, clock)
+        coven = open_coven(parts, certificates.coven)
+        gauges = Gauges(
+            links_open=lambda: intake.links,
+            intake_depth=lambda: intake.depth,
+            log_bytes=lambda: store.log_bytes,
+            streams_open=lambda: streams.open,
+            stalled=lambda: intake.stalled,
+            coven=lambda: {} if coven is None else coven.counts,
+            memory=memory,
+        )
         context = ApiContext(
             intake,
             store,
             admin_token_hash=admin_hash,
             ready=ready,
-            metrics=metrics,
+            metrics=Metrics(counters, gauges),
             protocols=PROTOCOLS,
             max_body_bytes=settings.server.max_message_bytes,
             files=files,
-            metrics_token_hash=metrics_token(settings),
+            metrics_token_hash=metrics_token_hash(settings),
             children=children,
             auth=auth,
         )
-        limits = limits_of(settings)
-        endpoints: tuple[Endpoint, ...] = (
-            *open_chiffon(settings, intake, store, files, admin_hash),
-            *forge_endpoints.endpoints(forge),
-            *agentmsg.endpoints(open_agentmsg(settings, intake, store, files, admin_hash)),
-            *open_broker(settings, intake, store, auth, vault, limits, files),
-        )
         serving = HttpServer(
             intake,
-            endpoints,
+            tuple(endpoint for make in ENDPOINTS.values() for endpoint in make(parts)),
             fallback=management(context),
             host=settings.server.host,
             port=settings.server.port,
@@ -195,19 +191,17 @@ async def hub(
             patience=settings.memory.wait_seconds,
             hosts=hosts_of(settings),
         )
-        coven = open_coven(settings, intake, store, files, admin_hash, certificates)
-        metrics.coven = {} if coven is None else coven.counts
         try:
             await serving.start()
             grpc = await start_coven(coven, settings)
             await children.start(declared(settings))
             running = Running(intake, serving, grpc, admin_token, data, children, certificates)
             running.announce()
-            async with turning(certificates.watch(running.announce), "certificates"):
+            async with running_beside(certificates.watch(running.announce), "certificates"):
                 yield running
         finally:
             draining = True
-            ringing.cancel()  # whoever cannot reach us any more is not late
+            timer.cancel()  # an agent that cannot reach the hub any more is not late
             intake.part()
             context.waiters.close()
             await asyncio.gather(
@@ -219,9 +213,9 @@ async def hub(
 
 
 @asynccontextmanager
-async def turning(clockwork: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
-    """Something that goes on beside all else, until the block ends."""
-    task = asyncio.create_task(clockwork, name=name)
+async def running_beside(loop: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
+    """A loop that goes on beside everything else, until the block ends."""
+    task = asyncio.create_task(loop, name=name)
     try:
         yield task
     finally:
@@ -257,50 +251,11 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     return files
 
 
-def open_chiffon(
-    settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str
-) -> tuple[Endpoint, ...]:
-    handler = ChiffonHandler(intake, store, limits=limits_of(settings), admin_hash=admin_hash, files=files)
-    return chiffon.endpoints(
-        handler,
-        negotiation=settings.chiffon.negotiation,
-        callback_networks=PRIVATE if settings.chiffon.allow_private_callbacks else (),
-    )
-
-
-def open_forge(
-    settings: Settings, intake: Intake, store: Store, files: Files, children: Callable[[], Supervisor]
-) -> ForgeHandler:
-    """The desk that forge's two doors share. It asks of `children`, who speak by it, how they are."""
-    of = settings.forge
-
-    def condition(agent: AgentId) -> AgentStatus | None:
-        state = children().status(agent)
-        return None if state is None else state.value
-
-    return ForgeHandler(
-        intake,
-        store,
-        files=files,
-        bus=Bus(),
-        limits=limits_of(settings),
-        measure=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
-        request_seconds=of.request_seconds,
-        condition=condition,
-        notebook=lambda agent: children().logs.of(agent),
-    )
-
-
-def open_agentmsg(settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str) -> AgentmsgHandler:
-    return AgentmsgHandler(
-        intake,
-        store,
-        StateView(store, intake, settings.core_rules()),
-        limits=limits_of(settings),
-        admin_hash=admin_hash,
-        heartbeat_seconds=settings.agentmsg.heartbeat_seconds,
-        files=files,
-    )
+def open_auth(settings: Settings, intake: Intake, keys: SigningKeys, now: Callable[[], Instant]) -> AuthService:
+    """A2acp's auth service; its keys are made when they are first needed."""
+    of = settings.a2acp
+    broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))
+    return AuthService(intake, broker, lambda: keys.authority(now() // SECOND), keys.rotate)
 
 
 def declared(settings: Settings) -> tuple[ChildDeclaration, ...]:
@@ -308,142 +263,3 @@ def declared(settings: Settings) -> tuple[ChildDeclaration, ...]:
     return tuple(
         ChildDeclaration(id=one.id, spec=one.spec(), env=one.env, profile=Profile.of(one)) for one in settings.agents
     )
-
-
-def open_coven(
-    settings: Settings, intake: Intake, store: Store, files: Files, admin_hash: str, certificates: Certificates
-) -> CovenEndpoint | None:
-    """Coven's door, not yet open. gRPC is imported only where it is wanted."""
-    of = settings.coven
-    if not of.enabled:
-        return None
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
-    from dragoman.server.coven.endpoint import CovenEndpoint
-    from dragoman.server.coven.limits import CovenLimits
-
-    return CovenEndpoint(
-        intake,
-        store,
-        files,
-        host=settings.server.host,
-        port=settings.server.grpc_port,
-        guests=of.guests and is_loopback(settings.server.host),
-        limits=CovenLimits(
-            message_bytes=of.max_message_bytes,
-            register_seconds=of.register_seconds,
-            keepalive_seconds=of.keepalive_seconds,
-            keepalive_timeout=of.keepalive_timeout_seconds,
-            shutdown_seconds=of.shutdown_seconds,
-            streams=of.max_streams,
-        ),
-        server_id=f"dragoman-{token_hash(admin_hash)[:12]}",  # this hub's, also after a restart
-        admin_token_hash=admin_hash,
-        tls=certificates.coven,
-    )
-
-
-async def start_coven(door: CovenEndpoint | None, settings: Settings) -> str:
-    """Where it is reached."""
-    if door is None:
-        return ""
-    host, port = settings.server.host, settings.server.grpc_port
-    try:
-        bound = await door.start()
-    except OSError as error:
-        raise GrpcPortBusy(
-            errno.EADDRINUSE,
-            f"cannot listen on {host}:{port} for gRPC ({error}); stop what listens there, or choose another port with "
-            "--grpc-port (0 picks a free one)",
-        ) from None
-    return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
-
-
-async def stop_coven(door: CovenEndpoint | None, settings: Settings) -> None:
-    if door is not None:
-        await door.drain(min(settings.coven.shutdown_seconds, settings.server.drain_seconds))
-        await door.stop()
-
-
-def limits_of(settings: Settings) -> Limits:
-    server = settings.server
-    return Limits(
-        message_bytes=server.max_message_bytes,
-        max_connections=server.max_connections,
-        header_seconds=server.header_seconds,
-        body_seconds=server.body_seconds,
-        idle_seconds=server.idle_seconds,
-        poll_seconds=server.max_poll_seconds,
-    )
-
-
-Greet = Callable[[Whereabouts], None]
-"""Says to whoever started it that the hub serves, and where."""
-
-
-async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -> int:
-    """The first signal stops it in order, which may take as long as agents at work may; the second ends it at once."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop(number: signal.Signals) -> None:
-        if stopped.is_set():  # as safe as any kill: what was accepted is on the disk, and children die with us
-            log.warning("ended at once; what was accepted is kept and goes on at the next start")
-            os._exit(128 + number)
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGUSR1, tell_what_runs)
-    async with hub(settings) as running:
-        greet(running.whereabouts)
-        async with contextlib.AsyncExitStack() as beside:
-            if demo:
-                from dragoman.app.demo import demo_agents
-
-                await beside.enter_async_context(demo_agents(running))
-            await stopped.wait()
-            patience = f"{settings.server.drain_seconds:g} s to finish and leave; a second Ctrl-C ends it at once"
-            waited_for = those_waited_for(running)
-            log.info("stopping", **{"waiting_for": waited_for, "they_have": patience} if waited_for else {})
-    log.info("stopped; everything is kept and goes on at the next start", data=settings.data)
-    return 0
-
-
-def those_waited_for(running: Running) -> list[AgentId]:
-    """Whom a stop waits for: streams until they leave, children at work. What others say next is heard at the next
-    start."""
-    intake, children = running.intake, running.children
-    here = [one for one in intake.agents() if intake.reachable(one.id)]
-    return [
-        one.id
-        for one in here
-        if one.protocol == "coven" or (children.status(one.id) is not None and intake.load_of(one.id))
-    ]
-
-
-def tell_what_runs() -> None:
-    """`kill -USR1`: where everything under way stands, into the log. For whoever looks at a hub that hangs."""
-    for task in asyncio.all_tasks():
-        at, awaited = [], task.get_coro()
-        while (frame := getattr(awaited, "cr_frame", None)) is not None:
-            at.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
-            awaited = awaited.cr_await  # type: ignore[union-attr]
-        log.info("under way", task=task.get_name(), at=" > ".join(at))
-
-
-def run(settings: Settings, greet: Greet, *, demo: bool = False) -> int:
-    """Serve until a signal; the exit code of the process."""
-    import uvloop
-
-    set_up_logs(level=settings.log.level, form="json" if settings.log.format == "json" else "console")
-    leave_no_dumps()
-    spare_the_collector()
-    return uvloop.run(serve_until_stopped(settings, greet, demo=demo))
-
-
-def spare_the_collector() -> None:
-    """Rows are frozen values without cycles, so reference counts free them; what is imported stays for good. The
-    cycle collector would only walk all of it again and again: a tenth of a busy hub's time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)

@@ -297,7 +297,7 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
     try:
         import apsw
 
-        from dragoman.app.vault import DataVault
+        from dragoman.app.keys import DataVault
         from dragoman.stores.sqlite import master_keys
         from dragoman.stores.sqlite.schema import StoreRefused
     except ImportError:
@@ -347,12 +347,12 @@ def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
     """Those that tokens are signed with, if they cannot be used."""
     from msgspec import structs
 
-    from dragoman.app.signing import Keys
+    from dragoman.app.keys import SigningKeys
     from dragoman.security.keys import KeyProblem
     from dragoman.security.private import PrivateFileError
 
     try:
-        Keys(structs.replace(settings, data=str(directory.path))).check()
+        SigningKeys(structs.replace(settings, data=str(directory.path))).check()
     except (KeyProblem, PrivateFileError) as problem:
         said, _, fix = str(problem).partition(". ")
         yield Finding("keys", "problem", said, fix)

@@ -84,7 +84,7 @@ def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
 def _given_up(data: Path) -> list[str]:
     import asyncio
 
-    from dragoman.app.vault import DIRECTORY, FILE, MADE, DataVault
+    from dragoman.app.keys import DIRECTORY, FILE, MADE, DataVault
     from dragoman.core.ports import StoreFailed
     from dragoman.stores.sqlite import master_keys, schema, writer_process
     from dragoman.stores.sqlite.schema import StoreRefused

@@ -112,7 +112,7 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
         if settings.coven.enabled:
             _refuse_a_busy_port(host, settings.server.grpc_port, typed, "--grpc-port", "server.grpc_port")
 
-        from dragoman.app.wiring import run
+        from dragoman.app.process import run
 
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
         greeting = _greeting(settings, demo=demo, ready_json=ready_json, service=typed is None)

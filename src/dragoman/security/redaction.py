@@ -11,7 +11,7 @@ intent's `pii` mark, and from there on it is held in ways that cannot leak:
     a field that carries contents by its name       `blot_personal`: the names in `CONTENTS`, always
 
 `blot_personal` is a structlog processor for the head of the chain, before tracebacks become text. (What keeps secrets
-out, `app.telemetry.blot_secrets`, stands at its end and stays.)
+out, `app.logs.blot_secrets`, stands at its end and stays.)
 """
 
 from __future__ import annotations

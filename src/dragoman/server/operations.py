@@ -15,7 +15,7 @@ from dragoman.core.ports import Store, StoreFailed
 
 
 class Exposition(Protocol):
-    """The metrics of the process, as text (app.telemetry.Metrics)."""
+    """The metrics of the process, as text (app.metrics.Metrics)."""
 
     @property
     def content_type(self) -> str: ...

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import structlog
 from structlog.typing import Processor
 
+from dragoman.app.logs import blot_secrets, without_personal
+from dragoman.app.metrics import Counters
 from dragoman.app.settings import Settings, SettingsError, load
-from dragoman.app.telemetry import Metrics, blot_secrets, without_personal
 from dragoman.app.wiring import Running
 from dragoman.app.wiring import hub as wired
 from dragoman.core.commands import RemoveAgent, SetDomainPolicy
@@ -81,7 +82,7 @@ class AgentRunner:
         return AgentId(self.agent.id)
 
 
-class QuestionWatch(Metrics):
+class QuestionWatch(Counters):
     """Sees questions come and go, in the commit that makes them."""
 
     def __init__(self, tell: Callable[[Question], None]) -> None:
@@ -148,7 +149,7 @@ class Environment:
 
     async def _start(self) -> None:
         watch = QuestionWatch(lambda row: self.on_question(row))
-        hub = wired(self.settings, clock=self.runtime.instant, metrics=watch)
+        hub = wired(self.settings, clock=self.runtime.instant, counters=watch)
         self.running = await self._hub_context.enter_async_context(hub)
         for protocol, relay in self._relays():
             relay.connect_to(self._target(protocol))

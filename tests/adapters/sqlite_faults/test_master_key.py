@@ -9,7 +9,7 @@ import apsw
 import msgspec
 import pytest
 
-from dragoman.app.vault import DataVault
+from dragoman.app.keys import DataVault
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Secret
 from dragoman.core.model.deliveries import Letter

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from dragoman.api import Context, app
-from dragoman.app.telemetry import Metrics
+from dragoman.app.metrics import Counters, Gauges, Metrics
 from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
+from dragoman.core.memory import MemoryBudget
 from dragoman.core.model import policy
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord, Newest
@@ -193,14 +194,22 @@ class World:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.intake = ScriptedIntake()
-        self.metrics = Metrics()
+        self.counters = Counters()
+        self.links = self.depth = 0
+        self.coven: dict[str, int] = {}
+        gauges = Gauges(
+            links_open=lambda: self.links,
+            intake_depth=lambda: self.depth,
+            coven=lambda: self.coven,
+            memory=MemoryBudget(),
+        )
         self.readiness = (True, "")
         self.context = Context(
             self.intake,  # type: ignore[arg-type]
             self.store,
             admin_token_hash=token_hash(TOKEN),
             ready=lambda: self.readiness,
-            metrics=self.metrics,
+            metrics=Metrics(self.counters, gauges),
             heartbeat=0.02,
         )
         self.app = app(self.context)

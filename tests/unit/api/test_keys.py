@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.app.broker import Keys
+from dragoman.app.keys import SigningKeys
 from dragoman.app.settings import A2acpSettings, Settings
 from dragoman.core.commands import NoteRead
 from dragoman.core.ids import SECOND, rfc3339
@@ -25,7 +25,7 @@ def auth(world: Any, make: Any, tmp_path: Path) -> AuthService:
     secret = tmp_path / "hs256"
     secret.touch(mode=0o600)
     secret.write_text("0123456789abcdef" * 4)
-    keys = Keys(Settings(data=str(tmp_path), a2acp=A2acpSettings(hs256_secret=str(secret), hs256_kid="ours")))
+    keys = SigningKeys(Settings(data=str(tmp_path), a2acp=A2acpSettings(hs256_secret=str(secret), hs256_kid="ours")))
     auth = AuthService(world.intake, BROKER, lambda: keys.authority(make.now // SECOND), keys.rotate)
     world.context.auth = auth
     world.intake.script[NoteRead] = None

@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.api.routes import ROUTES, SERVED
-from dragoman.app.telemetry import Metrics
+from dragoman.app.metrics import Counters
 from dragoman.app.translator.examples import EXAMPLES
 from dragoman.core.commands import AddAgent, Submit
 from dragoman.core.ids import ADMIN, AgentId
@@ -43,24 +43,23 @@ async def test_a_hub_is_alive_even_when_it_is_not_ready(world: Any) -> None:
 
 
 async def test_metrics_count_without_naming_anybody(world: Any, make: Any) -> None:
-    metrics: Metrics = world.metrics
+    counters: Counters = world.counters
     task, agent = make.task(), make.agent("canary-agent")
     submit = Submit(principal=ADMIN, request_id="r", digest="d", type="canary-type", content=Request())
-    metrics.decided(submit, "ok")
-    metrics.decided(submit, "ok")
-    metrics.decided(AddAgent(principal=ADMIN, agent=agent), "conflict")
+    counters.decided(submit, "ok")
+    counters.decided(submit, "ok")
+    counters.decided(AddAgent(principal=ADMIN, agent=agent), "conflict")
     tripped = make.agent("canary-agent", breaker=Breaker(state=BreakerState.OPEN, failures=5))
     events = [make.event(task, 1, EventKind.SUBMITTED), make.event(task, 2, EventKind.ATTEMPT_FAILED)]
-    metrics.committed(Changes(added=[task, *events], changed=[tripped]), 2, 0.0004)
-    metrics.committed(
+    counters.committed(Changes(added=[task, *events], changed=[tripped]), 2, 0.0004)
+    counters.committed(
         Changes(changed=[tripped], removed=[make.task(2), make.task(3), make.event(task, 3, EventKind.LOG)]), 1, 0.0004
     )
-    metrics.dropped_files(2)
-    metrics.failed(1)
-    metrics.sent(3, "chiffon")
-    metrics.coven = {"ignored.unknown_request": 2}
-    metrics.links_open = lambda: 4
-    metrics.intake_depth = lambda: 5
+    counters.files_removed(2)
+    counters.failed(1)
+    counters.sent(3, "chiffon")
+    world.coven = {"ignored.unknown_request": 2}
+    world.links, world.depth = 4, 5
     await world.put(task)
     answer = await world.stranger.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.app.broker import Keys
+from dragoman.app.keys import SigningKeys
 from dragoman.app.settings import load
 from dragoman.security.keys import KeyProblem
 from dragoman.security.private import PrivateFileError
@@ -14,11 +14,11 @@ from dragoman.security.private import PrivateFileError
 GOOD = "0123456789abcdef0123456789abcdef"
 
 
-def keys(data: Path, secret: Path | None = None) -> Keys:
+def keys(data: Path, secret: Path | None = None) -> SigningKeys:
     environ = {"DRAGOMAN_DATA": str(data)}
     if secret is not None:
         environ["DRAGOMAN_A2ACP__HS256_SECRET"] = str(secret)
-    return Keys(load(environ=environ).settings)
+    return SigningKeys(load(environ=environ).settings)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.app.vault import DataVault
+from dragoman.app.keys import DataVault
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
 

@@ -20,7 +20,7 @@ from dragoman.cli.serving import banner
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Settings, dict[str, Any]]]:
-    """A wiring that only notes what it was asked to run."""
+    """A process that only notes what it was asked to run."""
     calls: list[tuple[Settings, dict[str, Any]]] = []
 
     def run(settings: Settings, greet: Any, *, demo: bool) -> int:
@@ -28,9 +28,9 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Setti
         greet(Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid()))
         return 0
 
-    wiring = types.ModuleType("dragoman.app.wiring")
-    wiring.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "dragoman.app.wiring", wiring)
+    process = types.ModuleType("dragoman.app.process")
+    process.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dragoman.app.process", process)
     for variable in [name for name in os.environ if name.startswith("DRAGOMAN_")]:
         monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_port_taken_at_the_last_moment_is_the_same_sentence(
     def late(*_: Any, **__: Any) -> int:
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
-    monkeypatch.setattr(sys.modules["dragoman.app.wiring"], "run", late)
+    monkeypatch.setattr(sys.modules["dragoman.app.process"], "run", late)
     assert "is taken by another program" in run("dev", "--port", "0").err
 
 
@@ -153,7 +153,7 @@ def test_a_refusal_of_the_store_is_reported(started: Any, run: Any, monkeypatch:
     def refuse(*_: Any, **__: Any) -> int:
         raise StoreInUse("d", 7)
 
-    monkeypatch.setattr(sys.modules["dragoman.app.wiring"], "run", refuse)
+    monkeypatch.setattr(sys.modules["dragoman.app.process"], "run", refuse)
     done = run("dev", "--port", "0")
     assert (done.code, "is in use by process 7" in done.err) == (4, True)
 

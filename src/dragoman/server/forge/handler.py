@@ -22,6 +22,7 @@ from dragoman.messages.faults import Refused
 from dragoman.messages.tasks import LogEntry
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
+from dragoman.server.forge.bus import Bus
 from dragoman.server.limits import Limits
 
 LONGEST_LINE = 16 * 1024
@@ -31,26 +32,6 @@ MOST_LINES = 500
 TELL_SECONDS = 1.0
 
 
-class Subscriptions(Protocol):
-    """One link's share of the bus (`buses.inproc.Reader`)."""
-
-    def subscribe(self, pattern: str) -> bool: ...
-
-    def unsubscribe(self, pattern: str) -> bool: ...
-
-    def leave(self) -> None: ...
-
-
-class Bus(Protocol):
-    """Traffic that nobody keeps. `take` gets topic, publisher, data and how many were missed, and returns at once."""
-
-    def join(self, take: Callable[[str, str, Any, int], bool]) -> Subscriptions: ...
-
-    def audience(self, topic: str) -> int: ...
-
-    def publish(self, topic: str, publisher: str, data: Any) -> int: ...
-
-
 class LogSink(Protocol):
     """Where an agent's log lines go: level, message, context; `taskId` in the context, if the line named a task."""
 
@@ -58,7 +39,7 @@ class LogSink(Protocol):
 
 
 class Notebook(Protocol):
-    """One agent's own log (`stdio.logbook.Log`), which outlives its links."""
+    """One agent's own log (`supervisor.child_log.ChildLog`), which outlives its links."""
 
     def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
 

@@ -60,7 +60,8 @@ from dragoman.protocols.forge.types import (
     UpdateTask,
 )
 from dragoman.server.forge import queries
-from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, Subscriptions, TaskLog
+from dragoman.server.forge.bus import Reader
+from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, TaskLog
 from dragoman.server.outgoing import read_account
 from dragoman.server.session import (
     NOTHING,
@@ -119,7 +120,7 @@ class ForgeSession(Session):
         self._limits = limits
         self._dropping: set[asyncio.Task[None]] = set()
         self._excess = Excess(self._log)
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions: Reader | None = None
 
     # -- in
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from dragoman.app.telemetry import BLOT, blot, set_up_logs
+from dragoman.app.logs import BLOT, blot, set_up_logs
 
 TOKEN = "a7f3d8c2e1b9f4a6c8e2d1b3f4a6c8e2"
 

@@ -1,8 +1,11 @@
-"""The hub's master key, opened when the first thing is locked or unlocked, and not at every start.
+"""The hub's keys: the master key that seals what is kept, the keys that sign tokens, and the token for the metrics.
 
-A key is made once. That it was is noted beside the store (`MADE`), and in the store itself, which knows the ids of the
-keys that something is sealed under (`stores.sqlite.master_keys`): so a copy of the store that was put back without its
-key, or beside another one, is not taken for a store that needs a new key. `check` looks at the start of a hub.
+The master key is opened when the first thing is locked or unlocked, and not at every start. A key is made once. That it
+was is noted beside the store (`MADE`), and in the store itself, which knows the ids of the keys that something is
+sealed under (`stores.sqlite.master_keys`): so a copy of the store that was put back without its key, or beside another
+one, is not taken for a store that needs a new key. `check` looks at the start of a hub.
+
+Cryptography is imported when a key is needed: most hubs never need one, and `dragoman doctor` looks at the rest.
 """
 
 from __future__ import annotations
@@ -13,18 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman import durable
+from dragoman.app.settings import Settings
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.security import private
+from dragoman.security.private import PrivateFileError
+from dragoman.security.tokens import token_hash
 from dragoman.stores.files import sealed_under
 from dragoman.stores.sqlite.schema import StoreRefused
 
 if TYPE_CHECKING:
+    from dragoman.security.jwt import Authority
+    from dragoman.security.keys import KeyRing
     from dragoman.security.masterkey import MasterKeys
 
 DIRECTORY = "keys"
 FILE = "master.json"
 FILES = "files"
 MADE = "master.made"
+SHORTEST_TOKEN = 16
 
 
 class DataVault:
@@ -39,7 +49,6 @@ class DataVault:
     @cached_property
     def keys(self) -> MasterKeys:
         from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
-        from dragoman.security.private import PrivateFileError
 
         file = MasterKeyFile(self._directory)
         if self._made.exists() and not file.path.exists():
@@ -64,7 +73,6 @@ class DataVault:
         if not wanted:
             return wanted
         from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
-        from dragoman.security.private import PrivateFileError
 
         try:
             return wanted - set(MasterKeyFile(self._directory).ids())
@@ -101,3 +109,58 @@ class DataVault:
             return self.keys.unlock(record, about)
         except Locked as locked:
             raise StoreFailed(f"personal data stays shut: {locked}") from locked
+
+
+class SigningKeys:
+    """The keys in the data directory, and the operator's secret, if there is one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._directory = Path(settings.data) / DIRECTORY
+        self._settings = settings.a2acp
+
+    def check(self) -> None:
+        """Look at what is there, so that what will not do is said at the start and not to the first agent that comes.
+        Raises `KeyProblem` or `PrivateFileError`."""
+        from dragoman.security.keys import KeyFile, read_secret
+
+        kept, of = KeyFile(self._directory), self._settings
+        if kept.path.exists():
+            self._whole(kept.open(0))
+        elif of.hs256_secret is not None:
+            read_secret(of.hs256_kid, Path(of.hs256_secret))
+
+    def authority(self, now: int) -> Authority:
+        """Signs and verifies with them."""
+        from dragoman.security.jwt import Authority
+        from dragoman.security.keys import KeyFile
+
+        return Authority(self._whole(KeyFile(self._directory).open(now)), issuer=self._settings.issuer)
+
+    def rotate(self, now: int, *, distrust: bool) -> KeyRing:
+        from dragoman.security.keys import KeyFile
+
+        return self._whole(KeyFile(self._directory).rotate(now, distrust=distrust))
+
+    def _whole(self, ring: KeyRing) -> KeyRing:
+        from dragoman.security.keys import read_secret
+
+        of = self._settings
+        if of.hs256_secret is None:
+            return ring
+        secret = read_secret(of.hs256_kid, Path(of.hs256_secret))
+        assert isinstance(secret.material, bytes)
+        return ring.with_secret(secret.kid, secret.material)
+
+
+def metrics_token_hash(settings: Settings) -> str | None:
+    """The hash of the token without which nobody reads the metrics, where the settings name one."""
+    if settings.server.metrics_token is None:
+        return None
+    path = Path(settings.server.metrics_token)
+    try:
+        token = private.read(path).decode().strip()
+    except (OSError, UnicodeDecodeError, PrivateFileError) as error:
+        raise PrivateFileError(f"server.metrics_token: {path} cannot be read ({error}); put a token into it") from None
+    if len(token) < SHORTEST_TOKEN:
+        raise PrivateFileError(f"server.metrics_token: the token in {path} has less than {SHORTEST_TOKEN} characters")
+    return token_hash(token)

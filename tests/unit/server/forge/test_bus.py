@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.buses.inproc import MOST_PATTERNS, Bus
 from dragoman.messages.faults import Refused
+from dragoman.server.forge.bus import MOST_PATTERNS, Bus
 
 
 class Mailbox:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from dragoman.app.telemetry import set_up_logs
+from dragoman.app.logs import set_up_logs
 from dragoman.security.redaction import handling
 
 NAME = "Ada Lovelace"
@@ -58,7 +58,7 @@ def test_while_personal_data_is_handled_only_our_own_text_is_written(written: io
     assert (ours["event"], ours["code"], ours["detail"], ours["about"]) == ("refused", "E7", "[personal]", "[personal]")
     assert (library["event"], library["logger"], library["level"]) == ("[personal]", "a.library", "warning")
     assert (failed["error_type"], theirs["error_type"]) == ("ValueError", "ValueError")
-    assert "tests/unit/app/test_telemetry.py".endswith(failed["error_at"].partition(":")[0])
+    assert "tests/unit/app/test_logs.py".endswith(failed["error_at"].partition(":")[0])
 
 
 def test_otherwise_libraries_are_logged_and_tracebacks_shown(written: io.StringIO) -> None:

@@ -1,1 +1,0 @@
-"""What carries traffic that nobody keeps: wake-ups, presence, what agents publish to each other. At most once."""
