@@ -216,7 +216,7 @@ BODIES = (
 )  # fmt: skip
 QUERIES = (
     bodies.TasksQuery, bodies.TaskQuery, bodies.EventsQuery, bodies.LogsQuery, bodies.AgentsQuery, bodies.AuditQuery,
-    bodies.QuestionsQuery, bodies.LettersQuery, bodies.LossesQuery, bodies.FileQuery,
+    bodies.QuestionsQuery, bodies.DeadLettersQuery, bodies.LossesQuery, bodies.FileQuery,
 )  # fmt: skip
 
 

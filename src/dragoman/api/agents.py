@@ -89,11 +89,11 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(msgspec.Struct, frozen=True, rename={"direct_messages": "letters"}):
     """What its quotas count: bytes of unfinished work, direct messages not acknowledged, tasks in the shared state."""
 
     bytes: int
-    letters: int
+    direct_messages: int
     state_entities: int
 
 
@@ -116,7 +116,7 @@ class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[dict[str, Any], ...]
 
 
-class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
+class AgentDetails(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
     """`child` is set for an agent that the hub runs; then `status` may also be the state of its process. An agent that
     reported that it takes no work has that as its status. `reported` and `pending` (what the hub holds for it) are set
     where one agent is shown."""
@@ -130,7 +130,7 @@ class AgentTold(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
-    agents: tuple[AgentTold, ...]
+    agents: tuple[AgentDetails, ...]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,10 +155,10 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-def agent_details(context: Context, agent: Agent) -> AgentTold:
+def agent_details(context: Context, agent: Agent) -> AgentDetails:
     reachable, tasks = context.intake.reachable(agent.id), context.intake.load_of(agent.id)
-    now, heard = context.intake.now(), context.intake.heard_at(agent.id)
-    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=heard)
+    now, seen = context.intake.now(), context.intake.heard_at(agent.id)
+    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=seen)
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
     child = _child(context, agent)
@@ -168,7 +168,7 @@ def agent_details(context: Context, agent: Agent) -> AgentTold:
         facts["status"] = child.state
     elif plain.status is AgentStatus.IDLE and (away := _away(context, agent)) is not None:
         facts["status"] = away
-    return AgentTold(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
+    return AgentDetails(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
 
 
 def _away(context: Context, agent: Agent) -> str | None:
@@ -218,10 +218,12 @@ def _reported(context: Context, agent: AgentId) -> Reported | None:
 
 
 def _status_history(context: Context, agent: AgentId) -> StatusHistory:
-    told = _reported(context, agent)
-    if told is None:
+    report = _reported(context, agent)
+    if report is None:
         return StatusHistory(agent=agent, history=(), errors=())
-    return StatusHistory(agent=agent, history=(*told.history, {"at": told.at, **told.status}), errors=told.errors)
+    return StatusHistory(
+        agent=agent, history=(*report.history, {"at": report.at, **report.status}), errors=report.errors
+    )
 
 
 def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
@@ -374,13 +376,13 @@ async def agent_logs(context: Context, request: Request) -> Response:
     for task in tasks:
         newest = await context.store.events(task.id, after=max(0, task.seq - EVENTS_A_TASK), limit=EVENTS_A_TASK)
         lines += [log_line(event) for event in newest if not event.personal]
-    told = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
+    lines_out = [Line(seq=one.seq, at=one.at, kind=one.kind, text=one.text, task_id=one.task_id) for one in lines]
     if context.children is not None and not query.cursor:
-        told += map(_entry, await context.children.logs.of(agent.id).tail(query.tail or query.limit))
-    told.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
+        lines_out += map(_entry, await context.children.logs.of(agent.id).tail(query.tail or query.limit))
+    lines_out.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
     if query.tail:
-        del told[: -query.tail]
-    return respond(200, AgentLogs(logs=tuple(told), next=on))
+        del lines_out[: -query.tail]
+    return respond(200, AgentLogs(logs=tuple(lines_out), next=on))
 
 
 async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> Response:

@@ -242,7 +242,7 @@ class FilesQuery(Page, frozen=True, kw_only=True):
     attached: bool | None = None
 
 
-class LettersQuery(Page, frozen=True, kw_only=True):
+class DeadLettersQuery(Page, frozen=True, kw_only=True):
     task: str | None = None
 
 

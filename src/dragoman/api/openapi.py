@@ -103,17 +103,17 @@ def _refusals(one: ApiRoute) -> set[int]:
 
 
 def _responses(one: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for status, answer in one.answers.items():
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if isinstance(answer, str):
             response["content"] = {answer: {"schema": {"type": "string"}}}
         elif answer is not None:
             response["content"] = {"application/json": {"schema": schemas[answer]}}
-        told[str(status)] = response
+        responses[str(status)] = response
     for status in sorted(_refusals(one) - one.answers.keys()):
-        told[str(status)] = {
+        responses[str(status)] = {
             "description": HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": schemas[ProblemOut]}},
         }
-    return told
+    return responses

@@ -72,12 +72,12 @@ async def loss_matrix(context: Context, request: Request) -> Response:
             raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=f"There are: {', '.join(losses.VOICES)}.")
     callers = [query.caller] if query.caller else list(losses.VOICES)
     agents = [query.agent] if query.agent else list(losses.VOICES)
-    told = LossMatrix(
+    matrix = LossMatrix(
         protocols=tuple(losses.VOICES),
         features={"agent": losses.TO_AGENT, "caller": losses.TO_CALLER},
         pairs=tuple(losses.matrix(callers, agents)),
     )
-    return respond(200, told)
+    return respond(200, matrix)
 
 
 # -- the status page -------------------------------------------------------------------------------------------------

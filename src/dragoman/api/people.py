@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.bodies import AnswerIn, EditedIn, LettersQuery, Nothing, QuestionsQuery, read_body, read_query
+from dragoman.api.bodies import AnswerIn, DeadLettersQuery, EditedIn, Nothing, QuestionsQuery, read_body, read_query
 from dragoman.api.context import Context, respond
 from dragoman.api.store_reads import find_dead_letter, find_question, find_task, whole_task
 from dragoman.api.tasks import PROTOCOL
@@ -38,10 +38,10 @@ async def show_question(context: Context, request: Request) -> Response:
 
 
 async def answer_question(context: Context, request: Request) -> Response:
-    said = await read_body(context, request, AnswerIn)
+    body = await read_body(context, request, AnswerIn)
     question = await find_question(context, request.path_params["id"])
     answered: Question = await context.intake.execute(
-        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=said.answer)
+        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=body.answer)
     )
     return respond(200, question_out(answered))
 
@@ -55,34 +55,34 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_dead_letters(context: Context, request: Request) -> Response:
-    query = read_query(request, LettersQuery)
+    query = read_query(request, DeadLettersQuery)
     task = None if query.task is None else (await find_task(context, query.task, field="task")).id
-    letters = await context.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
-    page = letters[: query.limit]
-    on = page[-1].id if len(letters) > query.limit else None
+    found = await context.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
+    page = found[: query.limit]
+    on = page[-1].id if len(found) > query.limit else None
     return respond(200, DeadLetterList(deadletters=tuple(map(dead_letter_out, page)), next=on))
 
 
 async def show_dead_letter(context: Context, request: Request) -> Response:
-    letter = await find_dead_letter(context, request.path_params["id"])
-    return respond(200, await _with_body(context, letter))
+    dead = await find_dead_letter(context, request.path_params["id"])
+    return respond(200, await _with_body(context, dead))
 
 
-async def _with_body(context: Context, letter: DeadLetter) -> DeadLetterOut:
+async def _with_body(context: Context, dead: DeadLetter) -> DeadLetterOut:
     """With its content, unless that is personal: for work, the input that a person may want to edit."""
-    if letter.letter is not None:
-        return dead_letter_out(letter, body=PERSONAL if letter.letter.personal else letter.letter.body)
-    found = await context.store.events(letter.task, after=letter.event - 1, limit=1)
-    task = await context.store.task(letter.task)
+    if dead.letter is not None:
+        return dead_letter_out(dead, body=PERSONAL if dead.letter.personal else dead.letter.body)
+    found = await context.store.events(dead.task, after=dead.event - 1, limit=1)
+    task = await context.store.task(dead.task)
     hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))
-    return dead_letter_out(letter, body=PERSONAL if hidden else found[0].body if found else None)
+    return dead_letter_out(dead, body=PERSONAL if hidden else found[0].body if found else None)
 
 
 async def redrive(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, EditedIn, optional=True)
-    letter = await find_dead_letter(context, request.path_params["id"])
+    dead = await find_dead_letter(context, request.path_params["id"])
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
-    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=letter.id, input=edited))
+    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=dead.id, input=edited))
     if isinstance(sent, DeadLetter):
         return respond(202, dead_letter_out(sent))
     return respond(202, await whole_task(context, sent))
@@ -90,6 +90,6 @@ async def redrive(context: Context, request: Request) -> Response:
 
 async def discard(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
-    letter = await find_dead_letter(context, request.path_params["id"])
-    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=letter.id))
-    return respond(200, dead_letter_out(letter))
+    dead = await find_dead_letter(context, request.path_params["id"])
+    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=dead.id))
+    return respond(200, dead_letter_out(dead))

@@ -74,11 +74,11 @@ async def find_dead_letter(context: Context, id: str) -> DeadLetter:
     `id` are the first at or below the last text that does."""
     wanted = id.lower()
     nearest = await context.store.dead_letters(after=wanted + "~", limit=2)
-    found = [letter for letter in nearest if letter.id == wanted]
+    found = [one for one in nearest if one.id == wanted]
     if not found and len(wanted) >= SHORTEST_PREFIX:
-        found = [letter for letter in nearest if letter.id.startswith(wanted)]
+        found = [one for one in nearest if one.id.startswith(wanted)]
     if len(found) > 1:
-        raise _ambiguous("dead letters", id, [letter.id for letter in found])
+        raise _ambiguous("dead letters", id, [one.id for one in found])
     if not found and len(id) < SHORTEST_PREFIX:
         raise _too_short("dead letter", id)
     if not found:
@@ -144,21 +144,21 @@ async def account(context: Context, task: Task) -> Account:
 
 async def history(context: Context, task: Task, *, raw: bool) -> tuple[tuple[EventOut, ...], int | None]:
     """The events from the first on, within bounds, and where `/events?after=` goes on."""
-    told: list[EventOut] = []
+    events_out: list[EventOut] = []
     size = 0
     async for event in events(context, task):
         size += len(bytes(event.body)) + (len(event.raw or b"") if raw else 0)
-        if told and (len(told) == HISTORY_EVENTS or size > HISTORY_BYTES):
-            return tuple(told), told[-1].seq
-        told.append(event_out(event, raw=raw, hidden=is_hidden(task)))
-    return tuple(told), None
+        if events_out and (len(events_out) == HISTORY_EVENTS or size > HISTORY_BYTES):
+            return tuple(events_out), events_out[-1].seq
+        events_out.append(event_out(event, raw=raw, hidden=is_hidden(task)))
+    return tuple(events_out), None
 
 
 async def whole_task(context: Context, task: Task, *, with_history: bool = False, raw: bool = False) -> TaskOut:
     """A task with everything that its events say."""
-    said = await account(context, task)
+    content = await account(context, task)
     protocol = agent_protocol(context, task.owner)
     if not with_history:
-        return task_out(task, protocol_out=protocol, account=said)
-    told, on = await history(context, task, raw=raw)
-    return task_out(task, protocol_out=protocol, account=said, history=told, history_next=on)
+        return task_out(task, protocol_out=protocol, account=content)
+    events_out, on = await history(context, task, raw=raw)
+    return task_out(task, protocol_out=protocol, account=content, history=events_out, history_next=on)

@@ -142,8 +142,8 @@ async def trace(context: Context, request: Request) -> Response:
     causes: Causes = {}
     found, left_out = await _descendants(context, await _root(context, task), causes)
     found.setdefault(task.id, task)
-    told = [await _trace_task(context, one, causes) for one in in_tree_order(found, causes)]
-    return respond(200, TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(told), left_out=left_out))
+    traced = [await _trace_task(context, one, causes) for one in in_tree_order(found, causes)]
+    return respond(200, TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(traced), left_out=left_out))
 
 
 async def _root(context: Context, task: Task) -> Task:
@@ -250,16 +250,16 @@ async def errors(context: Context, request: Request) -> Response:
     async for event in events(context, task):
         if event.kind not in ERRORS:
             continue
-        said = event.content
+        content = event.content
         found.append(
             TaskError(
                 seq=event.seq,
                 at=rfc3339(event.at),
                 kind=event.kind.value,
                 agent=event.agent,
-                severity=getattr(said, "severity", None),
-                report=getattr(said, "report", None),
-                error=msgspec.to_builtins(fault) if (fault := getattr(said, "fault", None)) is not None else None,
+                severity=getattr(content, "severity", None),
+                report=getattr(content, "report", None),
+                error=msgspec.to_builtins(fault) if (fault := getattr(content, "fault", None)) is not None else None,
             )
         )
     return respond(200, TaskErrors(errors=tuple(found[-MOST_ERRORS:])))

@@ -126,14 +126,14 @@ def _as_asked(fault: Fault, wanted: TaskIn) -> Fault:
     return msgspec.structs.replace(fault, field="kind")
 
 
-def _budget(budget: float | Budget | None, said: Any) -> dict[str, Any]:
+def _budget(budget: float | Budget | None, sent: Any) -> dict[str, Any]:
     """The limits of a task; other fields of its budget are kept beside them."""
     if budget is None:
         return {}
     if not isinstance(budget, Budget):
         return {"budget_usd": budget}
     limits = {name: value for name, value in msgspec.structs.asdict(budget).items() if value is not None}
-    return limits if set(said) <= set(budget.__struct_fields__) else {**limits, "budget": said}
+    return limits if set(sent) <= set(budget.__struct_fields__) else {**limits, "budget": sent}
 
 
 async def _reference(context: Context, id: str, field: str) -> TaskId:
@@ -160,10 +160,10 @@ async def list_tasks(context: Context, request: Request) -> Response:
             next="Use `next` of the page before, as it is.",
         ) from None
     if query.full:
-        told = [await whole_task(context, task) for task in tasks]
+        tasks_out = [await whole_task(context, task) for task in tasks]
     else:
-        told = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in tasks]
-    return respond(200, TaskList(tasks=tuple(told), next=on))
+        tasks_out = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in tasks]
+    return respond(200, TaskList(tasks=tuple(tasks_out), next=on))
 
 
 async def show_task(context: Context, request: Request) -> Response:
@@ -256,13 +256,13 @@ async def explain(context: Context, task: Task) -> WhyOut:
 
 
 def _facts(context: Context, agent: Agent, kinds: Sequence[str]) -> AgentFacts:
-    said = context.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
+    entity = context.intake.entity(f"{Registry.AGENT.value}/{agent.id}")
     return AgentFacts(
         agent=agent,
         reachable=context.intake.reachable(agent.id),
         load=len(context.intake.load_of(agent.id)),
-        state=None if said is None else said.value.get("state"),
-        standing=None if said is None else standing_of(said.value),
+        state=None if entity is None else entity.value.get("state"),
+        standing=None if entity is None else standing_of(entity.value),
         accounts=_accounts(context, agent.id, kinds),
     )
 

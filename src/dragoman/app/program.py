@@ -19,10 +19,10 @@ def program() -> str:
 
 def reach() -> str:
     """The option that told this command where its hub is, for the next command; nothing if it found it itself."""
-    return said("--data", "--hub")
+    return typed("--data", "--hub")
 
 
-def said(*options: str) -> str:
+def typed(*options: str) -> str:
     """The first of these options as it was given to this command, for the next one; nothing if none was."""
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     for place, word in enumerate(words):

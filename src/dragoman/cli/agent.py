@@ -123,9 +123,9 @@ def revoke(
     )
 
 
-def _credential(made: dict[str, str], output: Output, said: str) -> None:
+def _credential(made: dict[str, str], output: Output, sentence: str) -> None:
     if output == "table":
-        printing.verdict(True, said)
+        printing.verdict(True, sentence)
         print(line(made["token"]))
         printing.suggest(f"dragoman agent show {line(made['agent_id'])}")
     else:
@@ -207,9 +207,9 @@ def _pending(held: object) -> str | None:
     """What its quotas count."""
     if not isinstance(held, dict):
         return None
-    said = [printing.count(held.get("bytes", 0), "byte")]
-    said += [printing.count(held[key], word) for key, word in PENDING if held.get(key)]
-    return ", ".join(said)
+    parts = [printing.count(held.get("bytes", 0), "byte")]
+    parts += [printing.count(held[key], word) for key, word in PENDING if held.get(key)]
+    return ", ".join(parts)
 
 
 def _process(child: object) -> list[tuple[str, object]]:
@@ -234,14 +234,14 @@ def _reported(report: object) -> list[tuple[str, object]]:
         return []
     status = report.get("status") or {}
     return [
-        ("says", f"{_said(status)}  ({printing.age(report.get('at'))} ago)"),
+        ("says", f"{_status_line(status)}  ({printing.age(report.get('at'))} ago)"),
         ("next available", status.get("next_available")),
         ("usage", status.get("resource_usage")),
         ("health", status.get("health_metrics")),
     ]
 
 
-def _said(status: Mapping[str, Any]) -> str:
+def _status_line(status: Mapping[str, Any]) -> str:
     """A status in a line; what is as good as it can be is left out."""
     parts = [str(status.get("state"))]
     if status.get("error_rate"):
@@ -258,7 +258,7 @@ def _past(report: object) -> None:
     if not isinstance(report, dict):
         return
     for title, entries, words in (
-        ("history", report.get("history"), _said),
+        ("history", report.get("history"), _status_line),
         ("errors", report.get("errors"), lambda one: f"{one.get('severity')}: {one.get('message')}"),
     ):
         if entries:

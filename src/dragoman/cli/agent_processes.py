@@ -81,8 +81,8 @@ def run(
     here = urlsplit(hub.url).hostname in LOOPBACK
     program = _found(command[0], here)
     if here and detach and program is None and (cwd is None or "/" not in command[0]):  # nobody will look at its log
-        said = f"there is no program {line(command[0])} here"
-        raise CommandError(Exit.NOT_FOUND, said, next="check its name, or give its path")
+        sentence = f"there is no program {line(command[0])} here"
+        raise CommandError(Exit.NOT_FOUND, sentence, next="check its name, or give its path")
     held = untrusted or command[0].endswith(MODULES)
     agent = id or f"{re.sub(r'[^A-Za-z0-9]+', '-', Path(command[0]).name).strip('-') or 'agent'}-{os.urandom(3).hex()}"
     body = {
@@ -126,11 +126,11 @@ def logs(
 ) -> None:
     """Show what an agent printed."""
     hub = Hub.find(location)
-    told = hub.get("agents", id, "logs", tail=max(1, min(lines, PAGE)), level=level)
+    page = hub.get("agents", id, "logs", tail=max(1, min(lines, PAGE)), level=level)
     if output == "json" and not follow:
-        printing.document(told)
+        printing.document(page)
         return
-    for one in told["logs"]:
+    for one in page["logs"]:
         _show(one, output)
     if follow:
         if "child" not in hub.get("agents", id):
@@ -138,7 +138,7 @@ def logs(
                 Exit.USAGE, f"agent {line(id)} is not run by the hub: what it prints stays where it runs",
                 next="dragoman tail",
             )  # fmt: skip
-        for one in _follow(hub, id, str(told["next"] or 0), level):
+        for one in _follow(hub, id, str(page["next"] or 0), level):
             _show(one, output)
 
 
@@ -191,7 +191,7 @@ def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Map
         try:
             # Asked before the lines are, so that the last lines of an ended one are not missed.
             over = (hub.get("agents", agent).get("child") or {}).get("state") in OVER
-            told = hub.ask(
+            page = hub.ask(
                 "GET", "agents", agent, "logs",
                 query={"after": after, "limit": PAGE, "wait": 0 if over else WAIT, "level": level}, patience=WAIT + 30,
             )  # fmt: skip
@@ -199,9 +199,9 @@ def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Map
         except CommandError as failure:
             outage.wait(failure)
             continue
-        yield from told["logs"]
-        after = told["next"]
-        if over and not told["logs"]:
+        yield from page["logs"]
+        after = page["next"]
+        if over and not page["logs"]:
             return
 
 
@@ -216,7 +216,7 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
         return
     head, _, output_ = text.partition("\n")  # an event of a task: which one, what, and what it put out
     task = f"…{str(one['task_id'])[-4:]}  " if one.get("task_id") else ""
-    said = " · ".join(part for part in (kind.replace("_", " "), head) if part)
-    print(f"{line(one.get('at'))} {log_line(stream, level, task + said)}", flush=True)
+    sentence = " · ".join(part for part in (kind.replace("_", " "), head) if part)
+    print(f"{line(one.get('at'))} {log_line(stream, level, task + sentence)}", flush=True)
     if output_:
         print("\n".join(f"    {each}" for each in block(output_).rstrip("\n").split("\n")), flush=True)

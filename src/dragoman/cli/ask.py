@@ -60,16 +60,16 @@ def ls(
         return
     open_ones = [question for question in found if question.get("status") == "open"]
     more = printing.next_page("dragoman ask ls", answer, status=status, since=since)
-    told = printing.count(len(open_ones), "question") + (", and more" if more else "")
+    counted = printing.count(len(open_ones), "question") + (", and more" if more else "")
     otherwise = "dragoman ask watch" if status == "open" else "dragoman ask ls"
     first = _how_to_answer(open_ones[0]) if open_ones else otherwise
-    printing.end_of_list(None if open_ones or more else True, f"{told} to answer", more, first)
+    printing.end_of_list(None if open_ones or more else True, f"{counted} to answer", more, first)
 
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")
 def answer(
     id: Annotated[str, Parameter(name="ID", help="The question's id, or enough of its beginning or end.")],
-    said: Annotated[
+    text: Annotated[
         str | None, Parameter(name="ANSWER", help="The answer; read as JSON if it is JSON, else as text.")
     ] = None,
     /,
@@ -80,19 +80,19 @@ def answer(
     """Answer a question. The first answer counts."""
     hub = Hub.find(location)
     question: Mapping[str, Any] = lists.found(hub, "questions", id)
-    if said is None:
+    if text is None:
         if over := NO_MORE.get(str(question.get("status"))):
             raise CommandError(Exit.NOT_ALLOWED, over, next=_afterwards(question))
-        said = _prompt(question)
+        text = _prompt(question)
     try:
-        done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+        done = hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, text)})
     except CommandError as failure:
         if failure.code is Exit.USAGE and question.get("options"):
             failure.next = _how_to_answer(question)
         elif failure.code is Exit.NOT_ALLOWED:
             failure.next = _afterwards(question)
         raise
-    printing.done(done, output, f"answered {line(question.get('agent'))}: {line(said)}", _afterwards(question))
+    printing.done(done, output, f"answered {line(question.get('agent'))}: {line(text)}", _afterwards(question))
 
 
 @app.command
@@ -140,12 +140,12 @@ def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:
 def _take(hub: Hub, question: Mapping[str, Any]) -> None:
     """Ask the person at the terminal, until there is an answer; nothing typed leaves the question for later."""
     while True:
-        said = _prompt(question)
-        if not said:
+        text = _prompt(question)
+        if not text:
             printing.note("  left open")
             return
         try:
-            hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, said)})
+            hub.post("questions", str(question["id"]), "answer", body={"answer": _meant(question, text)})
             break
         except CommandError as failure:
             if failure.code is Exit.UNREACHABLE:  # it is asked again when the hub is back
@@ -153,7 +153,7 @@ def _take(hub: Hub, question: Mapping[str, Any]) -> None:
             printing.note(f"  {failure.sentence}")
             if failure.code is not Exit.USAGE:  # somebody was faster; the next question may go better
                 return
-    printing.verdict(True, f"answered {line(question.get('agent'))}: {line(said)}")
+    printing.verdict(True, f"answered {line(question.get('agent'))}: {line(text)}")
 
 
 def _value(option: Any) -> Any:
@@ -174,11 +174,11 @@ def _label(option: Any) -> str | None:
 
 def _choices(question: Mapping[str, Any]) -> str:
     """What can be answered, each with its label where that says more."""
-    said = []
+    choices = []
     for option in question.get("options") or ():
         typed, label = _typed(option), _label(option)
-        said.append(line(typed if label in (None, typed) else f"{typed} ({label})"))
-    return ", ".join(said)
+        choices.append(line(typed if label in (None, typed) else f"{typed} ({label})"))
+    return ", ".join(choices)
 
 
 def _how_to_answer(question: Mapping[str, Any]) -> str:
@@ -190,14 +190,14 @@ def _afterwards(question: Mapping[str, Any]) -> str:
     return f"dragoman task show {line(question['task_id'])}" if question.get("task_id") else "dragoman ask ls"
 
 
-def _meant(question: Mapping[str, Any], said: str) -> Any:
+def _meant(question: Mapping[str, Any], text: str) -> Any:
     """An option by what it looks like, or by its label; anything else as JSON, or text."""
     options = question.get("options") or ()
     for looks in (_typed, lambda option: line(_typed(option)), _label):
         for option in options:
-            if said == looks(option):
+            if text == looks(option):
                 return _value(option)
-    return arguments.value(said)
+    return arguments.value(text)
 
 
 def _prompt(question: Mapping[str, Any]) -> str:
@@ -207,9 +207,9 @@ def _prompt(question: Mapping[str, Any]) -> str:
     printing.note(f"{line(question.get('agent'))} asks: {line(question.get('question'))}")
     if question.get("context"):
         printing.note(f"  context: {printing.cell(question['context'])}")
-    for said in question.get("escalations") or ():
-        more = f" {printing.cell(said['resources'])}" if said.get("resources") else ""
-        printing.note(f"  {line(said.get('agent'))} could not answer: {line(said.get('content'))}{more}")
+    for escalation in question.get("escalations") or ():
+        more = f" {printing.cell(escalation['resources'])}" if escalation.get("resources") else ""
+        printing.note(f"  {line(escalation.get('agent'))} could not answer: {line(escalation.get('content'))}{more}")
     if choices:
         printing.note(f"  one of: {choices}")
     print("answer: ", end="", file=sys.stderr, flush=True)

@@ -69,9 +69,9 @@ def query(
     found = printing.listing(answer, "records", COLUMNS, output)
     if output != "table":
         return
-    told = {**filters, "since": since}
+    shown = {**filters, "since": since}
     more = printing.next_page(
-        "dragoman audit query", answer, option="--before" if cursor is None else "--cursor", **told
+        "dragoman audit query", answer, option="--before" if cursor is None else "--cursor", **shown
     )
     refused = sum(record.get("outcome") == "refused" for record in found)
     printing.verdict(
@@ -261,5 +261,5 @@ def _offline(
             next="dragoman doctor",
         ) from error
     broken = broken or chain.cut_short(seq, prev, newest)
-    told = None if broken is None else {"seq": broken.seq, "why": broken.why}
-    return {"ok": broken is None, "verified": seq, "last_hash": prev, "broken": told}, hashes
+    shown = None if broken is None else {"seq": broken.seq, "why": broken.why}
+    return {"ok": broken is None, "verified": seq, "last_hash": prev, "broken": shown}, hashes

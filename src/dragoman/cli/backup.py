@@ -52,8 +52,8 @@ def backup(
     keys, beside = ([], []) if location.hub else (data.key_files(), data.beside_the_store())
     if output != "table":
         missing = [str(path.absolute()) for path in (*keys, *beside)]
-        told = {"target": str(path), "bytes": size, "by": by, "not_in_it": missing}
-        printing.document(told, output)
+        report = {"target": str(path), "bytes": size, "by": by, "not_in_it": missing}
+        printing.document(report, output)
         return
     printing.verdict(True, f"the store is copied to {line(path)}" + (f" ({size:,} bytes)" if size is not None else ""))
     if keys:

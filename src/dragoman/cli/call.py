@@ -64,7 +64,7 @@ def call(
     body |= {key: value for key, value in extras.items() if value}
 
     if via != "api":
-        return _by_another_door(hub, via, body, wait, deadline, output, location)
+        return _call_via(hub, via, body, wait, deadline, output, location)
     task = _submit(hub, body)
     if wait:
         return _watch(hub, task, deadline, output)
@@ -90,7 +90,7 @@ def _submit(hub: Hub, body: Mapping[str, Any]) -> Mapping[str, Any]:
     return task
 
 
-def _by_another_door(
+def _call_via(
     hub: Hub, via: Via, body: Mapping[str, Any], wait: bool, deadline: Deadline, output: Output, location: HubLocation
 ) -> int:
     from dragoman.cli.call_via import ChiffonCaller, ProtocolCaller, require_supported
@@ -144,8 +144,8 @@ def _tell(event: Event, output: Output, shown: progress_bar.ProgressBar | None) 
         percent = body.get("percent")
         says_more = words != "progress" or not piece  # than a piece of an answer, which is worth a line
         if shown is not None and says_more and event.kind in ("progress", "assigned", "resumed"):
-            told = words.removeprefix("progress").removeprefix(f" · {percent} %").removeprefix(" · ")
-            shown.update(percent if isinstance(percent, int | float) else None, told)
+            text = words.removeprefix("progress").removeprefix(f" · {percent} %").removeprefix(" · ")
+            shown.update(percent if isinstance(percent, int | float) else None, text)
             return
         if words == "progress" and piece:  # a piece of an answer, as it comes
             words = f"“{line(piece[:120])}”"

@@ -67,7 +67,7 @@ class ProtocolCaller:
         fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if protocol == "a2acp" else {}
         made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol, **fitting})
         self._token = str(made["token"])
-        self._door: SyncClient | None = None
+        self._client: SyncClient | None = None
         self._asked = ""
         self._body = body
 
@@ -79,8 +79,8 @@ class ProtocolCaller:
             task = self._asked = self._deadline.bound(lambda: self._ask(body))
         except TimeoutError as error:
             allowed = f"within {self._deadline.seconds:g} s" if self._deadline.seconds is not None else "in time"
-            said = f"the hub did not take the work over {self._protocol} {allowed}"
-            raise CommandError(Exit.TIMEOUT, said, next="dragoman task ls") from error
+            sentence = f"the hub did not take the work over {self._protocol} {allowed}"
+            raise CommandError(Exit.TIMEOUT, sentence, next="dragoman task ls") from error
         except DragomanError as error:
             agent = line(body.get("agent") or body.get("kind"))
             raise CommandError(
@@ -96,16 +96,16 @@ class ProtocolCaller:
 
         given = {"name", "dependencies", "priority", "required_capabilities"} & body.keys()
         options = {name: body[name] for name in given}
-        self._door = SyncClient(self._address, token=self._token, id=self.name).__enter__()
-        return self._door.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options).id
+        self._client = SyncClient(self._address, token=self._token, id=self.name).__enter__()
+        return self._client.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options).id
 
     def leave(self, *, over: bool) -> None:
         """Take what was sent to us, if the task is `over`, so that nothing is left behind for a name that nobody has
         any more."""
         deadline = Deadline(3 * PATIENCE if over else LEAVING)
-        if (door := self._door) is not None:
+        if (client := self._client) is not None:
             try:
-                deadline.bound(lambda: self._hang_up(door, over))
+                deadline.bound(lambda: self._hang_up(client, over))
             except TimeoutError:
                 pass  # its connection ends with this process
         try:
@@ -113,22 +113,22 @@ class ProtocolCaller:
         except CommandError as failure:  # what the task came to counts more than our own leaving
             note(f"  {self.name} could not be removed ({failure.sentence}): dragoman agent rm {self.name}")
 
-    def _hang_up(self, door: SyncClient, over: bool) -> None:
+    def _hang_up(self, client: SyncClient, over: bool) -> None:
         from dragoman.sdk.errors import DragomanError
 
         try:
             if over and self._asked:
                 try:
-                    door.result(self._asked, timeout=PATIENCE)
+                    client.result(self._asked, timeout=PATIENCE)
                 finally:
                     if self._protocol == "a2acp":
-                        door.terminate(
-                            door.contract(self._body["type"], agent=self._body["agent"]), "asked and answered"
+                        client.terminate(
+                            client.contract(self._body["type"], agent=self._body["agent"]), "asked and answered"
                         )
         except (DragomanError, TimeoutError):
             pass  # the task's own end was told already
         finally:
-            door.__exit__(None, None, None)
+            client.__exit__(None, None, None)
 
 
 def _fitting(agent: Mapping[str, Any], work: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class ChiffonCaller:
         self._admin = hub
         self.name = f"cli-{secrets.token_hex(4)}"
         made = hub.post("agents", body={"agent_id": self.name, "protocol": "chiffon", "kind": KIND})
-        self._door = hub.under(str(made["token"]))
+        self._client = hub.under(str(made["token"]))
 
     def submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The task that the hub made of it."""
@@ -165,23 +165,23 @@ class ChiffonCaller:
             "x_custom_fields": {"agent_id": pinned} if pinned else {},
         }
         me = {"agent_id": self.name, "agent_type": KIND, "supported_versions": [VERSION], "work_types": []}
-        self._door.ask("POST", "register", body=me, base=CHIFFON)
-        self._door.ask("POST", "message", body=envelope, base=CHIFFON)
+        self._client.ask("POST", "register", body=me, base=CHIFFON)
+        self._client.ask("POST", "message", body=envelope, base=CHIFFON)
         found: Mapping[str, Any] = self._admin.get("tasks", task)
         return found
 
     def leave(self, *, over: bool = True) -> None:
         """Take what was sent to us, so that nothing is left behind for a name that nobody has any more."""
         deadline = Deadline(LEAVING)
-        admin, door = self._admin.until(deadline), self._door.until(deadline)
+        admin, client = self._admin.until(deadline), self._client.until(deadline)
         try:
             while True:
                 query = {"wait": 0, "max": 100}
-                held = door.ask("GET", "messages", base=CHIFFON, query=query).get("messages") or []
+                held = client.ask("GET", "messages", base=CHIFFON, query=query).get("messages") or []
                 if not held:
                     break
                 ids = [one["delivery_id"] for one in held]
-                door.ask("POST", "ack", body={"delivery_ids": ids}, base=CHIFFON)
+                client.ask("POST", "ack", body={"delivery_ids": ids}, base=CHIFFON)
             admin.delete("agents", self.name)
         except CommandError as failure:  # what the task came to counts more than our own leaving
             note(f"  {self.name} could not be removed ({failure.sentence}): dragoman agent rm {self.name}")

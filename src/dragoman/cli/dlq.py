@@ -16,7 +16,7 @@ from dragoman.cli.printing import Column, col
 
 app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
 
-LetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id, or enough of its beginning or end.")]
+DeadLetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id, or enough of its beginning or end.")]
 
 COLUMNS = (
     col("id"),
@@ -24,8 +24,8 @@ COLUMNS = (
     col("for", "receiver"),
     col("what", "cargo"),
     col("tries", "attempts", right=True, spare=True),
-    Column("age", lambda letter: printing.age(letter.get("at")), right=True),
-    Column("why", lambda letter: task_view.reason(letter.get("error"))),
+    Column("age", lambda entry: printing.age(entry.get("at")), right=True),
+    Column("why", lambda entry: task_view.reason(entry.get("error"))),
 )
 
 
@@ -58,20 +58,20 @@ def ls(
 
 
 @app.command
-def show(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
+def show(id: DeadLetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Show one dead letter: what it holds and why it died."""
-    letter = lists.found(Hub.find(location), "deadletters", id)
-    if printing.as_data(letter, output):
+    entry = lists.found(Hub.find(location), "deadletters", id)
+    if printing.as_data(entry, output):
         return
-    print(f"{printing.mark(False, sys.stdout)} dead letter {line(letter.get('id'))}  {line(letter.get('kind'))}")
+    print(f"{printing.mark(False, sys.stdout)} dead letter {line(entry.get('id'))}  {line(entry.get('kind'))}")
     printing.facts(
         [
-            ("why", task_view.reason(letter.get("error"))),
-            ("task", letter.get("task_id")),
-            ("for", letter.get("receiver")),
-            ("attempts", letter.get("attempts")),
-            ("since", f"{letter.get('at')}  ({printing.age(letter.get('at'))} ago)"),
-            ("holds", letter.get("body")),
+            ("why", task_view.reason(entry.get("error"))),
+            ("task", entry.get("task_id")),
+            ("for", entry.get("receiver")),
+            ("attempts", entry.get("attempts")),
+            ("since", f"{entry.get('at')}  ({printing.age(entry.get('at'))} ago)"),
+            ("holds", entry.get("body")),
         ]
     )
     printing.suggest(f"dragoman dlq redrive {line(id)}", f"dragoman dlq discard {line(id)}")
@@ -79,7 +79,7 @@ def show(id: LetterName, /, *, output: Output = "table", location: HubLocation =
 
 @app.command(usage="Usage: dragoman dlq redrive [OPTIONS] ID [INPUT...]")
 def redrive(
-    id: LetterName,
+    id: DeadLetterName,
     /,
     *input: Annotated[str, Parameter(help="A corrected input: key=value, @file.json, or -.")],
     output: Output = "table",
@@ -100,8 +100,8 @@ def redrive(
 
 
 @app.command
-def discard(id: LetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
+def discard(id: DeadLetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Forget a dead letter. Its task stays as it is."""
     hub = Hub.find(location)
-    letter = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
-    printing.done(letter, output, f"dead letter {line(id)} is discarded", "dragoman dlq ls")
+    entry = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
+    printing.done(entry, output, f"dead letter {line(id)} is discarded", "dragoman dlq ls")

@@ -67,12 +67,12 @@ def doctor(*, output: Output = "table", location: HubLocation = LOCAL) -> int:
     if output == "json":
         printing.document({"ok": not bad, "findings": [finding._asdict() for finding in findings]})
     elif output == "table":
-        said = (
+        sentence = (
             f"{printing.count(len(bad), 'problem')}, {printing.count(len(odd), 'warning')}"
             if bad or odd
             else "all is well"
         )
-        printing.verdict(not bad, said)
+        printing.verdict(not bad, sentence)
         if bad:
             printing.suggest(bad[0].fix)
     return Exit.FAILED if bad else Exit.OK
@@ -115,13 +115,15 @@ def space(directory: DataDir) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    said = f"{free / (1 << 30):.1f} GB free for {directory.path}"
+    sentence = f"{free / (1 << 30):.1f} GB free for {directory.path}"
     if free < NO_SPACE:
-        yield Finding("disk", "problem", said, "free some, or move the data directory: the hub refuses work without it")
+        yield Finding(
+            "disk", "problem", sentence, "free some, or move the data directory: the hub refuses work without it"
+        )
     elif free < SCARCE_SPACE:
-        yield Finding("disk", "warning", said, "free some before the hub has to refuse work")
+        yield Finding("disk", "warning", sentence, "free some before the hub has to refuse work")
     else:
-        yield Finding("disk", "ok", said)
+        yield Finding("disk", "ok", sentence)
 
 
 PRIVATE = ("admin.token", "hub.json", "hub.sqlite", "hub.sqlite-wal", "tls")
@@ -172,14 +174,14 @@ def write_ahead_log(directory: DataDir) -> Iterator[Finding]:
         limit = load(environ=os.environ, file=settings_file(None)).settings.store.log_limit_bytes
     except SettingsError:
         limit = StoreSettings().log_limit_bytes
-    said = f"the write-ahead log has {size >> 20:,} MiB of at most {limit >> 20:,}"
+    sentence = f"the write-ahead log has {size >> 20:,} MiB of at most {limit >> 20:,}"
     fix = f"another program reads the database and does not end its transaction: find it (fuser {file}) and end it"
     if size >= limit:
-        yield Finding("log", "problem", f"{said}: the hub refuses work", fix)
+        yield Finding("log", "problem", f"{sentence}: the hub refuses work", fix)
     elif size > limit // 2:
-        yield Finding("log", "warning", said, fix)
+        yield Finding("log", "warning", sentence, fix)
     else:
-        yield Finding("log", "ok", said)
+        yield Finding("log", "ok", sentence)
 
 
 def _hub(location: HubLocation, directory: DataDir) -> tuple[list[Finding], bool]:
@@ -192,8 +194,8 @@ def _hub(location: HubLocation, directory: DataDir) -> tuple[list[Finding], bool
     if location.hub is None and here is None:
         return [Finding("hub", "warning", f"none is running in {directory.path}", f"start one: {start}")], False
     if location.hub is None and here is not None and not alive(here.pid):
-        said = f"the last one (process {here.pid}) ended without a clean stop; nothing it accepted is lost"
-        return [Finding("hub", "warning", said, f"start it again: {start}")], False
+        sentence = f"the last one (process {here.pid}) ended without a clean stop; nothing it accepted is lost"
+        return [Finding("hub", "warning", sentence, f"start it again: {start}")], False
     try:
         hub = Hub.find(location)
         hub.ask("GET", base="/livez", patience=5.0)
@@ -219,11 +221,11 @@ def _clock(hub: Hub) -> Iterator[Finding]:
     if abs(ahead) <= APART:
         yield Finding("clock", "ok", "the hub's and this machine's agree")
         return
-    said = f"the hub's is {printing.duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    sentence = f"the hub's is {printing.duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this machine's"
     fix = (
         "set the one that is wrong, then restart the hub: while it runs it follows a clock that was set by 36 s an hour"
     )
-    yield Finding("clock", "warning", said, fix)
+    yield Finding("clock", "warning", sentence, fix)
 
 
 def _token_and_version(hub: Hub) -> Iterator[Finding]:
@@ -235,8 +237,8 @@ def _token_and_version(hub: Hub) -> Iterator[Finding]:
             "token", "problem", failure.sentence, failure.next or "set DRAGOMAN_TOKEN to the hub's admin token"
         )
     try:
-        told: Any = hub.ask("GET", base="/openapi.json", patience=5.0)
-        theirs = str(told["info"]["version"])
+        document: Any = hub.ask("GET", base="/openapi.json", patience=5.0)
+        theirs = str(document["info"]["version"])
     except (CommandError, KeyError, TypeError):
         yield Finding("version", "warning", "the hub does not report its version", "look whether it is a Dragoman hub")
         return
@@ -354,8 +356,8 @@ def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
     try:
         SigningKeys(structs.replace(settings, data=str(directory.path))).check()
     except (KeyProblem, PrivateFileError) as problem:
-        said, _, fix = str(problem).partition(". ")
-        yield Finding("keys", "problem", said, fix)
+        sentence, _, fix = str(problem).partition(". ")
+        yield Finding("keys", "problem", sentence, fix)
 
 
 def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Finding:
@@ -369,10 +371,10 @@ def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Findin
         server_context(files, now)
         left = read_pair(files, now).not_after - now
     except TlsProblem as problem:
-        said, _, fix = str(problem).rpartition(". ")
-        return Finding("tls", "problem", said or str(problem), fix)
-    said = f"{certificate} is good for {printing.count(left // DAY, 'day')}"
+        sentence, _, fix = str(problem).rpartition(". ")
+        return Finding("tls", "problem", sentence or str(problem), fix)
+    sentence = f"{certificate} is good for {printing.count(left // DAY, 'day')}"
     if left < SOON:
         fix = f"renew it; the hub takes it without a restart: {how_to_renew(certificate)}"
-        return Finding("tls", "warning", said, fix)
-    return Finding("tls", "ok", said)
+        return Finding("tls", "warning", sentence, fix)
+    return Finding("tls", "ok", sentence)

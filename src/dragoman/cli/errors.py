@@ -96,8 +96,8 @@ def from_problem(status: int, problem: Any) -> CommandError:
     if not isinstance(problem, Mapping):
         return CommandError(code, f"the hub answered with status {status}", next=ADVICE.get(status))
     payload = problem.get("payload")  # chiffon's own form of a refusal
-    said = payload.get("error_message") if isinstance(payload, Mapping) else None
-    sentence = str(problem.get("detail") or problem.get("title") or said or f"the hub answered with status {status}")
+    message = payload.get("error_message") if isinstance(payload, Mapping) else None
+    sentence = str(problem.get("detail") or problem.get("title") or message or f"the hub answered with status {status}")
     field, next = problem.get("field"), ADVICE.get(status)
     if status == 409:
         next = _look(str(problem.get("instance") or ""))

@@ -44,8 +44,8 @@ def ls(
         return
     more = printing.next_page("dragoman file ls", answer, owner=owner)
     size = sum(int(file.get("size") or 0) for file in found)
-    said = f"{printing.count(len(found), 'file')}, {size:,} bytes" + (", and more" if more else "")
-    printing.verdict(True if found else None, said)
+    counted = f"{printing.count(len(found), 'file')}, {size:,} bytes" + (", and more" if more else "")
+    printing.verdict(True if found else None, counted)
     if more or found:
         printing.suggest(more or f"dragoman file rm {line(found[0]['id'])}")
 

@@ -112,10 +112,10 @@ class Connection:
 def _head(method: str, target: str, headers: Mapping[str, str], length: int | None) -> bytes:
     if length is None and method not in ("GET", "DELETE"):
         length = 0
-    said = {**headers, "Connection": "close", "Accept-Encoding": "identity"}
+    fields = {**headers, "Connection": "close", "Accept-Encoding": "identity"}
     if length is not None:
-        said["Content-Length"] = str(length)
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
+        fields["Content-Length"] = str(length)
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     if " " in target or any(not line.isprintable() for line in lines):
         raise BadHttp("the request holds characters that HTTP does not carry")
     try:

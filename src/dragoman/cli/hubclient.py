@@ -95,8 +95,8 @@ class Hub:
                 Exit.UNREACHABLE, f"no hub is running in {directory.path}", next=_start_it(location.data)
             )
         if not alive(here.pid):
-            said = f"the hub of {directory.path} has ended (process {here.pid})"
-            raise CommandError(Exit.UNREACHABLE, said, next=_start_it(location.data))
+            sentence = f"the hub of {directory.path} has ended (process {here.pid})"
+            raise CommandError(Exit.UNREACHABLE, sentence, next=_start_it(location.data))
         return cls(here.http, token or here.admin_token, here.certificate, deadline)
 
     def under(self, token: str) -> Hub:
@@ -288,9 +288,9 @@ class Hub:
         from dragoman.security import trust
 
         if isinstance(error, ssl.SSLCertVerificationError):
-            said = f"the certificate of {self.url} is not trusted ({escaping.line(error.verify_message)})"
+            sentence = f"the certificate of {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
-            return CommandError(Exit.UNREACHABLE, said, next=fix)
+            return CommandError(Exit.UNREACHABLE, sentence, next=fix)
         # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
         if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
             plain = f"http{self.url.removeprefix('https')}"
@@ -298,9 +298,9 @@ class Hub:
                 Exit.UNREACHABLE, f"the server at {self.url} does not speak TLS", next=f"name it as --hub {plain}"
             )
         if isinstance(error, ssl.SSLError | ConnectionResetError):
-            said = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
+            sentence = f"{self.url} ended the connection ({escaping.line(getattr(error, 'reason', None) or error)})"
             fix = f"if it asks for a certificate, name yours in {trust.CERTIFICATE} and {trust.KEY}"
-            return CommandError(Exit.UNREACHABLE, said, next=fix)
+            return CommandError(Exit.UNREACHABLE, sentence, next=fix)
         return None
 
 

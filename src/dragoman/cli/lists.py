@@ -46,8 +46,8 @@ def begin(since: str | None, now: datetime | None = None) -> datetime | None:
     age = _AGE.fullmatch(since.strip())
     if age and age[2].lower() in UNITS:
         return (now or datetime.now(UTC)) - timedelta(seconds=float(age[1]) * UNITS[age[2].lower()])
-    if not age and (told := moment(since)) is not None:
-        return told
+    if not age and (at := moment(since)) is not None:
+        return at
     raise CommandError(
         Exit.USAGE,
         f"--since {line(since)!r} is not a time",

@@ -116,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk behind stdout, a file that cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         place = f"{error.filename!r}" if error.filename else "stdout"
-        said = f"cannot read or write {place}: {error.strerror or error}"
-        return _tell(CommandError(Exit.NOT_ALLOWED, said, next="dragoman doctor"))
+        sentence = f"cannot read or write {place}: {error.strerror or error}"
+        return _tell(CommandError(Exit.NOT_ALLOWED, sentence, next="dragoman doctor"))
 
 
 def _in_order(tokens: list[str]) -> list[str]:

@@ -88,7 +88,7 @@ def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--curso
     if not cursor:
         return None
     given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
-    return f"{command}{given}{escaping.line(program.said('--limit'))} {option} {escaping.line(cursor)}"
+    return f"{command}{given}{escaping.line(program.typed('--limit'))} {option} {escaping.line(cursor)}"
 
 
 def runnable(command: str) -> str:

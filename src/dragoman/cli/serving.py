@@ -153,11 +153,11 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool
 
     def greet(here: Whereabouts) -> None:
         if ready_json:
-            said: dict[str, Any] = {"http": here.http, "grpc": here.grpc, "data": settings.data}
-            said["admin_token"] = here.admin_token
+            ready: dict[str, Any] = {"http": here.http, "grpc": here.grpc, "data": settings.data}
+            ready["admin_token"] = here.admin_token
             if here.grpc_tls:
-                said["grpc_tls"] = True
-            print(json.dumps(said), flush=True)
+                ready["grpc_tls"] = True
+            print(json.dumps(ready), flush=True)
         else:
             from dragoman.cli.serving import banner
 

@@ -100,5 +100,5 @@ class Audit:
 
     def say(self, record: Mapping[str, Any]) -> str:
         parts: Iterable[Any] = (record.get(key) for key in ("at", "seq", "principal", "action", "outcome", "subject"))
-        said = "  ".join(line(part) for part in parts if part is not None)
-        return said + (f"  why: {line(record['reason'])}" if record.get("reason") else "")
+        text = "  ".join(line(part) for part in parts if part is not None)
+        return text + (f"  why: {line(record['reason'])}" if record.get("reason") else "")

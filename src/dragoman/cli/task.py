@@ -95,7 +95,7 @@ def show(id: TaskName, /, *, output: Output = "table", location: HubLocation = L
             ("exit code", task.get("exit_code")),
         ]
     )
-    if task.get("output") and not _is_said(task):
+    if task.get("output") and not _is_shown(task):
         print("  output:")
         print("\n".join(f"    {text}" for text in block(task["output"]).rstrip("\n").split("\n")))
     printing.suggest(*task_view.next_commands(task))
@@ -136,7 +136,7 @@ def logs(
     return Exit.FAILED if follow_ and task.get("status") in ("failed", "cancelled") else Exit.OK
 
 
-def _is_said(task: Mapping[str, Any]) -> bool:
+def _is_shown(task: Mapping[str, Any]) -> bool:
     """Whether its output stands there already: as its result, or as why it failed."""
     output = str(task["output"]).strip()
     if output == str((task.get("error") or {}).get("message") or "").strip():

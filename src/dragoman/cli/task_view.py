@@ -62,12 +62,12 @@ def reason(error: Any) -> str | None:
         return None
     if not isinstance(error, Mapping):
         return line(error)
-    said = str(error.get("message") or error.get("kind") or "")
+    text = str(error.get("message") or error.get("kind") or "")
     kind = error.get("kind")
     facts = error.get("facts") or {}
     news = {key: value for key, value in facts.items() if isinstance(value, (str, int, float))}
-    extras = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in news.items() if str(value) not in said)
-    return line(said + (f" [{kind}]" if kind and kind != said else "") + (f"; {extras}" if extras else ""))
+    extras = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in news.items() if str(value) not in text)
+    return line(text + (f" [{kind}]" if kind and kind != text else "") + (f"; {extras}" if extras else ""))
 
 
 def next_commands(task: Mapping[str, Any]) -> list[str]:
@@ -130,8 +130,8 @@ def body_of(event: Event) -> Mapping[str, Any]:
 def event_line(event: Event) -> str:
     """What an event says, in a line; its output is not in it."""
     body = body_of(event)
-    said = body.get("step")
-    step: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
+    text = body.get("step")
+    step: Mapping[str, Any] = text if isinstance(text, Mapping) else {}
     place = f"step {step['number']}" + (f"/{step['total']}" if step.get("total") else "") if step.get("number") else ""
     percent = body.get("percent")
     parts = [
@@ -169,8 +169,8 @@ def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _answer(answer: object) -> str:
     """An answer in its own words, a helping agent's too."""
-    said = answer.get("content", answer) if isinstance(answer, Mapping) else answer
-    return "" if said is None else f"answer {said if isinstance(said, str) else as_json(said)}"
+    text = answer.get("content", answer) if isinstance(answer, Mapping) else answer
+    return "" if text is None else f"answer {text if isinstance(text, str) else as_json(text)}"
 
 
 def _handed(body: Mapping[str, Any]) -> str:

@@ -32,29 +32,31 @@ def trace(
     id: Annotated[str, Parameter(name="ID", help="A task's id, or enough of its beginning or end.")],
     /,
     *,
-    sequence: Annotated[bool, Parameter(negative=(), help="All steps in the order of time, with who said it.")] = False,
+    sequence: Annotated[
+        bool, Parameter(negative=(), help="All steps in the order of time, with who sent what.")
+    ] = False,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
     """Show all tasks that came of one request, as a tree with times."""
     hub = Hub.find(location)
-    told = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
-    if printing.as_data(told, output):
+    answer = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
+    if printing.as_data(answer, output):
         return
-    tasks: Sequence[Task] = told.get("tasks") or []
+    tasks: Sequence[Task] = answer.get("tasks") or []
     begun = min((at for task in tasks if (at := moment(task.get("created_at")))), default=None)
     ended = [moment(task.get("finished_at")) for task in tasks]
     took = max((at for at in ended if at), default=None) if all(ended) else None
     length = f"  ({duration((took - begun).total_seconds())})" if took and begun else "  (goes on)"
     good = _verdict(tasks)
-    print(f"{printing.mark(good, sys.stdout)} trace {line(told.get('trace_id'))}  {_count(told)}{length}")
+    print(f"{printing.mark(good, sys.stdout)} trace {line(answer.get('trace_id'))}  {_count(answer)}{length}")
     if sequence:
         _sequence(tasks, begun)
     else:
         for task, above in _depths(tasks):
             _branch(task, above, begun)
     failed = next((task for task in tasks if task.get("status") == "failed"), None)
-    asked = line((failed or {}).get("id") or told.get("task_id"))
+    asked = line((failed or {}).get("id") or answer.get("task_id"))
     if failed is not None:
         printing.suggest(f"dragoman task why {asked}", f"dragoman task retry {asked}")
     else:
@@ -66,8 +68,8 @@ def _verdict(tasks: Sequence[Task]) -> bool | None:
     return False if False in marks else None if None in marks else True
 
 
-def _count(told: Mapping[str, Any]) -> str:
-    tasks, left = told.get("tasks") or [], told.get("left_out") or 0
+def _count(answer: Mapping[str, Any]) -> str:
+    tasks, left = answer.get("tasks") or [], answer.get("left_out") or 0
     return printing.count(len(tasks), "task") + (f", and at least {left} more" if left else "")
 
 
@@ -84,11 +86,11 @@ def _branch(task: Task, depth: int, begun: datetime | None) -> None:
     indent = "  " + "│  " * (depth - 1) + ("├─ " if depth else "")
     start, end = moment(task.get("created_at")), moment(task.get("finished_at"))
     took = f"  {duration((end - start).total_seconds())}" if start and end else ""
-    walls = f"  in a sandbox: {line(task['sandbox'])}" if task.get("sandbox") else ""
+    sandbox = f"  in a sandbox: {line(task['sandbox'])}" if task.get("sandbox") else ""
     route_of = task_view.route_of({**task, "protocol_out": _spoken(task)})
     status = line(task.get("status")) + (f" ({line(task['waiting'])})" if task.get("waiting") else "")
     status = printing.colored(status, sys.stdout)
-    print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {route_of}{walls}")
+    print(f"{indent}{line(task.get('type'))}  {line(task.get('id'))}  {status}{took}  {route_of}{sandbox}")
     for step in task.get("steps") or ():
         print(f"  {'│  ' * depth}│   {_when(step, begun)}  {_words(step)}")
     if task.get("steps_left_out"):
@@ -99,10 +101,10 @@ def _branch(task: Task, depth: int, begun: datetime | None) -> None:
 def _spoken(task: Task) -> str | None:
     """What the agent that has it speaks, as far as its steps tell."""
     agent = task.get("agent")
-    said = (
+    protocols = (
         step.get("protocol") for step in task.get("steps") or () if agent in (step.get("source"), step.get("target"))
     )
-    return next((protocol for protocol in said if protocol), None)
+    return next((protocol for protocol in protocols if protocol), None)
 
 
 def _when(step: Step, begun: datetime | None) -> str:

@@ -49,7 +49,7 @@ def translate(
     given = EXAMPLES[source][example] if file is None else None
     data = _read(file) if file is not None else _encoded(given)
     try:
-        told = asyncio.run(translate(source, target, data))
+        translation = asyncio.run(translate(source, target, data))
     except RemoteProtocolError as error:
         place = f" (field {line(error.field)})" if error.field else ""
         raise CommandError(
@@ -59,7 +59,7 @@ def translate(
         raise CommandError(
             Exit.USAGE, f"this message cannot be translated: {line(refused.fault.message)}", next=_see(source)
         ) from None
-    _show(told, given, output)
+    _show(translation, given, output)
 
 
 def _see(source: str) -> str:
@@ -83,28 +83,32 @@ def _read(file: str) -> bytes:
         ) from None
 
 
-def _show(told: Translation, given: Any, output: Output) -> None:
+def _show(translation: Translation, given: Any, output: Output) -> None:
     import msgspec
 
-    tree: dict[str, Any] = msgspec.to_builtins(told)
+    tree: dict[str, Any] = msgspec.to_builtins(translation)
     if printing.as_data(tree if given is None else {**tree, "message": given}, output):
         return
     lost = [one for one in tree["losses"] if one["how"] == "lost"]
-    whom = "the agent" if told.towards == "agent" else "the caller"
+    whom = "the agent" if translation.towards == "agent" else "the caller"
     if given is not None:
-        printing.note(f"{line(told.source)} message:\n{escaping.as_json(given, indent=2)}")
+        printing.note(f"{line(translation.source)} message:\n{escaping.as_json(given, indent=2)}")
     printing.note(f"the hub understands: {line(printing.cell(tree['understood']))}")
-    printing.note(f"{whom} receives, in {line(told.target)}:" if told.arrives else f"{whom} receives nothing")
-    for message in told.arrives:
+    printing.note(
+        f"{whom} receives, in {line(translation.target)}:" if translation.arrives else f"{whom} receives nothing"
+    )
+    for message in translation.arrives:
         printing.document(message)
     _losses(tree["losses"])
-    printing.verdict(not lost, _verdict(told, lost))
-    if told.source == told.target:
-        printing.suggest(f"dragoman translate {told.source} coven")
-    elif told.towards == "agent":
-        printing.suggest(f"dragoman translate {told.target} {told.source} --example result   (the way back)")
+    printing.verdict(not lost, _verdict(translation, lost))
+    if translation.source == translation.target:
+        printing.suggest(f"dragoman translate {translation.source} coven")
+    elif translation.towards == "agent":
+        printing.suggest(
+            f"dragoman translate {translation.target} {translation.source} --example result   (the way back)"
+        )
     else:
-        printing.suggest(f"dragoman translate {told.target} {told.source}   (the way there)")
+        printing.suggest(f"dragoman translate {translation.target} {translation.source}   (the way there)")
 
 
 def _losses(losses: Sequence[dict[str, Any]]) -> None:
@@ -113,8 +117,12 @@ def _losses(losses: Sequence[dict[str, Any]]) -> None:
         printing.note(f"  {MARKS[one['how']]} {one['feature'].ljust(width)}  {line(one['why'])}")
 
 
-def _verdict(told: Translation, lost: Sequence[Any]) -> str:
-    arrived = f"{line(told.kind)} arrives in {line(told.target)}"
+def _verdict(translation: Translation, lost: Sequence[Any]) -> str:
+    arrived = f"{line(translation.kind)} arrives in {line(translation.target)}"
     if lost:
         return f"{arrived} without {', '.join(line(one['feature']) for one in lost)}"
-    return f"{arrived}, and nothing of it is lost" if told.arrives else f"nothing arrives in {line(told.target)}"
+    return (
+        f"{arrived}, and nothing of it is lost"
+        if translation.arrives
+        else f"nothing arrives in {line(translation.target)}"
+    )

@@ -392,5 +392,5 @@ def logs() -> Iterator[None]:
 
 
 def _line(_: Any, __: str, event: Any) -> str:
-    said: Sequence[str] = [f"{name}={value}" for name, value in event.items() if name != "event"]
-    return " ".join((str(event.get("event", "")), *said))
+    fields: Sequence[str] = [f"{name}={value}" for name, value in event.items() if name != "event"]
+    return " ".join((str(event.get("event", "")), *fields))

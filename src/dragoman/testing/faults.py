@@ -55,8 +55,12 @@ class LossyLink:
 
     async def receive(self) -> Sequence[Inbound]:
         while True:
-            said = await self._link.receive()
-            kept = [word for word in said if not (isinstance(word, Assignment) and self._losses.is_lost("request"))]
+            received = await self._link.receive()
+            kept = [
+                message
+                for message in received
+                if not (isinstance(message, Assignment) and self._losses.is_lost("request"))
+            ]
             if kept:
                 return kept
 

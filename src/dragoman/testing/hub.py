@@ -219,13 +219,13 @@ class Hub:
         return task
 
     async def _events(self, task_id: str) -> list[Event]:
-        told: list[Event] = []
+        found: list[Event] = []
         last = await self._environment.last_event(task_id)
         async for event in self._environment.people.events(task_id):
-            told.append(event)
+            found.append(event)
             if event.seq >= last:
                 break
-        return told
+        return found
 
     def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._thread is not None

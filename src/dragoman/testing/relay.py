@@ -13,7 +13,7 @@ class Relay:
         self.address = ""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._copies: set[asyncio.Task[None]] = set()
         self._has_target = asyncio.Event()
         self._has_target.set()
 
@@ -26,7 +26,7 @@ class Relay:
             self._server.close()
         self._has_target.set()
         self.cut()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.gather(*self._copies, return_exceptions=True)
 
     def disconnect_target(self) -> None:
         """Nobody is at the other end: whoever connects waits for `connect_to`."""
@@ -44,7 +44,7 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._pumps.add(task)
+        self._copies.add(task)
         self._writers.add(writer)
         onward: asyncio.StreamWriter | None = None
         try:
@@ -52,7 +52,7 @@ class Relay:
             host, _, port = self.target.rpartition(":")
             there, onward = await asyncio.open_connection(host, int(port))
             self._writers.add(onward)
-            await asyncio.gather(_pump(reader, onward), _pump(there, writer))
+            await asyncio.gather(_copy(reader, onward), _copy(there, writer))
         except OSError:
             pass
         finally:
@@ -60,10 +60,10 @@ class Relay:
                 if end is not None:
                     self._writers.discard(end)
                     end.transport.abort()
-            self._pumps.discard(task)
+            self._copies.discard(task)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65536):
             writer.write(data)

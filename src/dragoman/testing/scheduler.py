@@ -183,9 +183,9 @@ class Scheduler:
         return all(question.wake_at is None for question in asked)
 
     async def _stuck(self, task_id: str, how: str) -> Stuck:
-        told = await self._environment.api.why(task_id)
-        sentences = [f"task {task_id} is not over {how}; it is {told['status']}.", told["summary"]]
-        if told.get("waiting") == Waiting.PERSON.value:
+        why = await self._environment.api.why(task_id)
+        sentences = [f"task {task_id} is not over {how}; it is {why['status']}.", why["summary"]]
+        if why.get("waiting") == Waiting.PERSON.value:
             sentences.append('Have the person answer: hub.human.answers("…").')
         elif self._environment.at_work:
             sentences.append(

@@ -139,7 +139,7 @@ async def test_answers_are_as_documented(world: Any, make: Any) -> None:
         (f"/api/v1/tasks/{task.id}?history=1&raw=1", "TaskOut"),
         ("/api/v1/tasks", "TaskList"),
         (f"/api/v1/tasks/{task.id}/why", "WhyOut"),
-        ("/api/v1/agents/mux-1", "AgentTold"),
+        ("/api/v1/agents/mux-1", "AgentDetails"),
         ("/api/v1/tasks/nothing", "ProblemOut"),
     ):
         whole = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}

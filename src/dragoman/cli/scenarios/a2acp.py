@@ -42,18 +42,18 @@ def token(agent: FakeAgent, audience: str) -> str:
 
 
 def message(by: FakeAgent, to: dict[str, str], kind: str, intent: str, payload: Any, **replaced: Any) -> dict[str, Any]:
-    said = {
+    sent = {
         "protocol_version": "1.0", "message_id": str(uuid.uuid4()), "timestamp": now(), "source_agent": party(by),
         "target_agent": to, "message_type": kind, "intent": intent, "payload": payload,
     }  # fmt: skip
     if "security" not in replaced:
-        said["security"] = {"auth_token": token(by, to["agent_id"]), "encryption": "none"}
-    return {**said, **replaced}
+        sent["security"] = {"auth_token": token(by, to["agent_id"]), "encryption": "none"}
+    return {**sent, **replaced}
 
 
-def send(agent: FakeAgent, said: Any, **headers: str) -> Answer:
+def send(agent: FakeAgent, sent: Any, **headers: str) -> Answer:
     # The message carries its own credential.
-    return agent.post("/a2acp/messages", said, headers=headers)
+    return agent.post("/a2acp/messages", sent, headers=headers)
 
 
 def refused(answer: Answer, code: str) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def refused(answer: Answer, code: str) -> dict[str, Any]:
 @checks("A2-TOK-11", "POST /auth/token gives a token, signed by a key that is published.")
 def token_is_given(scenario: Scenario) -> None:
     head = token(scenario.caller, BROKER["agent_id"]).split(".")[0]
-    said = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    sent = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     keys = scenario.caller.get("/.well-known/jwks.json").json["keys"]
-    expect(said["kid"] in [key["kid"] for key in keys], "its key is not among the published ones")
+    expect(sent["kid"] in [key["kid"] for key in keys], "its key is not among the published ones")
     expect(all("d" not in key for key in keys), "a private key is published")
 
 
@@ -76,25 +76,25 @@ def token_is_given(scenario: Scenario) -> None:
 def forged_token(scenario: Scenario) -> None:
     good = token(scenario.caller, BROKER["agent_id"])
     forged = good[:-8] + ("A" * 8 if good[-8:] != "A" * 8 else "B" * 8)
-    said = message(
+    sent = message(
         scenario.caller, BROKER, "request", "discover_capabilities", {},
         security={"auth_token": forged, "encryption": "none"},
     )  # fmt: skip
-    refused(send(scenario.caller, said), "AUTH_FAILED")
+    refused(send(scenario.caller, sent), "AUTH_FAILED")
 
 
 @checks("A2-TOK-6", "A token for another audience is refused.")
 def other_audience(scenario: Scenario) -> None:
     security = {"auth_token": token(scenario.caller, scenario.worker.id), "encryption": "none"}
-    said = message(scenario.caller, BROKER, "request", "discover_capabilities", {}, security=security)
-    refused(send(scenario.caller, said), "AUTH_FAILED")
+    sent = message(scenario.caller, BROKER, "request", "discover_capabilities", {}, security=security)
+    refused(send(scenario.caller, sent), "AUTH_FAILED")
 
 
 @checks("A2-MSG-1", "A message that lacks a field is refused, and the field named.")
 def missing_field(scenario: Scenario) -> None:
-    said = message(scenario.caller, BROKER, "request", "discover_capabilities", {})
+    sent = message(scenario.caller, BROKER, "request", "discover_capabilities", {})
     for field in ("protocol_version", "message_id", "timestamp", "source_agent", "target_agent", "message_type"):
-        answer = send(scenario.caller, without(said, field))
+        answer = send(scenario.caller, without(sent, field))
         expect(answer.status >= 400, f"without {field} it was accepted")
         expect(field in answer.body.decode(errors="replace"), f"the refusal does not name {field}")
 
@@ -107,24 +107,24 @@ def discovered(scenario: Scenario) -> None:
     }  # fmt: skip
     answer = scenario.worker.post("/a2acp/agents", {**party(scenario.worker), "capabilities": [offer]})
     expect(answer.status in (200, 201), f"declaring was answered with {answer.status}: {answer.body[:200]!r}")
-    said = message(scenario.caller, BROKER, "request", "discover_capabilities", {"intent": INTENT})
-    found = send(scenario.caller, said).json["payload"]["capabilities"]
+    sent = message(scenario.caller, BROKER, "request", "discover_capabilities", {"intent": INTENT})
+    found = send(scenario.caller, sent).json["payload"]["capabilities"]
     expect(scenario.worker.id in [one["agent"]["agent_id"] for one in found], "whoever offers it is not found")
 
 
 @checks("A2-HSK-7", "Two agents that never met shake hands through the hub.")
 def handshake(scenario: Scenario) -> None:
     wish = {"target_agent_id": scenario.worker.id, "requested_intent": INTENT, "request_schema": TAKES}
-    said = message(scenario.caller, BROKER, "request", "initiate_handshake", wish)
-    answer = send(scenario.caller, said, **LATER)
+    sent = message(scenario.caller, BROKER, "request", "initiate_handshake", wish)
+    answer = send(scenario.caller, sent, **LATER)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
     asked = scenario.worker.inbox.next(lambda one: one.get("intent") == "accept_handshake", "the proposal")
     yes = {"accepted": True, "correlation_id": asked["payload"]["correlation_id"]}
     send(scenario.worker, message(scenario.worker, BROKER, "response", "accept_handshake", yes))
-    told = scenario.caller.inbox.next(
+    agreed = scenario.caller.inbox.next(
         lambda one: one["message_type"] == "response" and "contract" in one["payload"], "the contract"
     )["payload"]
-    scenario.contract, scenario.collaboration = told["contract"], told["collaboration_id"]
+    scenario.contract, scenario.collaboration = agreed["contract"], agreed["collaboration_id"]
     expect(scenario.contract["contract_id"], "the contract has no id")
 
 
@@ -145,10 +145,10 @@ def routed(scenario: Scenario) -> None:
     reply = message(scenario.worker, got["source_agent"], "response", INTENT, {"square": 9, **around})
     answer = send(scenario.worker, reply)
     expect(answer.status in (200, 202), f"the response was answered with {answer.status}: {answer.body[:200]!r}")
-    heard = scenario.caller.inbox.next(lambda one: one["message_type"] == "response", "the response")
-    expect(heard["payload"]["square"] == 9, "the response is another")
+    received = scenario.caller.inbox.next(lambda one: one["message_type"] == "response", "the response")
+    expect(received["payload"]["square"] == 9, "the response is another")
     expect(
-        heard["payload"]["correlation_id"] == scenario.sent["payload"]["correlation_id"], "it answers something else"
+        received["payload"]["correlation_id"] == scenario.sent["payload"]["correlation_id"], "it answers something else"
     )
 
 

@@ -50,8 +50,8 @@ class Scenario:
             return
         agent = fakes.admit(protocol, "agent", id=id)
         self.id = agent.id
-        told = {"DRAGOMAN_URL": address, "DRAGOMAN_TOKEN": agent.token, "DRAGOMAN_AGENT_ID": agent.id}
-        self._environment = {**os.environ, **told}
+        variables = {"DRAGOMAN_URL": address, "DRAGOMAN_TOKEN": agent.token, "DRAGOMAN_AGENT_ID": agent.id}
+        self._environment = {**os.environ, **variables}
         self.start()
 
     def start(self) -> None:
@@ -84,10 +84,10 @@ class Scenario:
         return str(self.hub.post("tasks", body={"type": self.work, "agent": self.id, "input": dict(self.given)})["id"])
 
     def ended(self, task: str) -> dict[str, Any]:
-        told: dict[str, Any] = self.hub.ask(
+        ended: dict[str, Any] = self.hub.ask(
             "GET", "tasks", task, query={"wait": self.patience}, patience=self.patience + 30
         )
-        return told
+        return ended
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -117,11 +117,11 @@ def says_what_it_does(scenario: Scenario) -> None:
 
 @checks("agent-3", "It takes work and ends it, with a result or a reason.")
 def works(scenario: Scenario) -> None:
-    told = scenario.ended(scenario.submit())
-    expect(told["status"] in FINAL, f"the task is {told['status']} after {scenario.patience:g} s")
-    expect(told["attempts"] == 1, f"it took {told['attempts']} attempts: {str(told.get('error'))[:200]}")
-    if told["status"] != "completed":
-        expect((told.get("error") or {}).get("message"), "it failed without a reason")
+    ended = scenario.ended(scenario.submit())
+    expect(ended["status"] in FINAL, f"the task is {ended['status']} after {scenario.patience:g} s")
+    expect(ended["attempts"] == 1, f"it took {ended['attempts']} attempts: {str(ended.get('error'))[:200]}")
+    if ended["status"] != "completed":
+        expect((ended.get("error") or {}).get("message"), "it failed without a reason")
 
 
 @checks("agent-4", "It does the same again: nothing of the first work is in its way.")
@@ -139,8 +139,8 @@ def lets_go(scenario: Scenario) -> None:
     except CommandError as failure:  # it was faster
         raise NotTried(f"the task was over before it could be cancelled ({failure.sentence})") from None
     until(lambda: not scenario.look()["current_tasks"], "it still holds a cancelled task", scenario.patience)
-    told = scenario.ended(scenario.submit())
-    expect(told["status"] in FINAL, f"the next task is {told['status']}")
+    ended = scenario.ended(scenario.submit())
+    expect(ended["status"] in FINAL, f"the next task is {ended['status']}")
 
 
 @checks("agent-6", "Its breaker is closed: it never left the hub waiting.")
@@ -163,5 +163,5 @@ def comes_again(scenario: Scenario) -> None:
             raise Unmet(f"it runs {STOP_SECONDS:g} s after SIGTERM") from None
         scenario.start()
     until(scenario.here, "it did not come again", scenario.patience)
-    told = scenario.ended(scenario.submit())
-    expect(told["status"] in FINAL, f"its next task is {told['status']} after {scenario.patience:g} s")
+    ended = scenario.ended(scenario.submit())
+    expect(ended["status"] in FINAL, f"its next task is {ended['status']} after {scenario.patience:g} s")

@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, now, without
 from dragoman.cli.scenarios.steps import Checks, expect
 
-DOOR = "/agentmsg"
+BASE = "/agentmsg"
 checks: Checks[Scenario] = Checks()
 
 
@@ -27,12 +27,12 @@ def message(by: FakeAgent, to: str, kind: str, payload: Any, **metadata: Any) ->
     }  # fmt: skip
 
 
-def send(agent: FakeAgent, said: Any) -> Answer:
-    return agent.post(f"{DOOR}/messages", said)
+def send(agent: FakeAgent, sent: Any) -> Answer:
+    return agent.post(f"{BASE}/messages", sent)
 
 
-def taken(agent: FakeAgent, said: Any) -> None:
-    answer = send(agent, said)
+def taken(agent: FakeAgent, sent: Any) -> None:
+    answer = send(agent, sent)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
 
 
@@ -99,12 +99,12 @@ def progress_and_result(scenario: Scenario) -> None:
     done = {"task_id": scenario.task, "result": {"ok": True}}
     taken(scenario.worker, message(scenario.worker, scenario.caller.id, "TASK_COMPLETE", done))
     inbox = scenario.caller.inbox
-    heard: list[dict[str, Any]] = []
-    while not heard or heard[-1]["type"] != "TASK_COMPLETE":
-        heard.append(inbox.next(lambda one: one["type"] in ("TASK_UPDATE", "TASK_COMPLETE"), "the result"))
-    percents = [one["payload"]["progress"] for one in heard[:-1] if one["payload"].get("progress") is not None]
+    received: list[dict[str, Any]] = []
+    while not received or received[-1]["type"] != "TASK_COMPLETE":
+        received.append(inbox.next(lambda one: one["type"] in ("TASK_UPDATE", "TASK_COMPLETE"), "the result"))
+    percents = [one["payload"]["progress"] for one in received[:-1] if one["payload"].get("progress") is not None]
     expect(percents == sorted(percents), f"progress came as {percents}")
-    expect(heard[-1]["payload"]["result"] == {"ok": True}, "the result is another")
+    expect(received[-1]["payload"]["result"] == {"ok": True}, "the result is another")
 
 
 @checks("AM-MTA-3", "After ttl_ms a message is not delivered any more.")
@@ -127,18 +127,18 @@ def help_payload(scenario: Scenario) -> dict[str, Any]:
 def help_reaches(scenario: Scenario) -> None:
     asked = message(scenario.caller, scenario.worker.id, "HELP_REQUEST", help_payload(scenario))
     taken(scenario.caller, asked)
-    heard = scenario.worker.inbox.next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
-    expect(heard["payload"]["description"] == "which way?", "its words are others")
+    received = scenario.worker.inbox.next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
+    expect(received["payload"]["description"] == "which way?", "its words are others")
     answer = {
-        "responder_id": scenario.worker.id, "request_id": heard["id"], "response_type": "DIRECT_ANSWER",
+        "responder_id": scenario.worker.id, "request_id": received["id"], "response_type": "DIRECT_ANSWER",
         "content": "left", "resources": [], "follow_up_required": False, "estimated_effort": 1,
     }  # fmt: skip
     taken(
         scenario.worker,
-        message(scenario.worker, scenario.caller.id, "HELP_RESPONSE", answer, correlation_id=heard["id"]),
+        message(scenario.worker, scenario.caller.id, "HELP_RESPONSE", answer, correlation_id=received["id"]),
     )
-    told = scenario.caller.inbox.next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
-    expect(told["payload"]["content"] == "left", "the response is another")
+    shown = scenario.caller.inbox.next(lambda one: one["type"] == "HELP_RESPONSE", "the response")
+    expect(shown["payload"]["content"] == "left", "the response is another")
 
 
 @checks("AM-STA-4", "The registry shows what an agent said last.")
@@ -154,13 +154,13 @@ def status_is_shown(scenario: Scenario) -> None:
     }  # fmt: skip
     answer = send(scenario.worker, message(scenario.worker, "hub", "STATUS_UPDATE", payload, priority="normal"))
     expect(answer.status == 202, f"the status was answered with {answer.status}: {answer.body[:300]!r}")
-    told = scenario.caller.get(f"{DOOR}/state/AGENT/{scenario.worker.id}").json
-    expect("BUSY" in str(told), f"the registry says {str(told)[:200]}")
+    shown = scenario.caller.get(f"{BASE}/state/AGENT/{scenario.worker.id}").json
+    expect("BUSY" in str(shown), f"the registry says {str(shown)[:200]}")
 
 
 @checks("AM-SST-3", "The state can be read, whole and by entity.")
 def state_is_read(scenario: Scenario) -> None:
-    whole = scenario.caller.get(f"{DOOR}/state")
+    whole = scenario.caller.get(f"{BASE}/state")
     expect(whole.status == 200, f"status {whole.status}")
     for registry in ("task_registry", "agent_registry", "resource_allocations", "policy_state"):
         expect(registry in whole.json, f"{registry} is missing")

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.cli.scenarios.fake_agents import Answer, FakeAgent, FakeAgents, now, without
 from dragoman.cli.scenarios.steps import Checks, expect
 
-DOOR = "/api/agent"
+BASE = "/api/agent"
 checks: Checks[Scenario] = Checks()
 
 
@@ -20,12 +20,12 @@ class Scenario:
         self.done: dict[str, Any] = {}
 
     def envelope(self, by: FakeAgent, to: FakeAgent, kind: str, payload: Any, **replaced: Any) -> dict[str, Any]:
-        said = {
+        envelope = {
             "protocol_version": "1.0", "message_id": str(uuid.uuid4()), "from_agent": by.id, "to_agent": to.id,
             "timestamp": now(), "trace_id": str(uuid.uuid4()), "request_id": str(uuid.uuid4()), "type": kind,
             "payload": payload,
         }  # fmt: skip
-        return {**said, **replaced}
+        return {**envelope, **replaced}
 
     def request(self, **replaced: Any) -> dict[str, Any]:
         work = {"task_id": str(uuid.uuid4()), "work_type": "conformance", "parameters": {"n": 1}, "hints": {}}
@@ -33,7 +33,7 @@ class Scenario:
 
 
 def send(agent: FakeAgent, message: Any) -> Answer:
-    return agent.post(f"{DOOR}/message", message)
+    return agent.post(f"{BASE}/message", message)
 
 
 def of_kind(kind: str) -> Callable[[dict[str, Any]], bool]:
@@ -42,12 +42,12 @@ def of_kind(kind: str) -> Callable[[dict[str, Any]], bool]:
 
 def refused(answer: Answer, code: int) -> dict[str, Any]:
     """The payload of an `error` envelope with that code."""
-    said: dict[str, Any] = answer.json
+    envelope: dict[str, Any] = answer.json
     expect(answer.status >= 400, f"it was accepted with {answer.status}")
-    expect(said.get("type") == "error", f"the refusal is no error envelope: {str(said)[:200]}")
-    got = said["payload"]["error_code"]
+    expect(envelope.get("type") == "error", f"the refusal is no error envelope: {str(envelope)[:200]}")
+    got = envelope["payload"]["error_code"]
     expect(got == code, f"the code is {got}, not {code}")
-    payload: dict[str, Any] = said["payload"]
+    payload: dict[str, Any] = envelope["payload"]
     return payload
 
 
@@ -55,7 +55,7 @@ def refused(answer: Answer, code: int) -> dict[str, Any]:
 def registers(scenario: Scenario) -> None:
     for agent in (scenario.caller, scenario.worker):
         wish = {"agent_id": agent.id, "agent_type": agent.id, "supported_versions": ["1.0"], "work_types": []}
-        answer = agent.post(f"{DOOR}/register", wish)
+        answer = agent.post(f"{BASE}/register", wish)
         expect(answer.status == 200, f"status {answer.status}: {answer.body[:200]!r}")
         expect(answer.json["protocol_version"] == "1.0", "another version than 1.0 was chosen")
 
@@ -69,8 +69,8 @@ def bad_token(scenario: Scenario) -> None:
 @checks("CH-ENV-1", "A message without a required field is refused, and the field is named.")
 def missing_field(scenario: Scenario) -> None:
     for field in ("message_id", "trace_id", "request_id", "type", "payload"):
-        said = refused(send(scenario.caller, without(scenario.request(), field)), 5003)
-        expect(field in str(said), f"the refusal does not name {field}")
+        payload = refused(send(scenario.caller, without(scenario.request(), field)), 5003)
+        expect(field in str(payload), f"the refusal does not name {field}")
 
 
 @checks("all-D3", "What is no JSON is refused as a message, and the hub goes on.")
@@ -104,18 +104,18 @@ def whole_flow(scenario: Scenario) -> None:
     result = {"task_id": task, "status": "success", "exit_code": 0, "output": "done"}
     around = {"request_id": work["request_id"], "trace_id": work["trace_id"]}
     for kind, payload in (("work_status", status), ("work_result", result)):
-        said = scenario.envelope(worker, caller, kind, payload, **around)
-        scenario.done[kind] = said
-        answer = send(worker, said)
+        envelope = scenario.envelope(worker, caller, kind, payload, **around)
+        scenario.done[kind] = envelope
+        answer = send(worker, envelope)
         expect(answer.status == 202, f"{kind} was answered with {answer.status}: {answer.body[:200]!r}")
-        scenario.done[f"heard {kind}"] = caller.inbox.next(of_kind(kind), kind)
-    expect(scenario.done["heard work_result"]["payload"]["output"] == "done", "the output is another")
+        scenario.done[f"received {kind}"] = caller.inbox.next(of_kind(kind), kind)
+    expect(scenario.done["received work_result"]["payload"]["output"] == "done", "the output is another")
 
 
 @checks("CH-ENV-8", "Every answer carries the trace_id of the request.")
 def one_trace(scenario: Scenario) -> None:
     wanted = scenario.done["request"]["trace_id"]
-    for name in ("work", "heard work_status", "heard work_result"):
+    for name in ("work", "received work_status", "received work_result"):
         expect(scenario.done[name]["trace_id"] == wanted, f"{name} has another trace_id")
 
 
@@ -144,8 +144,12 @@ def repeated_otherwise(scenario: Scenario) -> None:
 
 @checks("CH-RES-2", "One result ends an exchange: another one is refused.")
 def second_result(scenario: Scenario) -> None:
-    said = scenario.done["work_result"]
-    other = {**said, "message_id": str(uuid.uuid4()), "payload": {**said["payload"], "output": "something else"}}
+    envelope = scenario.done["work_result"]
+    other = {
+        **envelope,
+        "message_id": str(uuid.uuid4()),
+        "payload": {**envelope["payload"], "output": "something else"},
+    }
     answer = send(scenario.worker, other)
     expect(answer.status >= 400, f"it was accepted with {answer.status}")
 
@@ -159,5 +163,5 @@ def cancelled(scenario: Scenario) -> None:
     inbox.next(lambda one: one["payload"].get("task_id") == task, "the work_request")
     answer = scenario.caller.post(f"/api/tasks/{task}/cancel", {})
     expect(answer.status in (200, 202), f"cancelling was answered with {answer.status}")
-    told = inbox.next(lambda one: one["type"] == "error", "the word that it is cancelled")
-    expect(task in str(told), "it is about another task")
+    notice = inbox.next(lambda one: one["type"] == "error", "the word that it is cancelled")
+    expect(task in str(notice), "it is about another task")

@@ -27,7 +27,7 @@ class Stream:
         metadata = [("authorization", f"Bearer {token}")] if token else []
         call = channel.stream_stream(
             STREAM,
-            request_serializer=lambda said: said.SerializeToString(),
+            request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=pb.ServerMessage.FromString,
         )
         self._call = call(iter(self._out.get, None), metadata=metadata, timeout=3 * PATIENCE)
@@ -44,19 +44,19 @@ class Stream:
 
     def register(self, agent_id: str) -> Any:
         self.send(register={"agent_id": agent_id, "name": "conformance", "capabilities": ["conformance"]})
-        heard = self.receive()
-        expect(heard.WhichOneof("payload") == "welcome", f"the first message is {heard.WhichOneof('payload')}")
-        return heard.welcome
+        received = self.receive()
+        expect(received.WhichOneof("payload") == "welcome", f"the first message is {received.WhichOneof('payload')}")
+        return received.welcome
 
     def refusal(self) -> str:
         """The status with which the hub ends it."""
         import grpc
 
         try:
-            heard = self.receive()
+            received = self.receive()
         except grpc.RpcError as error:
             return str(error.code().name)
-        raise Unmet(f"it was answered with {heard.WhichOneof('payload')}")
+        raise Unmet(f"it was answered with {received.WhichOneof('payload')}")
 
     def close(self) -> None:
         self._out.put(None)
@@ -95,9 +95,9 @@ class Scenario:
         return str(self.hub.post("tasks", body=wish)["id"])
 
     def work(self) -> Any:
-        heard = self.stream.receive()
-        expect(heard.WhichOneof("payload") == "send_message", f"{heard.WhichOneof('payload')} came instead")
-        return heard.send_message
+        received = self.stream.receive()
+        expect(received.WhichOneof("payload") == "send_message", f"{received.WhichOneof('payload')} came instead")
+        return received.send_message
 
     def close(self) -> None:
         for stream in self._open:
@@ -115,9 +115,9 @@ def streams(scenario: Scenario, token: str | None = None) -> Iterator[Stream]:
 
 @checks("CO-WEL-1", "A good registration is answered with the gateway's id and the agent's own.")
 def welcome(scenario: Scenario) -> None:
-    told = scenario.stream.register(scenario.agent.id)
-    expect(told.agent_id == scenario.agent.id, f"the agent is called {told.agent_id}")
-    expect(told.server_id, "the gateway has no id")
+    answer = scenario.stream.register(scenario.agent.id)
+    expect(answer.agent_id == scenario.agent.id, f"the agent is called {answer.agent_id}")
+    expect(answer.server_id, "the gateway has no id")
 
 
 @checks("CO-REG-3", "A missing agent_id is INVALID_ARGUMENT.")
@@ -153,8 +153,8 @@ def requests(scenario: Scenario) -> None:
     scenario.stream.send(heartbeat={"timestamp_ms": 1})
     scenario.stream.send(response={"request_id": work.request_id, "done": {"full_response": "half whole"}})
     until(lambda: scenario.hub.get("tasks", task)["status"] == "completed", "the task did not end")
-    told = scenario.hub.get("tasks", task)
-    expect("half whole" in str(told.get("output")) + str(told.get("result")), "its answer is another")
+    answer = scenario.hub.get("tasks", task)
+    expect("half whole" in str(answer.get("output")) + str(answer.get("result")), "its answer is another")
 
 
 @checks("CO-RSP-5", "Every request ends with done or error: an error fails the task with its words.")

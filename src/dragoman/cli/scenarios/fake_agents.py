@@ -118,8 +118,8 @@ class Inbox:
         """Take and acknowledge what the hub has for this agent. Whether there was anything."""
         answer = self._agent.get(f"{self._base}/messages?wait={wait:g}&max=50")
         if answer.status != 200:
-            said = f"a poll of {line(self._agent.id)} was answered with {answer.status}"
-            raise CommandError(Exit.UNREACHABLE, said, next="dragoman doctor")
+            problem = f"a poll of {line(self._agent.id)} was answered with {answer.status}"
+            raise CommandError(Exit.UNREACHABLE, problem, next="dragoman doctor")
         found = answer.json["messages"]
         if found:
             self._agent.post(f"{self._base}/ack", {"delivery_ids": [one["delivery_id"] for one in found]})
@@ -182,7 +182,7 @@ class FakeAgents:
 
     def admit(self, protocol: str, part: str, *, id: str | None = None, **more: Any) -> FakeAgent:
         if id is not None:  # an agent of that name may have been here before
-            self._older |= {letter["id"] for letter in self._dead_letters({id})}
+            self._older |= {dead["id"] for dead in self._dead_letters({id})}
         id = id or f"conformance-{part}-{secrets.token_hex(4)}"
         made = self.hub.post("agents", body={"agent_id": id, "protocol": protocol, **more})
         agent = self._agents[id] = FakeAgent(self.hub, id, str(made["token"]), protocol)
@@ -231,9 +231,9 @@ class FakeAgents:
         """What was on its way to one of them is dead now, or a moment after its removal."""
         for pause in (0.0, 0.1):
             time.sleep(pause)
-            for letter in list(self._dead_letters(self._agents.keys())):
-                if letter["id"] not in self._older:
-                    self.hub.post("deadletters", letter["id"], "discard")
+            for dead in list(self._dead_letters(self._agents.keys())):
+                if dead["id"] not in self._older:
+                    self.hub.post("deadletters", dead["id"], "discard")
 
     def _dead_letters(self, ids: Collection[str]) -> Iterator[Mapping[str, Any]]:
         """Of what is for one of these agents, or was asked by one."""

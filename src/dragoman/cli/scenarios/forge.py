@@ -58,10 +58,10 @@ class Connection:
                 if wanted(one):
                     return self._received.pop(place)
             try:
-                said = json.loads(self._loop.run(self._next(end - time.monotonic())))
+                content = json.loads(self._loop.run(self._next(end - time.monotonic())))
             except TimeoutError:
                 raise Unmet(f"{what} did not come within {PATIENCE:g} s") from None
-            self._received += said if isinstance(said, list) else [said]
+            self._received += content if isinstance(content, list) else [content]
 
     async def _next(self, seconds: float) -> str | bytes:
         async with asyncio.timeout(seconds):
@@ -95,8 +95,8 @@ def good(answer: dict[str, Any]) -> dict[str, Any]:
 
 def code(answer: dict[str, Any]) -> str:
     expect(answer["type"] == "response:error", f"the response is {str(answer)[:200]}")
-    said = answer.get("error") or answer["payload"].get("error") or answer["payload"]
-    return str(said["code"])
+    content = answer.get("error") or answer["payload"].get("error") or answer["payload"]
+    return str(content["code"])
 
 
 @checks("forge-D3", "An unknown request is INVALID_MESSAGE_TYPE; what is no message is a log line.")
@@ -113,9 +113,9 @@ def misfit(scenario: Scenario) -> None:
 
 
 @checks("FG-QAG-2", "An agent has id, role, status, capabilities and currentTask.")
-def agents_are_told(scenario: Scenario) -> None:
-    told = good(scenario.caller.ask("request:query-agents", {}))["agents"]
-    mine = [one for one in told if one["id"] == scenario.worker.agent.id]
+def agents_are_listed(scenario: Scenario) -> None:
+    listed = good(scenario.caller.ask("request:query-agents", {}))["agents"]
+    mine = [one for one in listed if one["id"] == scenario.worker.agent.id]
     expect(mine, "an agent that is connected is not among them")
     missing = {"id", "role", "status", "capabilities"} - mine[0].keys()
     expect(not missing, f"{', '.join(sorted(missing))} is missing")
@@ -126,8 +126,8 @@ def submitted(scenario: Scenario) -> None:
     wish = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scenario.worker.agent.id}
     task = good(scenario.caller.ask("request:submit-task", wish))["task"]
     scenario.task = str(task["id"])
-    told = scenario.worker.receive(lambda one: one["type"] == "notify:task-assigned", "notify:task-assigned")
-    expect(told["payload"]["taskId"] == scenario.task, "it is another task")
+    notice = scenario.worker.receive(lambda one: one["type"] == "notify:task-assigned", "notify:task-assigned")
+    expect(notice["payload"]["taskId"] == scenario.task, "it is another task")
 
 
 @checks("FG-EVT-2", "Progress is the task's progress, and its end the task's end.")
@@ -146,7 +146,7 @@ def done(scenario: Scenario) -> None:
 
 
 @checks("FG-GET-1", "The response holds the task, with its result once it has one.")
-def task_is_told(scenario: Scenario) -> None:
+def task_is_shown(scenario: Scenario) -> None:
     expect(scenario.task, "there is no task")
     task = good(scenario.caller.ask("request:get-task", {"taskId": scenario.task}))["task"]
     expect((task["status"], task.get("result")) == ("completed", {"ok": True}), f"it is {str(task)[:200]}")

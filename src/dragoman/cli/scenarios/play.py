@@ -252,8 +252,8 @@ class Exchange:
             asked = {"target_agent_id": audience, "requested_capabilities": grants, "ttl": TOKEN_SECONDS}
             answer = agent.post("/auth/token", {"agent_id": agent.id, **asked})
             if answer.status != 200:
-                said = line(answer.body[:200].decode("utf-8", "replace"))
-                problem = f"{line(agent.id)} got no token for {line(audience)}: {answer.status} {said}"
+                reason = line(answer.body[:200].decode("utf-8", "replace"))
+                problem = f"{line(agent.id)} got no token for {line(audience)}: {answer.status} {reason}"
                 raise CommandError(Exit.UNREACHABLE, problem, next="dragoman doctor")
             self._tokens[party, audience] = str(answer.json["token"])
         return self._tokens[party, audience]

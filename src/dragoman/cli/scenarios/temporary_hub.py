@@ -47,8 +47,8 @@ def temporary_hub() -> Iterator[tuple[Hub, Path]]:
             )  # fmt: skip
         try:
             assert hub.stdout is not None
-            heard, _, _ = select.select([hub.stdout], [], [], START_SECONDS)
-            first = hub.stdout.readline() if heard else b""
+            readable, _, _ = select.select([hub.stdout], [], [], START_SECONDS)
+            first = hub.stdout.readline() if readable else b""
             if not first:
                 why = Path(place, "hub.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
                 raise CommandError(
