@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import UNSET
@@ -78,3 +82,13 @@ def test_a_later_round_keeps_what_the_caller_said_and_not_the_last_answer() -> N
     assert first.next_round(answer="no") == tasks.Request(input={"n": 1}, hints={"a": 1}, answer="no")
     assert tasks.Request().next_round() == tasks.Request(input={})
     assert tasks.Request().input is UNSET
+
+
+STORED = [json.loads(line) for line in (Path(__file__).parent / "stored" / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("event", STORED, ids=lambda event: event["kind"])
+def test_an_event_that_an_earlier_version_stored_is_read_whole(event: dict[str, Any]) -> None:
+    """One event of each shape that a hub wrote before contents had types: the five protocols, play and conformance."""
+    read = tasks.READERS[event["kind"]](json.dumps(event["body"]).encode())
+    assert json.loads(bytes(tasks.written(read))) == event["body"]
