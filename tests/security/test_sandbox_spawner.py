@@ -15,6 +15,7 @@ from dragoman.sandbox.levels import SandboxBackend, SandboxLevels, all_levels
 from dragoman.sandbox.model import Level, Limits, Sandbox
 from dragoman.sandbox.program_files import interpreter
 from dragoman.supervisor.spawner_client import Ended, Launch, SpawnerClient
+from tests.support.sandboxes import backend_of
 
 PATIENCE = 60.0
 AGENT = (
@@ -38,8 +39,7 @@ WEAKER = [pytest.mark.soak] if shutil.which("bwrap") else []
 def backend(request: pytest.FixtureRequest) -> SandboxBackend:
     if not _levels:
         _levels.append(all_levels())
-    backend = _levels[0].backend(request.param)
-    assert backend is not None
+    backend = backend_of(_levels[0], request.param)
     report = _levels[0].report(backend)
     if not report.passed:
         pytest.skip(f"{report.level}: {report.why_not}; {report.remedy}")

@@ -68,9 +68,6 @@ class MemoryBudget:
         self._waiting: deque[Waiting] = deque()
         self._blocked: dict[Callable[[], None], str] = {}
 
-    def held_by(self, principal: str) -> int:
-        return self._by.get(principal, 0)
-
     @property
     def waiting(self) -> int:
         return len(self._waiting) + len(self._blocked)

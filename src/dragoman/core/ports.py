@@ -258,10 +258,6 @@ class Store(Protocol):
         """The log of the shared state: rows whose `cursor` is above `after`, in order, without a gap."""
         ...
 
-    async def oldest_change(self) -> int | None:
-        """The number of the oldest change that the log still has, or None if it has none."""
-        ...
-
     async def attached(self, files: Sequence[str]) -> Collection[str]:
         """Those of the files that belong to a task."""
         ...

@@ -57,10 +57,6 @@ class SandboxLevels:
         """All levels, the strongest first."""
         return tuple(self.report(backend) for backend in self._backends)
 
-    def backend(self, level: Level) -> SandboxBackend | None:
-        """Whether it stands or not."""
-        return next((backend for backend in self._backends if backend.level is level), None)
-
     def report(self, backend: SandboxBackend) -> Report:
         with self._one_at_a_time:
             if backend.level not in self._reports:

@@ -358,9 +358,6 @@ class MemoryStore:
         found = [row for row in self.rows(Changed) if row.cursor > after]
         return sorted(found, key=lambda row: row.cursor)[:limit]
 
-    async def oldest_change(self) -> int | None:
-        return min((row.first for row in self.rows(Changed)), default=None)
-
     async def attached(self, files: Sequence[str]) -> Collection[str]:
         return {file.id for task in self.rows(Task) for file in task.files}.intersection(files)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 LINE, MESSAGE, KIB = 1.0, 25.0, 3.0
 
 READ_RATE, READ_BURST = 20_000.0, 20_000.0
-MESSAGE_RATE, MESSAGE_BURST = 100.0, 200.0
 LOG_RATE, LOG_BURST = 200.0, 2000.0
 LONGEST_REST = 0.25
 """Seconds for which a pipe is left alone at most: whoever drowned us is heard again soon."""

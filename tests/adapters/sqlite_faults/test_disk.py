@@ -16,6 +16,7 @@ import pytest
 
 from dragoman.core.ids import TaskId
 from dragoman.core.ports import StoreFailed
+from dragoman.stores.sqlite import schema
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import chain, event, task
 from tests.adapters.sqlite_faults.steps import PATIENCE, commit, stored
@@ -37,7 +38,7 @@ async def test_an_io_error_refuses_then_recovers(store: SqliteStore) -> None:
     await commit(store, task("b"), event("b", 1, raw=os.urandom(1 << 20)))
     assert store.writer_pid == pid
     assert await stored(store) == {"a", "b"}
-    assert await store.integrity_check() == []
+    assert await store._list(schema.integrity) == []
 
 
 async def test_a_sync_that_fails_refuses_then_recovers(store: SqliteStore) -> None:
@@ -61,7 +62,7 @@ async def test_a_sync_that_fails_refuses_then_recovers(store: SqliteStore) -> No
         tracer.kill()
         tracer.communicate()
     assert await stored(store) == {"a", "c"}
-    assert await store.integrity_check() == []
+    assert await store._list(schema.integrity) == []
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ async def test_disk_full_refuses_then_recovers(small_disk: Path) -> None:
     ballast.unlink()
     await commit(made, task("again"), event("again", 1, raw=os.urandom(100_000)))
     assert await stored(made) == {*kept, "again"}
-    assert await made.integrity_check() == []
+    assert await made._list(schema.integrity) == []
     await made.close()
 
 

@@ -20,6 +20,7 @@ from tests.support.children import program, worker
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.kids import Kids
+from tests.support.sandboxes import backend_of
 
 from dragoman.bindings import a2acp
 from dragoman.messages.faults import Fault, Kind
@@ -286,9 +287,7 @@ def test_plain_http_is_for_loopback_only(tmp_path: Path) -> None:
 
 def level() -> Level:
     backends = all_levels()
-    backend = backends.backend(Level.BUBBLEWRAP)
-    assert backend is not None
-    report = backends.report(backend)
+    report = backends.report(backend_of(backends, Level.BUBBLEWRAP))
     if not report.passed:
         pytest.skip(f"{Level.BUBBLEWRAP}: {report.why_not}; {report.remedy}")
     return Level.BUBBLEWRAP
@@ -306,7 +305,8 @@ def test_an_untrusted_target_works_in_a_sandbox_and_the_contract_says_in_which(h
     told = Kids(hub).look("walled")["sandbox"]
     assert told is not None
     assert (contract["security"]["sandbox"], contract["timeout_seconds"]) == (told, 60)
-    assert (told == "hyperlight") <= bool(all_levels().report(all_levels().backend(Level.HYPERLIGHT)).passed)  # type: ignore[arg-type]
+    levels = all_levels()
+    assert (told == "hyperlight") <= levels.report(backend_of(levels, Level.HYPERLIGHT)).passed
     assert told == strength or told in ("hyperlight", "wasm")
     payload = {"a": 1, "contract_id": contract["contract_id"]}
     party = contract["target_agent"]
@@ -340,8 +340,7 @@ def test_an_untrusted_agent_has_neither_files_nor_network(hub: HubProcess) -> No
 @pytest.mark.requirement("a2acp-D17")
 def test_below_the_levels_policy_an_untrusted_agent_is_refused(tmp_path: Path) -> None:
     backends = all_levels()
-    backend = backends.backend(Level.HYPERLIGHT)
-    if backend is not None and backends.report(backend).passed:
+    if backends.report(backend_of(backends, Level.HYPERLIGHT)).passed:
         pytest.skip("this machine has the highest level there is")
     with running(tmp_path, DRAGOMAN_SANDBOX__MINIMUM="hyperlight") as hub:
         kids = Kids(hub)

@@ -156,7 +156,7 @@ async def test_a_stream_is_read_no_further_while_the_hub_holds_too_much_of_its_a
     way = reports(hub)
     way.other(barrier("|"), 600)
     way.text(TASK, "x" * 400)
-    assert hub.memory.held_by("a") == 1000
+    assert hub.memory._by.get("a", 0) == 1000
     waiting = asyncio.ensure_future(way.room())
     await asyncio.sleep(0)
     assert not waiting.done()
