@@ -43,11 +43,12 @@ soak: $(STAMP)   ## the long runs
 	@$(BIN)/python -m tests.support.needs
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 --dist worksteal -m "soak or made_up" $(ARGS)
 
-check: $(STAMP)  ## format, lint, types, import contracts
+check: $(STAMP)  ## format, lint, types, import contracts, unreachable code
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/python .ci/unreachable.py
 
 format: $(STAMP) ## put the code in shape
 	@$(BIN)/ruff format .

@@ -215,10 +215,6 @@ class WebSocketEndpoint(Endpoint, ABC):
     def routes(self) -> Mapping[str, ASGIApp]:
         return {self.path: self}
 
-    @property
-    def open_links(self) -> int:
-        return len(self._links)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             fault = Fault(kind=Kind.INVALID, message="this path speaks WebSocket; connect with an upgrade")

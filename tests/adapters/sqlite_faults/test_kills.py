@@ -16,7 +16,7 @@ from dragoman.core.lookups import TaskById
 from dragoman.core.model.audit import verify
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.stores.sqlite import writer_process
+from dragoman.stores.sqlite import schema, writer_process
 from dragoman.stores.sqlite.schema import StoreRefused
 from dragoman.stores.sqlite.store import SqliteStore
 from dragoman.stores.sqlite.writer_process import OutcomeUnknown, Writer
@@ -56,7 +56,7 @@ async def test_nothing_acknowledged_is_lost_when_hub_and_writer_are_killed(tmp_p
         finished, _ = await made.tasks(TaskFilter(status=Status.COMPLETED), after=None, limit=100_000)
         assert len(finished) == begin.audit_seq - 1
         assert verify(await made.audit(limit=100_000))[2] is None
-        assert await made.integrity_check() == []
+        assert await made._list(schema.integrity) == []
         await made.close()
 
 

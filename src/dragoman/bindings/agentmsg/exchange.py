@@ -23,7 +23,6 @@ from dragoman.protocols.agentmsg.types import Message
 PRIORITIES: Mapping[Urgency, Priority] = {urgency: Priority(urgency.value) for urgency in Urgency}
 
 _trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
-encode = msgspec.json.Encoder().encode
 
 
 class Said(NamedTuple):

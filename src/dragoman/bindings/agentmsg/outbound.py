@@ -53,9 +53,6 @@ from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.routing import EFFECTIVE, PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
 
-ASIDES = ("step", "thinking", "tool_use", "tool_result")
-"""What a task's story has and a TASK_UPDATE has no field for: fields of the same names."""
-
 _Fields = dict[str, msgspec.Raw]
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
 _fields = msgspec.json.Decoder(_Fields).decode

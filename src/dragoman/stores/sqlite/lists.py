@@ -244,11 +244,6 @@ def changes(connection: apsw.Connection, after: int, limit: int) -> list[Changed
     return [changed_from(body) for (body,) in connection.execute(sql, (after, limit))]
 
 
-def oldest_change(connection: apsw.Connection) -> int | None:
-    row = connection.execute("SELECT body FROM changed ORDER BY cursor LIMIT 1").fetchone()
-    return None if row is None else changed_from(row[0]).first
-
-
 def attached(connection: apsw.Connection, files: Sequence[str]) -> set[str]:
     sql = "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM attached WHERE file = value)"
     return {str(file) for (file,) in connection.execute(sql, (encode(list(files)).decode(),))}

@@ -381,18 +381,11 @@ class SqliteStore:
     async def changes(self, *, after: int = 0, limit: int = 100) -> Sequence[Changed]:
         return await self._list(lambda connection: lists.changes(connection, after, limit))
 
-    async def oldest_change(self) -> int | None:
-        return await self._list(lists.oldest_change)
-
     async def attached(self, files: Sequence[str]) -> Collection[str]:
         return await self._list(lambda connection: lists.attached(connection, files))
 
     async def counts(self) -> Mapping[str, int]:
         return await self._list(lists.counts)
-
-    async def integrity_check(self) -> Sequence[str]:
-        """What is wrong with the file, all of it read; empty if all is well. For `doctor`: slow on a large one."""
-        return await self._list(schema.integrity)
 
     async def backup(self, target: str) -> None:
         path, writer = Path(target), self._writer
