@@ -52,6 +52,7 @@ from dragoman.server.session import (
     Ignored,
     Invalid,
     LookUp,
+    Piece,
     Request,
     Session,
 )
@@ -64,6 +65,8 @@ PACE = 1024 * 1024
 """After so many bytes the hub learns how far writing has come: a fraction of what a link may have (`link_bytes`)."""
 AGAIN_SECONDS = 1.0
 BEHIND = 4 * 1024 * 1024
+JOINED = 1024 * 1024
+"""Pieces of text of so many characters wait to be joined; beyond, we stop reading."""
 LONG = 4 * 1024
 """Bytes above which a frame is kept as it came until its turn: decoded it takes many times the room."""
 
@@ -108,6 +111,8 @@ class ConnectionLoop:
         unanswered: int = 256,
         acknowledgment_seconds: float = 0.0,
         measured: bool = False,
+        joined_bytes: int = JOINED,
+        paced: bool = True,
     ) -> None:
         self._hub = hub
         self._agent = agent
@@ -127,6 +132,7 @@ class ConnectionLoop:
         """Frames for which the peer has no room, and how much of what the hub gave us is written with each."""
         self._written = 0
         self._paced = 0
+        self._reports_pace = paced
         self._looking: asyncio.Future[None] | None = None
         self._pipeline = Pipeline()
         self._undecided = 0
@@ -135,6 +141,11 @@ class ConnectionLoop:
         """There while a frame that reads waits for them."""
         self._behind: deque[bytes | Decoded] = deque()
         self._behind_bytes = 0
+        self._pieces: list[Piece] = []
+        """Text that waits until the text before it is decided, to go in as one command."""
+        self._pieces_size = 0
+        self._joined_bytes = joined_bytes
+        self._texts_undecided = 0
         self._accepted: list[str] = []
         self._unpinged: list[DeliveryId] = []
         self._pinged: list[DeliveryId] = []
@@ -170,14 +181,16 @@ class ConnectionLoop:
         """`size`: how many bytes the hub holds of it until it is decided."""
         match decoded:
             case CommandFrame(command=command, request=request):
-                self._begin(size)
-                self._enqueue(command, request, size)
+                self.enqueue(command, request, size)
+            case Piece():
+                self._join(decoded)
             case Acknowledged(deliveries=deliveries) if deliveries:
                 self.acknowledges = True
                 self._hub.enqueue_and_forget(
                     Acknowledge(principal=self._agent, deliveries=deliveries, session=self._session_id)
                 )
             case LookUp():
+                self._flush_pieces()
                 self._begin(size)
                 self._looking = asyncio.ensure_future(self._look_up(decoded, size))
             case Invalid():
@@ -191,7 +204,10 @@ class ConnectionLoop:
             case Acknowledged() | Ignored():
                 pass
 
-    def _enqueue(self, command: Command, request: Request, size: int) -> None:
+    def enqueue(self, command: Command, request: Request, size: int = 0) -> None:
+        if self._pieces:
+            self._flush_pieces()
+        self._begin(size)
         self._undecided += 1
         then = partial(self._decided, command, request, size)
         if not request.also:
@@ -214,6 +230,41 @@ class ConnectionLoop:
             stream=None if span is None else getattr(command, "stream", ""),
             begins=span is not None and span.start == 0,
         )
+
+    def _join(self, piece: Piece) -> None:
+        """Text that comes while earlier text is being committed goes in as one command when that is done. Every other
+        command goes behind the text before it, so nothing changes its place."""
+        if self._pieces and self._pieces[0].about != piece.about:
+            self._flush_pieces()
+        if not self._texts_undecided and not self._pieces:
+            self._enqueue_text(piece, piece.text)
+            return
+        self._pieces.append(piece)
+        self._pieces_size += len(piece.text)
+        if self._pieces_size >= self._joined_bytes:
+            self._wire.stop_reading()
+
+    def _flush_pieces(self) -> None:
+        if self._pieces:
+            pieces, size = self._pieces, self._pieces_size
+            self._pieces, self._pieces_size = [], 0
+            self._enqueue_text(pieces[0], "".join(piece.text for piece in pieces))
+            if size >= self._joined_bytes and not self._draining and self.under_way < self._unanswered:
+                self._resume_reading()
+
+    def _enqueue_text(self, piece: Piece, text: str) -> None:
+        self._texts_undecided += 1
+        self._undecided += 1
+        command, size = piece.command(text), len(text)
+        self._begin(size)
+
+        def decided(outcome: Any, refusal: Refused | None) -> None:
+            self._texts_undecided -= 1
+            if not self._texts_undecided:
+                self._flush_pieces()
+            self._decided(command, piece.request, size, outcome, refusal)
+
+        self._hub.enqueue_then(command, self._in_order(command, piece.request, decided))
 
     def _note_refusal(self, invalid: Invalid, size: int) -> None:
         """Answer it when its refusal is in the audit record."""
@@ -260,7 +311,7 @@ class ConnectionLoop:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if not self._crowded:
+        if not self._crowded and self._pieces_size < self._joined_bytes:
             self._wire.resume_reading()
 
     async def _look_up(self, lookup: LookUp, size: int) -> None:
@@ -272,9 +323,8 @@ class ConnectionLoop:
                 await self._all_decided
             found = await lookup.find()
             if isinstance(found, Command):
-                self._begin(size)
-                self._enqueue(found, request, size)
-            else:
+                self.enqueue(found, request, size)
+            elif found:
                 self.write(found)
         except Refused as refused:
             self._refuse(refused.fault, request.context)
@@ -375,6 +425,7 @@ class ConnectionLoop:
 
     def close(self) -> None:
         """The connection is gone: nothing more is read from it or written to it."""
+        self._flush_pieces()
         self._closed = True
         self._memory.no_matter(self._room_again)
         self._session.closed()
@@ -410,7 +461,7 @@ class ConnectionLoop:
 
     def _count_written(self, weight: int) -> None:
         self._written += weight
-        if self._written - self._paced >= PACE:
+        if self._reports_pace and self._written - self._paced >= PACE:
             self._report_pace()
 
     def _report_pace(self) -> None:
@@ -466,6 +517,7 @@ class ConnectionLoop:
         """Stop reading, and wait until everything that came is answered."""
         self._draining = True
         self._wire.stop_reading()
+        self._flush_pieces()
         await self._idle.wait()
         self._send_receipts()
         self._session.closed()

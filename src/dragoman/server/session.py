@@ -9,6 +9,7 @@ how to encode what the hub has for the agent.
     Acknowledged   deliveries that the agent has
     Answered       answered without the hub
     Batch          several messages; each is decoded in its turn
+    Piece          a piece of text; pieces that come during a commit are joined to one command
     Ignored        nothing to do
 
 Some outgoing messages need something read before they can be encoded: a contract, an output that came in pieces. Until
@@ -94,11 +95,21 @@ class Batch(msgspec.Struct, frozen=True):
     frames: tuple[bytes, ...]
 
 
+class Piece(msgspec.Struct, frozen=True):
+    """Only pieces `about` the same are joined; `command` makes the command of the joined text, which has the `request`
+    of its first piece."""
+
+    about: str
+    text: str
+    command: Callable[[str], Command]
+    request: Request
+
+
 class Ignored(msgspec.Struct, frozen=True):
     message_id: str | None = None
 
 
-Decoded = CommandFrame | LookUp | Invalid | Acknowledged | Answered | Batch | Ignored
+Decoded = CommandFrame | LookUp | Invalid | Acknowledged | Answered | Batch | Piece | Ignored
 
 NOTHING = Ignored()
 
@@ -109,6 +120,14 @@ class Connection(Protocol):
     def write_if_room(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
         """Write frames that nobody waits for, or those of an outgoing message that was to follow; False: there is no
         room for them now."""
+        ...
+
+    def write(self, frames: Sequence[bytes]) -> None:
+        """Behind all that waits for room."""
+        ...
+
+    def enqueue(self, command: Command, request: Request, size: int = 0) -> None:
+        """A command of the session's own. `size`: bytes of the frame that brought it."""
         ...
 
 

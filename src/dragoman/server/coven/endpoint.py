@@ -32,13 +32,15 @@ from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
 from dragoman.security import tls as secure
+from dragoman.server.connection import close_link
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.callers import Callers, end_call, turn_away
 from dragoman.server.coven.connected_agents import ConnectedAgents
 from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.coven.metadata_limit import MetadataLimit
-from dragoman.server.coven.stream import LEFT, AgentStream, Verdict
+from dragoman.server.coven.session import LEFT, StreamEnd
+from dragoman.server.coven.stream import AgentStream
 from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
 from dragoman.wire.role import Role
 
@@ -190,7 +192,7 @@ class CovenEndpoint:
         await self._health.enter_graceful_shutdown()
         self._callers.drain()
         for link in list(self._links):
-            link.shut_down("the hub is stopping")
+            link.session.shut_down("the hub is stopping")
         await self._empty(self._limits.shutdown_seconds if seconds is None else seconds)
         for link in list(self._links):
             link.end((grpc.StatusCode.UNAVAILABLE, "the hub is stopping; connect again in a moment"))
@@ -237,7 +239,7 @@ class CovenEndpoint:
         if verdict is not LEFT:
             await end_call(context, *verdict)
 
-    async def _serve(self, context: Any) -> Verdict:
+    async def _serve(self, context: Any) -> StreamEnd:
         metadata = metadata_of(context.invocation_metadata())
         connection = Connection(
             Role.HUB,
@@ -266,7 +268,7 @@ class CovenEndpoint:
                 self._store,
                 self._keeping,
                 agent=agent.id,
-                session=SessionId(self._hub.mint()),
+                session_id=SessionId(self._hub.mint()),
                 connection=connection,
                 context=context,
                 limits=self._limits,
@@ -282,7 +284,7 @@ class CovenEndpoint:
                 del self._unregistered[holder]
         return await self._linked(link, said, context)
 
-    async def _registration(self, connection: Connection, context: Any) -> types.RegisterAgent | Verdict:
+    async def _registration(self, connection: Connection, context: Any) -> types.RegisterAgent | StreamEnd:
         """What the first message says, in time."""
         reading = asyncio.ensure_future(context.read())
         try:
@@ -318,21 +320,21 @@ class CovenEndpoint:
     async def _note(self, fault: Fault, about: str | None) -> None:
         await self._refusals.record("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
 
-    async def _linked(self, link: AgentStream, said: types.RegisterAgent, context: Any) -> Verdict:
+    async def _linked(self, link: AgentStream, said: types.RegisterAgent, context: Any) -> StreamEnd:
         """The agent is ours until its stream ends."""
         hub, agent = self._hub, link.agent
         self._links.add(link)
-        verdict: Verdict | None = None
+        verdict: StreamEnd | None = None
         opened = False
         try:
             await hub.execute(coven.registration_of(agent, said))
-            hub.attach(link.session, link)
+            hub.attach(link.session_id, link.loop)
             opened = True
             await hub.execute(
                 OpenLink(
                     principal=agent,
                     protocol=coven.PROTOCOL,
-                    session=link.session,
+                    session=link.session_id,
                     ordered=True,
                     acknowledges=True,
                     fresh=True,
@@ -340,10 +342,10 @@ class CovenEndpoint:
                 )
             )
             # Who is welcome is reachable, too. Nothing is sent before this: `serve` does the rest.
-            await context.write(link.connection.send_welcome(self._server_id))
-            log.info("connected", agent=agent, session=link.session, protocol=coven.PROTOCOL)
+            await context.write(link.session.stream.send_welcome(self._server_id))
+            log.info("connected", agent=agent, session=link.session_id, protocol=coven.PROTOCOL)
             if self._draining:
-                link.shut_down("the hub is stopping")
+                link.session.shut_down("the hub is stopping")
             verdict = await link.serve()
             return verdict
         finally:
@@ -353,25 +355,19 @@ class CovenEndpoint:
             self._roster.leave(agent, link)
             if not self._links:
                 self._emptied.set()
-            log.info("disconnected", agent=agent, session=link.session, why=verdict[1] if verdict else "gone")
+            log.info("disconnected", agent=agent, session=link.session_id, why=verdict[1] if verdict else "gone")
 
-    def _close(self, link: AgentStream, verdict: Verdict | None) -> None:
+    def _close(self, link: AgentStream, verdict: StreamEnd | None) -> None:
         """The stream is over: what was open on it has failed, retryably (D6)."""
-        interrupted = link.interrupted()
+        interrupted = link.close()
         if interrupted:
             self.counts["interrupted"] += 1
         fault = None
         if interrupted or not self._draining:
             # Work that had not been sent when the hub stopped is not lost: it leaves again with the next link.
             fault = _gone(link.agent, verdict)
-        closing = CloseLink(principal=link.agent, session=link.session, lost=fault is not None, fault=fault)
-        closed = self._hub.enqueue(closing)
-        closed.add_done_callback(lambda done: self._closed(link.session, done))
-
-    def _closed(self, session: SessionId, closed: Any) -> None:
-        self._hub.detach(session)
-        if not closed.cancelled():
-            closed.exception()
+        closing = CloseLink(principal=link.agent, session=link.session_id, lost=fault is not None, fault=fault)
+        close_link(self._hub, closing)
 
 
 def _reflection() -> tuple[Any, ...]:
@@ -386,7 +382,7 @@ def _reflection() -> tuple[Any, ...]:
     )
 
 
-def _gone(agent: AgentId, verdict: Verdict | None) -> Fault:
+def _gone(agent: AgentId, verdict: StreamEnd | None) -> Fault:
     """Whoever waits for the task is told what the agent did wrong, if anything."""
     why = f": {verdict[1]}" if verdict is not None and verdict[0] is grpc.StatusCode.INVALID_ARGUMENT else ""
     return Fault(

@@ -1,20 +1,23 @@
-"""Reports on their way in: order kept, text put together, nothing lost, never more than the bound."""
+"""The connection loop: order kept, text joined, nothing lost, never more than the bound."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.bindings.coven import text_of
 from dragoman.core.commands import Command, Finish, ReportProgress
-from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.server.coven.reports import Reports
+from dragoman.server.connection import ConnectionLoop
+from dragoman.server.session import CommandFrame, Decoded, Piece, Request
 
 TASK = TaskId("t1")
 THEN = Callable[[Any, Refused | None], None]
@@ -28,6 +31,9 @@ class SlowHub:
         self.held: list[tuple[Command, THEN]] = []
         self.seen: list[Command] = []
 
+    def agent(self, id: AgentId) -> str:
+        return id
+
     def enqueue_then(self, command: Command, then: THEN) -> None:
         self.seen.append(command)
         self.held.append((command, then))
@@ -38,10 +44,68 @@ class SlowHub:
             then(None, refusal)
 
 
-def reports(hub: SlowHub, refused: list[Any] | None = None, **limits: int) -> Reports:
-    given = {"unanswered": 256, "pending_bytes": 1000} | limits
-    heard = [] if refused is None else refused
-    return Reports(hub, AgentId("a"), refused=lambda command, why: heard.append((command, why)), **given)  # type: ignore[arg-type]
+class FakeSession:
+    protocol = "coven"
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[Any, Kind]] = []
+
+    def opened(self, connection: Any) -> None: ...
+
+    def writable(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+    def decode(self, agent: Any, frame: Any) -> Decoded:
+        return cast(Decoded, frame)
+
+    def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Any) -> tuple[bytes, ...]:
+        return ()
+
+    def encode_refusal(self, fault: Fault, context: Any, agent: Any) -> bytes:
+        self.refused.append((context, fault.kind))
+        return b""
+
+
+class FakeWire:
+    has_room = True
+    reads = True
+
+    def write(self, frames: Sequence[bytes]) -> None: ...
+
+    def ping(self) -> None: ...
+
+    def stop_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+class Way:
+    """A connection loop, and what its peer sends."""
+
+    def __init__(self, hub: SlowHub, **limits: int) -> None:
+        self.session, self.wire = FakeSession(), FakeWire()
+        given: dict[str, Any] = {"unanswered": 256, "joined_bytes": 1000} | limits
+        self.loop = ConnectionLoop(
+            hub,  # type: ignore[arg-type]
+            AgentId("a"),
+            SessionId("s"),
+            self.session,  # type: ignore[arg-type]
+            self.wire,
+            hang_up=lambda reason: None,
+            **given,
+        )
+
+    def text(self, task: TaskId, text: str) -> None:
+        def command(joined: str) -> Command:
+            return text_of(AgentId("a"), task, joined)
+
+        self.loop._act(Piece(task, text, command, Request(uuid4().hex, text, lane="stream")))
+
+    def other(self, command: Command, size: int = 0) -> None:
+        self.loop._act(CommandFrame(command, Request(uuid4().hex, command, lane="stream")), size)
 
 
 def barrier(name: str) -> Finish:
@@ -54,7 +118,7 @@ def story(hub: SlowHub) -> list[str]:
 
 async def test_text_that_comes_while_text_is_committed_goes_in_as_one() -> None:
     hub = SlowHub()
-    way = reports(hub)
+    way = Way(hub)
     for piece in "abcd":
         way.text(TASK, piece)
     assert story(hub) == ["a"]
@@ -68,7 +132,7 @@ async def test_text_that_comes_while_text_is_committed_goes_in_as_one() -> None:
 
 async def test_anything_else_is_a_barrier_and_waits_for_nobody() -> None:
     hub = SlowHub()
-    way = reports(hub)
+    way = Way(hub)
     way.text(TASK, "a")
     way.text(TASK, "b")
     way.other(barrier("|"))
@@ -81,29 +145,25 @@ async def test_anything_else_is_a_barrier_and_waits_for_nobody() -> None:
 
 async def test_too_much_under_way_stops_the_reading_until_there_is_room() -> None:
     hub = SlowHub()
-    way = reports(hub, unanswered=3)
+    way = Way(hub, unanswered=3)
     for number in range(3):
         way.other(barrier(str(number)))
-    waiting = asyncio.ensure_future(way.room())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    hub.commit(1)
-    await asyncio.wait_for(waiting, 60)
+    assert not way.wire.reads
+    hub.commit()
+    assert way.wire.reads
     way.text(TASK, "a")
     way.text(TASK, "b" * 1000)
-    waiting = asyncio.ensure_future(way.room())
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    assert not way.wire.reads
     hub.commit()
-    await asyncio.wait_for(waiting, 60)
+    assert way.wire.reads
 
 
-async def test_settled_waits_for_every_outcome() -> None:
+async def test_draining_waits_for_every_outcome() -> None:
     hub = SlowHub()
-    way = reports(hub)
+    way = Way(hub)
     way.text(TASK, "a")
     way.text(TASK, "b")
-    settling = asyncio.ensure_future(way.settled())
+    settling = asyncio.ensure_future(way.loop.drain())
     await asyncio.sleep(0)
     assert story(hub) == ["a", "b"]
     hub.commit(1)
@@ -115,14 +175,13 @@ async def test_settled_waits_for_every_outcome() -> None:
 
 async def test_a_refusal_comes_back_with_its_report() -> None:
     hub = SlowHub()
-    refused: list[Any] = []
-    way = reports(hub, refused)
+    way = Way(hub)
     way.text(TASK, "a")
     way.text(TASK, "b")
     no = Refused(Fault(kind=Kind.CONFLICT, message="over"))
     hub.commit(refusal=no)
     hub.commit()
-    assert [(command.output, why) for command, why in refused] == [("a", no)]
+    assert way.session.refused == [("a", Kind.CONFLICT)]
     assert story(hub) == ["a", "b"]
 
 
@@ -130,7 +189,7 @@ async def test_a_refusal_comes_back_with_its_report() -> None:
 def test_whatever_the_pace_the_order_is_kept_and_nothing_is_lost(steps: list[tuple[str, int]]) -> None:
     async def run() -> None:
         hub = SlowHub()
-        way = reports(hub)
+        way = Way(hub)
         said = ""
         for number, (what, amount) in enumerate(steps):
             if what == "text":
@@ -141,26 +200,24 @@ def test_whatever_the_pace_the_order_is_kept_and_nothing_is_lost(steps: list[tup
                 way.other(barrier(f"|{number}|"))
             else:
                 hub.commit(amount)
-        way.flush()
+        way.loop._flush_pieces()
         while hub.held:
             hub.commit()
-        await asyncio.wait_for(way.settled(), 60)
+        await asyncio.wait_for(way.loop.drain(), 60)
         assert "".join(story(hub)) == said
 
     asyncio.run(run())
 
 
-async def test_a_stream_is_read_no_further_while_the_hub_holds_too_much_of_its_agent() -> None:
+async def test_a_connection_is_read_no_further_while_the_hub_holds_too_much_of_its_agent() -> None:
     hub = SlowHub()
-    hub.memory = MemoryBudget(MemoryLimits(per_principal=1000))
-    way = reports(hub)
-    way.other(barrier("|"), 600)
-    way.text(TASK, "x" * 400)
-    assert hub.memory._by.get("a", 0) == 1000
-    waiting = asyncio.ensure_future(way.room())
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    hub.memory = MemoryBudget(MemoryLimits(per_principal=10_000))
+    way = Way(hub)
+    way.other(barrier("|"), 6000)
+    way.text(TASK, "x" * 5000)
+    assert hub.memory._by.get("a", 0) == 11_000
+    assert not way.wire.reads
     hub.commit(1)
-    await asyncio.wait_for(waiting, 60)
+    assert way.wire.reads
     hub.commit()
     assert hub.memory.held == 0

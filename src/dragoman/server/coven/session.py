@@ -1,0 +1,299 @@
+"""Coven on one agent's stream: what a message of the agent means, and how work leaves.
+
+The hub gives a stream one task at a time and keeps the rest (D5). It may still hand over the next while the agent is
+busy with one that was given up: that waits here until the agent ends the old one, for `cancel_seconds`.
+
+Coven has no message for a refusal. So where the hub refuses a report
+
+    it could not keep it            the stream ends, and the work is done again, rather than with a hole in it
+    the task is over, or another    the agent is asked to stop, if it understands that (B4)
+      agent's
+    for any other reason            the task has failed, and the agent is asked to stop
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import grpc
+import msgspec
+import structlog
+
+from dragoman.bindings import coven
+from dragoman.core.commands import Command, Finish, ReportFault
+from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.tasks import EventKind
+from dragoman.core.ports import Intake, Store
+from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Result
+from dragoman.protocols.coven import events
+from dragoman.protocols.coven.connection import Connection
+from dragoman.protocols.coven.errors import Oddity
+from dragoman.protocols.coven.state import State
+from dragoman.protocols.coven.types import FileData, MessageResponse, Text
+from dragoman.security.redaction import disclosed
+from dragoman.server.coven.file_keeper import FileKeeper
+from dragoman.server.coven.limits import CovenLimits
+from dragoman.server.outgoing import UNREAD, is_passing
+from dragoman.server.session import NOTHING, CommandFrame, Decoded, LookUp, Piece, Request, Session
+
+log = structlog.get_logger("dragoman.server")
+
+StreamEnd = tuple[grpc.StatusCode, str]
+LEFT: StreamEnd = (grpc.StatusCode.OK, "")
+
+POINTLESS = frozenset({Kind.CONFLICT, Kind.NOT_FOUND})
+"""The task is over, or another agent's: the agent works for nothing."""
+UNSTORED = frozenset({Kind.OVERLOADED, Kind.INTERNAL, Kind.UNAUTHENTICATED})
+"""The hub could not keep the report."""
+
+LANE = "stream"
+"""All reports of one stream are one sequence: it has one task at a time."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a refusal is about. `task`: None for a fault, after which nothing follows; `kept`: its files."""
+
+    task: TaskId | None
+    kept: list[FileRef] = msgspec.field(default_factory=list)
+
+
+class CovenSession(Session):
+    """One for each stream; `end` ends it."""
+
+    protocol = coven.PROTOCOL
+
+    def __init__(
+        self,
+        hub: Intake,
+        store: Store,
+        files: FileKeeper,
+        agent: AgentId,
+        *,
+        stream: Connection,
+        limits: CovenLimits,
+        counts: Counter[str],
+        end: Callable[[StreamEnd], None],
+    ) -> None:
+        super().__init__(hub, agent)
+        self.stream = stream
+        self._store = store
+        self._files = files
+        self._cancel_seconds = limits.cancel_seconds
+        self._counts = counts
+        self._end = end
+        self._task: TaskId | None = None
+        self._reported = 0
+        self._cancelled: set[DeliveryId] = set()
+        """Work that was cancelled while it waits here."""
+        self._changed = asyncio.Event()
+        """Whether work that waits should look again."""
+        self._leaving = False
+
+    # -- in: the agent reports
+
+    def decode(self, agent: Agent, frame: bytes) -> Decoded:
+        (event,) = self.stream.receive(frame)
+        match event:
+            case events.Responded(message=message):
+                return self._progress(message)
+            case events.Completed():
+                task = self._over()
+                if task is not None:
+                    return CommandFrame(coven.end_of(self._agent, task, event), self._request(task))
+            case events.Ignored(why=why, request_id=request_id):
+                self._counts[f"ignored.{why.value}"] += 1
+                again = why is Oddity.SECOND_REGISTER and self.stream.ignored[why] == 1
+                say = log.warning if again else log.debug  # D3; once a stream is enough
+                say("ignored", agent=self._agent, why=why.value, request=request_id)
+                if self.stream.request is None:
+                    self._over()
+            case events.Invalid(error=error):
+                self._counts["broken"] += 1
+                self._end((grpc.StatusCode.INVALID_ARGUMENT, coven.status_of(coven.fault_of(error))[1]))
+            case events.Beat():
+                self._counts["heartbeats"] += 1
+        return NOTHING
+
+    def _progress(self, message: MessageResponse) -> Decoded:
+        task, event = self._task, message.event
+        if task is None:
+            return NOTHING
+        request = self._request(task)
+        if isinstance(event, Text) and message.progress is None and not message.unknown:
+            return Piece(task, event.text, partial(coven.text_of, self._agent, task), request)
+        if isinstance(event, FileData):
+            return LookUp(partial(self._keep_file, task, message, event, request.context.kept), request)
+        return CommandFrame(coven.progress_of(self._agent, task, message), request)
+
+    def _request(self, task: TaskId) -> Request:
+        self._reported += 1
+        return Request(str(self._reported), Report(task), lane=LANE)
+
+    async def _keep_file(
+        self, task: TaskId, message: MessageResponse, file: FileData, kept: list[FileRef]
+    ) -> Command | Sequence[bytes]:
+        """A file is kept before it is reported. What follows it waits, so nothing overtakes it."""
+        try:
+            kept.append(await self._files.keep(file, owner=self._agent))
+        except Refused as refused:
+            return self._give_up(task, refused.fault)
+        return coven.progress_of(self._agent, task, message, kept[0])
+
+    def _over(self) -> TaskId | None:
+        """The open request ended: the next may leave, if one waits."""
+        task, self._task = self._task, None
+        self._changed.set()
+        return task
+
+    def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
+        """The hub did not take a report."""
+        report: Report = context
+        for file in report.kept:
+            self._files.drop(file.id)
+        frames: Sequence[bytes] = ()
+        if fault.kind in UNSTORED:
+            self._end((grpc.StatusCode.UNAVAILABLE, coven.status_of(fault)[1]))
+        elif report.task is not None:
+            if fault.kind not in POINTLESS:
+                frames = self._give_up(report.task, fault)
+            elif report.task == self._task:
+                frames = self._abandon(fault.message)
+        return frames[0] if frames else b""
+
+    def _give_up(self, task: TaskId, fault: Fault) -> Sequence[bytes]:
+        """What the agent sent cannot be kept, and never will: the task has failed."""
+        self._report_fault(ReportFault(principal=self._agent, protocol=coven.PROTOCOL, task_id=task, fault=fault))
+        return self._abandon(fault.message) if task == self._task else ()
+
+    def _report_fault(self, command: ReportFault) -> None:
+        """How a task ends is reported whatever was refused before: it is in no lane."""
+        if self._connection is not None:
+            self._connection.enqueue(command, Request(context=Report(None)))
+        else:
+            self._hub.enqueue_then(command, lambda outcome, refusal: None)
+
+    def _abandon(self, reason: str) -> Sequence[bytes]:
+        """Nobody waits for the open request: the message that says so, to an agent that understands it (B4)."""
+        if self.stream.abandoned or self.stream.request is None:
+            return ()
+        frames: Sequence[bytes] = ()
+        if self.stream.understands_cancel:
+            frames = [self.stream.send_cancel(reason[:500])]
+        else:
+            self.stream.abandon()
+        self._task = None
+        self._changed.set()
+        return frames
+
+    # -- out: the hub gives work
+
+    def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        kind, task = outgoing.delivery.kind, outgoing.task
+        if kind is MessageKind.CANCEL:
+            return self._cancel(outgoing)
+        if kind is not MessageKind.WORK:
+            return ()  # coven has no message for it, and the agent loses nothing by not having it
+        if task.origin.principal == HUB:  # a health check: that the stream stands is the answer
+            content = Result(output="the stream stands")
+            alive = Finish(principal=self._agent, task_id=task.id, digest="stream", content=content)
+            self._hub.enqueue_then(alive, lambda outcome, refusal: None)
+            return ()
+        if self.stream.request == task.request_id and self.stream.resume():
+            self._task = task.id  # it was given up and is asked for again, while the agent is still at it
+            return ()
+        if task.id == self._task and self._connection is not None:
+            # The agent is still at the turn before: what it reports of that is not of this one.
+            self._connection.write(self._abandon("the task goes on in another turn"))
+        self._changed.set()
+        return super().encode(outgoing, agent, now)
+
+    def _cancel(self, outgoing: Outgoing) -> Sequence[bytes]:
+        task = outgoing.delivery.task
+        if task == self._task:
+            return self._abandon(coven.reason_of(outgoing))
+        self._cancelled.update(one.delivery.id for one, _ in self._waiting if one.task.id == task)
+        self._changed.set()
+        return ()
+
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        return None  # work waits until the agent is free
+
+    async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
+        try:
+            while await self._is_wanted(outgoing):
+                attachments = await self._attachments(outgoing)
+                if not self._may_leave(outgoing):
+                    continue
+                frame = self.stream.send(coven.message_of(outgoing, attachments, reads_input=self.stream.reads_input))
+                self._task = outgoing.task.id
+                return [frame]
+        except Exception as error:  # one outgoing message that cannot be encoded must not hold up the others
+            self._report_unencodable(outgoing, error)
+        return ()
+
+    async def _is_wanted(self, outgoing: Outgoing) -> bool:
+        """True as soon as work may be sent; False if it was cancelled. Work behind a request that was given up waits
+        only so long."""
+        while not self._may_leave(outgoing):
+            if outgoing.delivery.id in self._cancelled:
+                self._cancelled.discard(outgoing.delivery.id)
+                return False
+            self._changed.clear()
+            if self.stream.request is None:
+                await self._changed.wait()
+                continue
+            try:
+                async with asyncio.timeout(self._cancel_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                if self.stream.abandoned:
+                    message = "a request that was given up was not ended, and other work waits; connect again"
+                    self._end((grpc.StatusCode.UNAVAILABLE, message))
+                    await self._changed.wait()
+        return True
+
+    def _may_leave(self, outgoing: Outgoing) -> bool:
+        return self.stream.ready and not self._leaving and outgoing.delivery.id not in self._cancelled
+
+    async def _attachments(self, outgoing: Outgoing) -> tuple[FileData, ...]:
+        event = outgoing.event
+        if event.kind is EventKind.RETRIED:  # a person sent the first request again
+            event = (await self._store.events(outgoing.task.id, limit=1))[0]
+        found = []
+        for file in coven.attachments_in(event):
+            data = await self._files.fetch(file.id)
+            if data is None:
+                raise Refused(Fault(kind=Kind.NOT_FOUND, message=f"the attachment {file.name!r} is no longer there"))
+            found.append(coven.attached(file, data))
+        return tuple(found)
+
+    def _report_unencodable(self, outgoing: Outgoing, error: Exception) -> None:
+        why = str(disclosed(error, personal=outgoing.personal))
+        log.warning("unencodable", task=outgoing.delivery.task, agent=self._agent, why=why)
+        if is_passing(error):
+            fault = UNREAD
+        elif isinstance(error, Refused):
+            fault = error.fault
+        else:
+            message = f"the work cannot be put into a message to this agent: {why}"
+            fault = Fault(kind=Kind.TOO_LARGE, message=message)
+        self._report_fault(ReportFault(principal=self._agent, task_id=outgoing.task.id, fault=fault))
+
+    def welcomed(self) -> None:
+        """The agent has its welcome: work that came before it may leave."""
+        self._changed.set()
+
+    def shut_down(self, reason: str) -> None:
+        """Ask the agent to finish and leave; no work follows (D10)."""
+        if self.stream.state in (State.READY, State.BUSY) and self._connection is not None:
+            self._connection.write([self.stream.send_shutdown(reason)])
+        self._leaving = True
+        self._changed.set()
