@@ -25,7 +25,7 @@ from dragoman.server.a2acp.tokens import AuthService, KeysKept
 class Use(enum.StrEnum):
     SIGNS = "signs"
     VERIFIES = "verifies"  # it was replaced, and tokens of its are out there
-    SHARED = "shared"  # a secret of the operator's: whoever has it signs
+    SHARED = "shared"  # a secret of the operator's: every holder signs with it
 
 
 class KeyOut(msgspec.Struct, frozen=True, kw_only=True):

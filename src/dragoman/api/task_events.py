@@ -108,9 +108,9 @@ async def _read(context: Context, task: Task, after: int, *, raw: bool) -> Async
             for event in page:
                 yield frame(event, raw=raw, hidden=is_hidden(task))
                 after = event.seq
-            # The head is read after its events: if it says "final" and we are at its number, all was told.
+            # The head is read after its events: if it says "final" and we are at its number, all was sent.
             now = await context.store.task(task.id)
-            if now is None:  # it was forgotten: whoever comes back hears so
+            if now is None:  # it was forgotten: a client that comes back gets 404
                 return
             task = now
             if page and task.seq > after:

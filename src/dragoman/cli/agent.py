@@ -39,7 +39,7 @@ COLUMNS = (
 
 AMISS = frozenset({"offline", "crashed", "stopped", "unhealthy"})
 PAST = 5
-"""So many of an agent's former reports, and of its errors, are shown; the API has more."""
+"""How many of an agent's former reports, and of its errors, are shown; the API has more."""
 
 AgentName = Annotated[str, Parameter(name="ID", help="The agent's id.")]
 
@@ -229,7 +229,7 @@ def _process(child: object) -> list[tuple[str, object]]:
 
 
 def _reported(report: object) -> list[tuple[str, object]]:
-    """How an agent is by its own word, if it ever said."""
+    """What an agent reported of itself, if it did."""
     if not isinstance(report, dict):
         return []
     status = report.get("status") or {}
@@ -254,7 +254,7 @@ def _status_line(status: Mapping[str, Any]) -> str:
 
 
 def _past(report: object) -> None:
-    """What it said before, and its last errors."""
+    """Its former reports, and its last errors."""
     if not isinstance(report, dict):
         return
     for title, entries, words in (

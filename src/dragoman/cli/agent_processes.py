@@ -168,7 +168,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _attend(hub: Hub, agent: str, output: Output) -> int:
-    """Show its log until it ends or we are told to stop; then it is removed."""
+    """Show its log until it ends or the person stops this command; then remove it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for one in _follow(hub, agent, "0", None):
@@ -214,7 +214,7 @@ def _show(one: Mapping[str, Any], output: Output) -> None:
     if kind == "log":
         print(f"{line(one.get('at'))} {log_line(stream, level, text)}", flush=True)
         return
-    head, _, output_ = text.partition("\n")  # an event of a task: which one, what, and what it put out
+    head, _, output_ = text.partition("\n")  # an event of a task: which task, which event, and its output
     task = f"…{str(one['task_id'])[-4:]}  " if one.get("task_id") else ""
     sentence = " · ".join(part for part in (kind.replace("_", " "), head) if part)
     print(f"{line(one.get('at'))} {log_line(stream, level, task + sentence)}", flush=True)

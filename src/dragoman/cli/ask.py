@@ -151,13 +151,13 @@ def _take(hub: Hub, question: Mapping[str, Any]) -> None:
             if failure.code is Exit.UNREACHABLE:  # it is asked again when the hub is back
                 raise
             printing.note(f"  {failure.sentence}")
-            if failure.code is not Exit.USAGE:  # somebody was faster; the next question may go better
+            if failure.code is not Exit.USAGE:  # another person was faster; go on with the next question
                 return
     printing.verdict(True, f"answered {line(question.get('agent'))}: {line(text)}")
 
 
 def _value(option: Any) -> Any:
-    """What the agent is told; beside it some options have a label for people."""
+    """The value that the agent gets; some options also have a label for people."""
     return option["value"] if isinstance(option, Mapping) and "value" in option else option
 
 

@@ -1,4 +1,4 @@
-"""`dragoman audit`: who asked for what and what the hub said, and whether that record is whole."""
+"""`dragoman audit`: who asked for what and what the hub decided, and whether that record is complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS = (
 FAR = "9" * 18
 """Behind every record."""
 WINDOW, WINDOWS = 500, 200
-"""So many records are looked at in one go, and so often, for those that are wanted."""
+"""How many records are read at once, and how often, to find those that match."""
 STRIDE = 1000
 BEFORE = "0" * 64
 """The hash before the first record (`core.model.audit.GENESIS`, which is not imported for every command)."""

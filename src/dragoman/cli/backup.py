@@ -1,6 +1,6 @@
 """`dragoman backup`: a consistent copy of the store. A running hub makes it itself; else we do, in its place.
 
-Keys are no part of it: whoever finds the copy must not find with it what opens it. Nor are files of tasks and the
+Keys are no part of it: a copy that is found must not come with the keys that open it. Nor are files of tasks and the
 environments of children, which lie beside the store. We say which there are, so that they are kept too.
 """
 
@@ -70,7 +70,7 @@ def backup(
 
 def _offline(directory: Path, target: Path, unreachable: CommandError) -> None:
     """The store's own backup, under the store's own lock: a hub that starts meanwhile waits outside. If one is there
-    after all, what it said counts."""
+    after all, its answer counts."""
     from dragoman.app.settings import SettingsError
     from dragoman.cli.serving import load_settings
     from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused

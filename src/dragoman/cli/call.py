@@ -130,7 +130,7 @@ def _explain(hub: Hub, id: str) -> None:
     try:
         reasons = hub.get("tasks", id, "why").get("reasons") or ()
     except CommandError:
-        return  # it only was to be said along the way
+        return  # it was only additional information
     for reason in reasons:
         printing.note(f"  {line(reason.get('text'))}")
 

@@ -126,7 +126,7 @@ class ProtocolCaller:
                             client.contract(self._body["type"], agent=self._body["agent"]), "asked and answered"
                         )
         except (DragomanError, TimeoutError):
-            pass  # the task's own end was told already
+            pass  # the task's own end was printed already
         finally:
             client.__exit__(None, None, None)
 

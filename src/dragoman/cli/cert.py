@@ -44,7 +44,7 @@ def cert(
     from dragoman.security.trust import CA, CERTIFICATE, KEY
 
     now = datetime.now(UTC).replace(microsecond=0)
-    with contextlib.suppress(OSError):  # told below
+    with contextlib.suppress(OSError):  # reported below
         # By default this is the data directory, which a hub does not take when it is open to others.
         durable.make_directory(dir.parent)
     try:

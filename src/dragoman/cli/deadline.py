@@ -71,7 +71,7 @@ class Deadline:
 NEVER = Deadline()
 
 LEAVING = 3.0
-"""Seconds in which a command that was an agent for a moment is put out again, also when its own time is up."""
+"""Seconds in which a command that was an agent for a moment removes itself, also when its own time is up."""
 
 
 ABSENCE = 120.0

@@ -150,7 +150,7 @@ def permissions(directory: DataDir) -> Iterator[Finding]:
         if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077
     ]
     if open_ones:
-        # In a closed directory an open file is out of reach, until somebody opens the directory.
+        # In a closed directory an open file is out of reach, until the directory is opened.
         verdict: Verdict = "problem" if stat.S_IMODE(path.stat().st_mode) & 0o077 else "warning"
         # X: a directory is entered by its owner, a file stays what it is.
         fix = f"chmod -R go=,u=rwX {path}"
@@ -262,7 +262,7 @@ def store(directory: DataDir) -> Iterator[Finding]:
         from dragoman.stores.sqlite import schema, writer_process
         from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
     except ImportError:
-        return  # `sqlite` has said so already
+        return  # `sqlite` has reported it already
 
     restore = "restore the newest backup as hub.sqlite (dragoman backup makes them)"
     try:
@@ -303,7 +303,7 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
         from dragoman.stores.sqlite import master_keys
         from dragoman.stores.sqlite.schema import StoreRefused
     except ImportError:
-        return  # `sqlite` has said so already
+        return  # `sqlite` has reported it already
     try:
         connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
         try:

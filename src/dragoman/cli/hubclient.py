@@ -118,7 +118,7 @@ class Hub:
         return self.ask("DELETE", *path)
 
     def pages(self, what: str, *, most: int = 1_000_000, **query: Any) -> Iterator[Mapping[str, Any]]:
-        """Everything in one of the hub's lists, page by page; at most so many pages."""
+        """Everything in one of the hub's lists, page by page; at most `most` of them."""
         cursor = None
         for _ in range(most):
             page = self.get(what, limit=PAGE, cursor=cursor, **query)
@@ -277,7 +277,7 @@ class Hub:
             return failure
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         fix = _start_it() if self._host in LOOPBACK else LOOK_THERE
-        if not self._secure and isinstance(error, BadHttp | ConnectionResetError):  # somebody is there
+        if not self._secure and isinstance(error, BadHttp | ConnectionResetError):  # another program answers there
             fix = f"if it speaks TLS: --hub https{self.url.removeprefix('http')}"
         return CommandError(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
 

@@ -61,7 +61,7 @@ def rotate(
 
 @app.command(name="give-up")
 def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
-    """Go on without a master key that is lost for good. What it sealed stays shut; put the key back, and it opens.
+    """Go on without a master key that is lost for good. What it encrypted can be read again when the key is put back.
 
     The hub must not run. It makes a new key when it seals something next.
     """

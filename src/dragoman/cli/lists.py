@@ -27,12 +27,12 @@ Since = Annotated[str | None, Parameter(help="Not older than this: an age (90s, 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 MOST_PAGES = 20
-"""So many pages of questions are read at most, to reverse their order."""
+"""At most this many pages of questions are read, to reverse their order."""
 WHOLE = 36
 """Characters of an id that the hub made."""
 SHORTEST = 4
 PAGES = 4
-"""So many pages of a list are searched for the end of an id."""
+"""At most this many pages of a list are searched for the end of an id."""
 SHOWN = 5
 NOUNS = {"tasks": "task", "questions": "question", "deadletters": "dead letter", "contracts": "contract"}
 

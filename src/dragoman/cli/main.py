@@ -74,7 +74,7 @@ def build() -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
-        suppress_keyboard_interrupt=False,  # how we end is said in one place: `main`
+        suppress_keyboard_interrupt=False,  # `main` alone decides how we end
         default_parameter=Parameter(show_default=_worth_showing),
     )
     for name, path, group, help in COMMANDS:
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read us has seen enough; Python must not complain when it flushes at exit.
+        # The reader of our output has closed the pipe; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except SystemExit as end:

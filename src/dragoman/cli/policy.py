@@ -62,14 +62,14 @@ def forbid(
     _change(source, target, {"allow": False, "intents": intent or []}, output, location)
 
 
-def _change(source: str, target: str, wish: dict[str, Any], output: Output, location: HubLocation) -> None:
+def _change(source: str, target: str, terms: dict[str, Any], output: Output, location: HubLocation) -> None:
     hub = Hub.find(location)
-    answer = hub.post("policies", "domains", body={"source": source, "target": target, **wish})
+    answer = hub.post("policies", "domains", body={"source": source, "target": target, **terms})
     if printing.as_data(answer, output):
         return
-    may = "may" if wish["allow"] else "may not"
-    what = f" for {line(', '.join(wish['intents']))}" if wish["intents"] else ""
-    how = ", and only encrypted" if wish.get("encrypt") else ""
+    may = "may" if terms["allow"] else "may not"
+    what = f" for {line(', '.join(terms['intents']))}" if terms["intents"] else ""
+    how = ", and only encrypted" if terms.get("encrypt") else ""
     printing.verdict(True, f"agents of {line(source)} {may} ask agents of {line(target)}{what}{how}")
     there = {agent.get("domain") or HOME for agent in hub.get("agents").get("agents") or ()}
     for domain in dict.fromkeys((source, target)):

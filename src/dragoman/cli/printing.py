@@ -1,7 +1,7 @@
 """What a command prints: data on stdout, words on stderr.
 
 On a terminal a list is a table drawn by rich, which knows its width; into a pipe it is plain aligned columns, and
-rich is not imported. `-o json` prints what the API said, `-o jsonl` one item a line. Everything that came from
+rich is not imported. `-o json` prints the API's answer, `-o jsonl` one item a line. Everything that came from
 outside is escaped here, once.
 """
 
@@ -43,7 +43,7 @@ READABLE = 24
 WITHOUT_A_HUB = frozenset(
     {"dev", "serve", "config", "cert", "completion", "conformance", "play", "sandbox", "translate", "version"}
 )
-"""Commands that need not be told where the hub is."""
+"""Commands that need no hub."""
 
 
 class Column(NamedTuple):

@@ -148,8 +148,8 @@ def _again(typed: Mapping[str, Any], but: str, value: int) -> str:
 
 
 def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool) -> Callable[[Whereabouts], None]:
-    """What is said once the hub serves: a line of JSON for programs, a banner for people. Its link logs the browser in,
-    wherever the banner goes; only a service's log, which others read, is not told the token."""
+    """What is printed once the hub serves: a line of JSON for programs, a banner for people. Its link logs the browser
+    in, wherever the banner goes; only a service's log, which others read, does not get the token."""
 
     def greet(here: Whereabouts) -> None:
         if ready_json:

@@ -95,7 +95,7 @@ class Audit:
             if page:
                 cursor = str(page[-1]["seq"])
             if len(page) < PAGE:
-                self._cursor = cursor  # now that all was heard
+                self._cursor = cursor  # now that everything was read
                 return found
 
     def say(self, record: Mapping[str, Any]) -> str:

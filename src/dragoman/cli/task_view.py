@@ -53,7 +53,7 @@ def route_of(task: Mapping[str, Any]) -> str:
     into = line(task.get("protocol_in") or "api")
     agent = task.get("agent") or (f"any {task['kind']}" if task.get("kind") else None)
     out = task.get("protocol_out")
-    return f"{asker} ─{into}→ hub" + (f" ─{line(out)}→ {line(agent)}" if out else f" → {line(agent or 'anybody')}")
+    return f"{asker} ─{into}→ hub" + (f" ─{line(out)}→ {line(agent)}" if out else f" → {line(agent or 'any agent')}")
 
 
 def reason(error: Any) -> str | None:

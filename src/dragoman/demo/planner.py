@@ -1,7 +1,7 @@
 """An orchestrator: keeps a gentle stream of work going between the demo's agents, over chiffon, whatever they speak.
 
 It begins with a handful at once, so that there is something to see, and slows down from there. It calls the demo's own
-agents by name: work must not reach somebody's real ones of the same kind. At most one question waits for a
+agents by name: work must not reach a user's own agents of the same kind. At most one question waits for a
 person at a time.
 """
 
@@ -92,7 +92,7 @@ async def _plan(id: str) -> None:
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
     room = asyncio.Semaphore(MOST_AT_ONCE)
-    # The client is closed first: then everybody who waits for a result is told, instead of being torn away.
+    # The client is closed first: then every waiting call gets an error, instead of being cancelled.
     async with asyncio.TaskGroup() as under_way, Client(id=id, kind=roster.PLANNER.kind) as hub:
         under_way.create_task(_ask_people(hub))
         for job in OPENING:

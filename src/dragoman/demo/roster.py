@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DOMAIN = "demo"
-"""The mark of a demo agent at the hub: an agent of the same id without it is somebody's real one."""
+"""The mark of a demo agent at the hub: an agent of the same id without it is a user's own."""
 RESEARCH_DOMAIN, CLINIC = "demo-research", "demo-clinic"
 """Two that may work together in the demo. They have names of their own: the policy must let nobody real in."""
 

@@ -1,4 +1,4 @@
-"""Time that passes when it is told to.
+"""A clock that only the test moves.
 
     whose                                    what moves it
     ---------------------------------------  -----------------------------------------------------------------
@@ -93,7 +93,7 @@ class VirtualRuntime(SystemRuntime):
         while self._timers and self._timers[0][2].over:
             heapq.heappop(self._timers)
 
-    # --- for whoever moves it ---
+    # --- for the scheduler, which moves it ---
 
     @property
     def next_due(self) -> float | None:

@@ -60,7 +60,7 @@ CONNECT_SECONDS = 10.0
 
 
 class Pass(NamedTuple):
-    """What lets somebody in: for agents and clients that are not the SDK's."""
+    """An address and a token, for agents and clients that are not the SDK's."""
 
     url: str
     token: str
@@ -229,7 +229,7 @@ class Environment:
     # --- who is there ---
 
     async def let_in(self, id: str, protocol: str, transport: str | None = None, **fields: Any) -> Pass:
-        """A fresh token for it; whoever had one before has none any more."""
+        """A fresh token for this agent; its former token ends."""
         scheme, there = self._scheme(protocol, transport), self.running.intake.agent(AgentId(id))
         if there is not None and there.protocol != protocol:
             raise Misused(f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own")

@@ -1,4 +1,4 @@
-"""What a test is told when it cannot go on. Both say what to do."""
+"""The errors that a test gets. Both say what to do."""
 
 from __future__ import annotations
 

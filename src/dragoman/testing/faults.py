@@ -40,7 +40,7 @@ class Losses:
 
 
 class LossyLink:
-    """`sdk.links.Link` that loses what it is told to lose."""
+    """An `sdk.links.Link` that loses the messages that the test wants it to lose."""
 
     def __init__(self, link: Link, losses: Losses) -> None:
         self._link = link
@@ -99,7 +99,7 @@ class Faults:
         self._thread.do(self._environment.disconnect(self._environment.runner(agent)))
 
     def restart_hub(self) -> None:
-        """The hub stops, with no time for anybody to finish, and starts again from its store. Its agents come back."""
+        """The hub stops at once, and starts again from its store. Its agents connect again."""
         self._thread.do(self._environment.restart())
         self._environment.raise_noted()
 

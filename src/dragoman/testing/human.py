@@ -1,6 +1,6 @@
 """The person whom agents ask: says what the test told them to say, over the management API as people do.
 
-Answers for certain questions (`to=`) go before those for any; of several that fit, the one that was told last.
+Answers for certain questions (`to=`) go before those for any; of several that fit, the newest.
 Questions for which there is none stay open until there is one, or until their time is over.
 """
 
@@ -67,7 +67,7 @@ class Human:
 
     @property
     def asked(self) -> list[Question]:
-        """What people were asked so far, in its order; `question` is the text, `answer` what was said."""
+        """The questions that people were asked so far, in order; `question` is the text, `answer` the answer."""
         return [_question_of(row) for row in list(self._rows.values())]
 
     # --- on the hub's loop ---
@@ -101,7 +101,7 @@ class Human:
             answer = script.next(_question_of(row))
             await self._environment.people.answer(row.id, answer)
         except (Conflict, NotFound):
-            pass  # its time was over, or somebody else was faster
+            pass  # the question expired, or was answered before
         except DragomanError as error:
             self._environment.note_error(Misused(f"the hub refused the person's answer to {row.question!r}: {error}"))
         except Exception as error:

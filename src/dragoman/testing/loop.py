@@ -21,7 +21,7 @@ T = TypeVar("T")
 END_SECONDS = 10.0
 """For what was left on the loop to be gone."""
 BLOCKED_SECONDS = 20.0
-"""Without a turn of the loop: somebody does not let go of it."""
+"""Without a turn of the loop: a handler blocks it."""
 BLOCKED = (
     f"the hub's loop has stood still for {BLOCKED_SECONDS:g} s: a handler that is a coroutine blocks it. Let it await"
     " what takes long, or make it a plain function, which runs in a thread"

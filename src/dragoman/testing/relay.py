@@ -29,7 +29,7 @@ class Relay:
         await asyncio.gather(*self._copies, return_exceptions=True)
 
     def disconnect_target(self) -> None:
-        """Nobody is at the other end: whoever connects waits for `connect_to`."""
+        """No hub is at the other end: new connections wait for `connect_to`."""
         self._has_target.clear()
 
     def connect_to(self, target: str) -> None:

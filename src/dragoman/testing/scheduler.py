@@ -29,7 +29,7 @@ QUIET = 2
 QUIET_ELSEWHERE = 8
 """where other threads or processes have a part in it."""
 NEVER_QUIET = 2.0
-"""Seconds after which somebody talks without end, and is not waited for."""
+"""Seconds after which an agent that sends without end is not waited for."""
 REST = 0.25
 """Seconds for a plain function to return, and for what is on its way elsewhere, before time passes nevertheless."""
 LOOK = 0.01

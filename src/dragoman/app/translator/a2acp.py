@@ -33,7 +33,7 @@ def decode(data: bytes, now: Instant) -> Decoded:
     if message.intent in WITH_THE_BROKER:
         raise refuse(Kind.UNSUPPORTED_WORK, f"{kind}: {ONLY_FOR_THE_HUB}")
     if message.security.encryption != "none":
-        raise refuse(Kind.FORBIDDEN, "its payload is sealed; only whoever has the key can say what it means")
+        raise refuse(Kind.FORBIDDEN, "its payload is encrypted, and the translator has no key")
     asks, named = message.message_type is MessageType.REQUEST, message.correlation_id
     if not asks and named is None:
         raise refuse(Kind.INVALID, "missing; it says which request is meant", field="payload.correlation_id")

@@ -1,4 +1,4 @@
-"""A message of each kind in each protocol, for whoever has none at hand."""
+"""An example message of each kind in each protocol."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def party(agent: FakeAgent) -> dict[str, str]:
 
 
 def token(agent: FakeAgent, audience: str) -> str:
-    wish = {"agent_id": agent.id, "target_agent_id": audience, "requested_capabilities": ["do:squares"], "ttl": 300}
-    answer = agent.post("/auth/token", wish)
+    request = {"agent_id": agent.id, "target_agent_id": audience, "requested_capabilities": ["do:squares"], "ttl": 300}
+    answer = agent.post("/auth/token", request)
     expect(answer.status == 200, f"no token: {answer.status} {answer.body[:200]!r}")
     return str(answer.json["token"])
 
@@ -114,8 +114,8 @@ def discovered(scenario: Scenario) -> None:
 
 @checks("A2-HSK-7", "Two agents that never met shake hands through the hub.")
 def handshake(scenario: Scenario) -> None:
-    wish = {"target_agent_id": scenario.worker.id, "requested_intent": INTENT, "request_schema": TAKES}
-    sent = message(scenario.caller, BROKER, "request", "initiate_handshake", wish)
+    request = {"target_agent_id": scenario.worker.id, "requested_intent": INTENT, "request_schema": TAKES}
+    sent = message(scenario.caller, BROKER, "request", "initiate_handshake", request)
     answer = send(scenario.caller, sent, **LATER)
     expect(answer.status == 202, f"it was answered with {answer.status}: {answer.body[:200]!r}")
     asked = scenario.worker.inbox.next(lambda one: one.get("intent") == "accept_handshake", "the proposal")

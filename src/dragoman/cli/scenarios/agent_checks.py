@@ -1,4 +1,4 @@
-"""An agent that somebody wrote, tried by a hub: does it come, work, end, stop, and come again?
+"""Checks of an agent that a user wrote: does it connect, work, stop, and connect again?
 
 The hub starts it (forge, over its standard streams), or it is started here with `DRAGOMAN_URL` and `DRAGOMAN_TOKEN` in
 its environment, as the SDK reads them. It is given work over the management API; what it does is read there.
@@ -18,7 +18,7 @@ from dragoman.cli.scenarios.steps import Checks, NotTried, Unmet, expect
 checks: Checks[Scenario] = Checks()
 FINAL = frozenset({"completed", "failed", "cancelled"})
 STOP_SECONDS = 5.0
-"""Seconds in which an agent that is told to stop has stopped."""
+"""Seconds in which an agent stops after SIGTERM."""
 
 
 class Scenario:
@@ -44,8 +44,8 @@ class Scenario:
         self._command = list(command)
         if protocol == "forge":
             self.id = id or f"conformance-agent-{os.urandom(4).hex()}"
-            wish = {"agent_id": self.id, "protocol": "forge", "command": list(command), "cwd": os.getcwd()}
-            self.hub.post("agents", body={**wish, "restart": "never"})
+            request = {"agent_id": self.id, "protocol": "forge", "command": list(command), "cwd": os.getcwd()}
+            self.hub.post("agents", body={**request, "restart": "never"})
             fakes.also_remove(self.id)
             return
         agent = fakes.admit(protocol, "agent", id=id)

@@ -54,8 +54,8 @@ def refused(answer: Answer, code: int) -> dict[str, Any]:
 @checks("CH-VER-1", "An agent says which versions it speaks when it registers.")
 def registers(scenario: Scenario) -> None:
     for agent in (scenario.caller, scenario.worker):
-        wish = {"agent_id": agent.id, "agent_type": agent.id, "supported_versions": ["1.0"], "work_types": []}
-        answer = agent.post(f"{BASE}/register", wish)
+        request = {"agent_id": agent.id, "agent_type": agent.id, "supported_versions": ["1.0"], "work_types": []}
+        answer = agent.post(f"{BASE}/register", request)
         expect(answer.status == 200, f"status {answer.status}: {answer.body[:200]!r}")
         expect(answer.json["protocol_version"] == "1.0", "another version than 1.0 was chosen")
 

@@ -25,7 +25,7 @@ app = App(name="conformance", help="Check a hub or an agent against the protocol
 Spoken = Literal["chiffon", "coven", "forge", "agentmsg", "a2acp"]
 ALL: tuple[Spoken, ...] = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 ENDS = (Exit.NOT_ALLOWED, Exit.UNREACHABLE)
-"""What keeps us from letting anybody in: no clause has been tried then."""
+"""With these, no agent could be added: no clause has been checked then."""
 
 Fresh = Annotated[bool, Parameter(negative=(), help="Use a temporary hub, which ends with the checks.")]
 

@@ -91,8 +91,8 @@ class Scenario:
         return stream
 
     def submit(self) -> str:
-        wish = {"type": "conformance", "agent": self.agent.id, "input": {"content": "hello"}}
-        return str(self.hub.post("tasks", body=wish)["id"])
+        request = {"type": "conformance", "agent": self.agent.id, "input": {"content": "hello"}}
+        return str(self.hub.post("tasks", body=request)["id"])
 
     def work(self) -> Any:
         received = self.stream.receive()

@@ -2,7 +2,7 @@
 
     a request that is answered at once     `FakeAgent.post`
     a request whose answer may take long   `FakeAgent.post_in_background`; the answer goes to the agent's inbox
-    messages of the hub                    `FakeAgent.inbox`, which polls while somebody waits for a message
+    messages of the hub                    `FakeAgent.inbox`, which polls while a step waits for a message
 
 At the end nothing is left that a person would have to look after (`FakeAgents.__exit__`).
 """

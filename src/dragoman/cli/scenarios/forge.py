@@ -21,8 +21,8 @@ checks: Checks[Scenario] = Checks()
 class Connection:
     """One WebSocket, and what came over it.
 
-    It has a loop of its own, which runs while somebody waits. The library's client without one reads in a second
-    thread, and Python's TLS loses what is written meanwhile: one handshake in hundreds was never heard.
+    It has a loop of its own, which runs while a step waits. The library's client without one reads in a second
+    thread, and Python's TLS loses what is written meanwhile: one handshake in hundreds was lost.
     """
 
     def __init__(self, agent: FakeAgent) -> None:
@@ -123,8 +123,8 @@ def agents_are_listed(scenario: Scenario) -> None:
 
 @checks("FG-SUB-2", "The response holds the task, with its id; and the agent is told of it.")
 def submitted(scenario: Scenario) -> None:
-    wish = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scenario.worker.agent.id}
-    task = good(scenario.caller.ask("request:submit-task", wish))["task"]
+    request = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scenario.worker.agent.id}
+    task = good(scenario.caller.ask("request:submit-task", request))["task"]
     scenario.task = str(task["id"])
     notice = scenario.worker.receive(lambda one: one["type"] == "notify:task-assigned", "notify:task-assigned")
     expect(notice["payload"]["taskId"] == scenario.task, "it is another task")
@@ -160,8 +160,8 @@ def others_tasks(scenario: Scenario) -> None:
 
 @checks("FG-NOT-2", "An agent is told that a task was cancelled.")
 def cancelled(scenario: Scenario) -> None:
-    wish = {"type": "conformance", "name": "check", "payload": {}, "agent": scenario.worker.agent.id}
-    task = good(scenario.caller.ask("request:submit-task", wish))["task"]["id"]
+    request = {"type": "conformance", "name": "check", "payload": {}, "agent": scenario.worker.agent.id}
+    task = good(scenario.caller.ask("request:submit-task", request))["task"]["id"]
     scenario.worker.receive(lambda one: one["payload"].get("taskId") == task, "notify:task-assigned")
     good(scenario.caller.ask("request:cancel-task", {"taskId": task, "reason": "checked"}))
     scenario.worker.receive(lambda one: one["type"] == "notify:task-cancelled", "notify:task-cancelled")
