@@ -66,11 +66,9 @@ LEFT: dict[str, set[str]] = {
     "protocols": {"heard", "said", "told"},
     "sandbox": {"pump", "said"},
     "sdk": {"heard", "letter", "said", "told"},
-    "security": {"said", "told"},
     "server": {"borders", "edge", "heard", "said", "story", "told", "voice"},
     "stores": {"heard", "letter", "story"},
     "supervisor": {"heard", "parting", "said"},
-    "wire": {"letter", "said", "told"},
 }
 """What a package still has to rename."""
 

@@ -30,7 +30,7 @@ def data_home(environ: Mapping[str, str] = os.environ) -> Path:
         text = file.read_text("utf-8")
         import tomllib  # here, because there is no such file in most places
 
-        said = tomllib.loads(text).get("data")
+        named = tomllib.loads(text).get("data")
     except (OSError, ValueError):
         return Path(DEFAULT)
-    return file.parent / said if isinstance(said, str) and said else Path(DEFAULT)
+    return file.parent / named if isinstance(named, str) and named else Path(DEFAULT)

@@ -96,13 +96,13 @@ def blot_personal(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def _without_exception(event: EventDict) -> EventDict:
     kept = {name: value for name, value in event.items() if name not in ("exc_info", "exception", "stack_info")}
-    told = event.get("exc_info")
-    if isinstance(told, BaseException):
-        error: BaseException | None = told
-    elif isinstance(told, tuple) and len(told) == 3:
-        error = told[1]
+    given = event.get("exc_info")
+    if isinstance(given, BaseException):
+        error: BaseException | None = given
+    elif isinstance(given, tuple) and len(given) == 3:
+        error = given[1]
     else:
-        error = sys.exc_info()[1] if told else None
+        error = sys.exc_info()[1] if given else None
     if error is not None:
         kept |= {"error_type": type(error).__name__, "error_at": place(error.__traceback__)}
     return kept

@@ -29,9 +29,9 @@ class Table(Generic[S, I]):
         self.rows = rows
         self.start = start
 
-    def after(self, state: S, said: I) -> S | None:
+    def after(self, state: S, input: I) -> S | None:
         """The state that follows, or None where `said` is not allowed."""
-        return self.rows[state].get(said)
+        return self.rows[state].get(input)
 
     def allowed(self, state: S) -> frozenset[I]:
         """Everything that may be said in `state`."""

@@ -18,12 +18,12 @@ goes deeper, which `schemas` insists on. The work is bounded: beyond `STEPS` the
     type, enum, const              has no other type, no other value
     minimum … maxLength, maxItems  has bounds within these
     multipleOf                     has a multiple of it
-    pattern, format, content…      has the same, to the letter
+    pattern, format, content…      has exactly the same
     properties, required, …        requires as much, and each property fits; unnamed ones fit additionalProperties
     items, prefixItems, contains   fits element by element
     allOf, anyOf, oneOf, not       fits all, one, exactly one and surely no other, surely not
     if, then, else                 fits `then` where `if` holds, and `else`, unless `if` always holds
-    unevaluated…                   has the same, to the letter
+    unevaluated…                   has exactly the same
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Verdict(Struct, frozen=True):
 
     def details(self) -> dict[str, Any]:
         """For the details of a SCHEMA_MISMATCH."""
-        told = [{"pointer": one.pointer, "source": one.source, "reason": one.reason} for one in self.misfits]
-        return {"compatible": self.answer.value, "misfits": told}
+        reported = [{"pointer": one.pointer, "source": one.source, "reason": one.reason} for one in self.misfits]
+        return {"compatible": self.answer.value, "misfits": reported}
 
 
 def accepts(target: Schema | Document, source: Schema | Document, bounds: Bounds = BOUNDS) -> Verdict:
@@ -130,7 +130,7 @@ class _Comparison:
             wrong = next((value for value in few if not target.accepts(value)), _NONE)
             return [] if wrong is _NONE else [_misfit(source, target, f"{_short(wrong)} is not accepted")]
         for keyword in ("anyOf", "oneOf"):
-            for atom, branches in source.said(keyword):
+            for atom, branches in source.places_with(keyword):
                 if (atom, keyword) not in split:
                     after = split | {(atom, keyword)}
                     cases = [source.plus(atom.inner(keyword, number)) for number in range(len(branches))]
@@ -218,7 +218,7 @@ class _Comparison:
         for keyword in ("pattern", "format", "contentEncoding", "contentMediaType"):
             if keyword not in schema or (keyword.startswith("content") and _dialect(target) == DRAFT_2020):
                 continue
-            same = [atom for atom, value in source.said(keyword) if value == schema[keyword]]
+            same = [atom for atom, value in source.places_with(keyword) if value == schema[keyword]]
             if keyword == "format" and schema[keyword] not in COMMON_FORMATS:
                 same = [atom for atom in same if _dialect(atom) == _dialect(target)]
             if not same:
@@ -236,7 +236,7 @@ class _Comparison:
             yield _misfit(source, target, "may repeat an element", "uniqueItems")
         if "contains" in schema:
             yield from self._contains(source, target, schema, prefix)
-        yield from _to_the_letter(source, target, schema, "unevaluatedItems")
+        yield from _identical(source, target, schema, "unevaluatedItems")
 
     def _contains(self, source: Conjunction, target: Node, schema: dict[str, Any], prefix: int) -> Iterator[Misfit]:
         least = schema.get("minContains", 1) if _dialect(target) == DRAFT_2020 else 1
@@ -273,7 +273,7 @@ class _Comparison:
         if "propertyNames" in schema:
             yield from self._names(source, target.inner("propertyNames"), named)
         yield from self._dependencies(source, target, schema)
-        yield from _to_the_letter(source, target, schema, "unevaluatedProperties")
+        yield from _identical(source, target, schema, "unevaluatedProperties")
 
     def _property(self, value: Conjunction, place: Node, name: str | None) -> Iterator[Misfit]:
         silent = not value.atoms and value.type is None and not value.empty
@@ -293,7 +293,9 @@ class _Comparison:
             if not source.member(name).empty and not wanted.accepts(name):
                 yield _misfit(source, wanted, f"{_short(name)} is not accepted as a name")
         if not source.closed:
-            names = Conjunction((atom.inner("propertyNames") for atom, _ in source.said("propertyNames")), "string")
+            names = Conjunction(
+                (atom.inner("propertyNames") for atom, _ in source.places_with("propertyNames")), "string"
+            )
             yield from _unsure(self.fits(names, wanted, frozenset()))
 
     def _dependencies(self, source: Conjunction, target: Node, schema: dict[str, Any]) -> Iterator[Misfit]:
@@ -339,7 +341,7 @@ def _within(
         yield _misfit(source, target, f"may be more than {schema[most]}", most)
 
 
-def _to_the_letter(source: Conjunction, target: Node, schema: dict[str, Any], keyword: str) -> Iterator[Misfit]:
+def _identical(source: Conjunction, target: Node, schema: dict[str, Any], keyword: str) -> Iterator[Misfit]:
     if schema.get(keyword, True) not in (True, {}):
         yield _misfit(source, target, "is only compared when both schemas are the same", keyword, sure=False)
 
@@ -371,7 +373,7 @@ def _same(source: Conjunction, target: Node, keyword: str) -> bool:
     """Whether the source says the very same by one word, without references."""
     wanted = _ENCODE(target.schema[keyword]) if isinstance(target.schema, dict) else b""
     return b'"$ref"' not in wanted and any(
-        _ENCODE(value) == wanted and _dialect(atom) == _dialect(target) for atom, value in source.said(keyword)
+        _ENCODE(value) == wanted and _dialect(atom) == _dialect(target) for atom, value in source.places_with(keyword)
     )
 
 

@@ -150,8 +150,8 @@ class Conjunction:
     def of(self, type: str) -> Conjunction:
         return Conjunction(self.nodes, type)
 
-    def said(self, keyword: str) -> Iterator[tuple[Node, Any]]:
-        """What the places say by one word, where their draft has it."""
+    def places_with(self, keyword: str) -> Iterator[tuple[Node, Any]]:
+        """The places that have a keyword, where their draft has it, each with its value."""
         for atom in self.atoms:
             schema = atom.schema
             dialect = atom.side.document.dialect
@@ -159,15 +159,15 @@ class Conjunction:
                 yield atom, schema[keyword]
 
     def values(self, keyword: str) -> list[Any]:
-        return [value for _, value in self.said(keyword)]
+        return [value for _, value in self.places_with(keyword)]
 
     # -- which types, which values --
 
     @property
     def types(self) -> tuple[str, ...]:
         current = [self.type] if self.type else list(TYPES)
-        for said in self.values("type"):
-            allowed = {said} if isinstance(said, str) else set(said)
+        for named in self.values("type"):
+            allowed = {named} if isinstance(named, str) else set(named)
             current = [kept for name in current if (kept := types_meet(name, allowed)) is not None]
         return tuple(current)
 

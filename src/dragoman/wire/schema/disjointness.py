@@ -27,7 +27,7 @@ def _apart(one: Conjunction, two: Conjunction, depth: int) -> bool:
             return not any(theirs.accepts(value) for value in few)
     for mine, theirs in ((one, two), (two, one)):
         for keyword in ("anyOf", "oneOf"):
-            for atom, branches in mine.said(keyword):
+            for atom, branches in mine.places_with(keyword):
                 places = (Conjunction([atom.inner(keyword, number)]) for number in range(len(branches)))
                 if all(_apart(theirs, place, depth - 1) for place in places):
                     return True

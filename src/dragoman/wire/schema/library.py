@@ -344,8 +344,8 @@ def _mentioned(document: Document) -> Iterator[str]:
 
 
 def _dialect(schema: Schema) -> str:
-    said = schema.get("$schema", DRAFT_2020) if isinstance(schema, dict) else DRAFT_2020
-    name = said.removesuffix("#") if isinstance(said, str) else said
+    dialect = schema.get("$schema", DRAFT_2020) if isinstance(schema, dict) else DRAFT_2020
+    name = dialect.removesuffix("#") if isinstance(dialect, str) else dialect
     if name not in (DRAFT_07, DRAFT_2020):
         raise SchemaError("expected draft-07 or 2020-12", "/$schema")
     return str(name)
