@@ -1,6 +1,6 @@
 """Refusals as RFC 9457 problem details.
 
-The status of a fault and what to do next come from the one error table (`bindings.errormap`); here are only the
+The status of a fault and what to do next come from the one error table (`messages.error_table`); here are only the
 titles, and the advice that reads differently for the holder of the admin token. `detail` ends with what to do next, so
 that a program that only prints `detail` still helps its user.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from dragoman.bindings import errormap
 from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.asgi import retry_after
 from dragoman.wire import choices
@@ -74,13 +74,13 @@ ADVICE: Mapping[str, str] = {"contract_id": "`dragoman call --via a2acp` makes a
 
 
 def status_of(kind: Kind) -> int:
-    return errormap.TABLE[kind].http
+    return error_table.TABLE[kind].api
 
 
 def status_for(fault: Fault) -> int:
     """As the table says; but a task over its budget stays so (`core.budgets.budget`), and an unknown agent will not
     come."""
-    if errormap.over_budget(fault):
+    if error_table.over_budget(fault):
         return status_of(Kind.INVALID)
     if fault.field is None:
         return status_of(fault.kind)
@@ -150,9 +150,9 @@ def detail(fault: Fault, next: str | None) -> str:
     field = fault.field or ""
     advice = next or ADVICE.get(field) or NEXT.get(fault.kind)
     if advice is None:
-        return errormap.sentence(fault)
+        return error_table.sentence(fault)
     message = MESSAGES.get(field, fault.message).strip().rstrip(".")
-    return f"{errormap.sentence(msgspec.structs.replace(fault, message=f'{message}.'))} {advice}"
+    return f"{error_table.sentence(msgspec.structs.replace(fault, message=f'{message}.'))} {advice}"
 
 
 def problem(

@@ -34,7 +34,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import errormap
 from dragoman.bindings.told import context_told, fault_told
 from dragoman.core import commands
 from dragoman.core.commands import Finish, Lineage, Reply, ReportFault, ReportProgress, Routing, Submit
@@ -42,6 +41,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Priority, Task
+from dragoman.messages import error_table
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef, shown_name
@@ -363,14 +363,14 @@ def responses_of(
             return (said(Thinking(f"Waiting for {content.asked_of or 'a person'}: {content.question}")),)
         case messages.AttemptFailed():
             fault = fault_told(task, event)
-            return (said(Thinking(f"{errormap.sentence(fault)} Trying again."), fault=_fault_out(fault)),)
+            return (said(Thinking(f"{error_table.sentence(fault)} Trying again."), fault=_fault_out(fault)),)
         case messages.Result() if not (task.final and event.seq == task.outcome):
             return (said(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
         case messages.Result() if event.kind is EventKind.COMPLETED:
             return (said(_done(content, whole), unknown=own),)
         case messages.Result():
             fault = fault_told(task, event)
-            return (said(Error(errormap.told(fault)), fault=_fault_out(fault), unknown=own),)
+            return (said(Error(error_table.told(fault)), fault=_fault_out(fault), unknown=own),)
     return ()
 
 
@@ -412,14 +412,14 @@ def _words(progress: Progress) -> str:
 
 
 def _fault_out(fault: Fault) -> Any:
-    return mapping.fault_out(fault, retryable=errormap.retryable(fault))
+    return mapping.fault_out(fault, retryable=error_table.retryable(fault))
 
 
 def status_of(fault: Fault) -> tuple[str, str]:
     """The name of the gRPC status that goes with a fault, and its sentence, which is all there is to name a field."""
-    words = errormap.sentence(fault)
-    named = fault.field is None or fault.field in words or errormap.over_budget(fault)
-    return errormap.TABLE[fault.kind].grpc, words if named else f"{fault.field}: {words}"
+    words = error_table.sentence(fault)
+    named = fault.field is None or fault.field in words or error_table.over_budget(fault)
+    return error_table.TABLE[fault.kind].grpc, words if named else f"{fault.field}: {words}"
 
 
 def fault_of(error: RemoteProtocolError) -> Fault:

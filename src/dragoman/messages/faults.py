@@ -1,7 +1,7 @@
 """What can go wrong, in the hub's own words.
 
 A `Fault` is a value: it is stored with tasks, audited, and told to whoever must know, in the words of their
-protocol (`bindings.errormap` has the one table). `Refused` carries a fault out of a decision: whatever that
+protocol (`messages.error_table` has the one table). `Refused` carries a fault out of a decision: whatever that
 decision had written is dropped, the refusal is audited, nothing else happens.
 """
 

@@ -4,7 +4,7 @@
                                           who speaks a2acp hears what the agent said. Whether to try again is that
                                           caller's decision (`retry_after`); for callers who speak anything else the
                                           hub itself comes back to an agent that has too much to do
-    a fault of the hub becomes an error   `bindings.errormap` says which code; facts and field are the details
+    a fault of the hub becomes an error   `protocols.a2acp.errors` says which code; facts and field are the details
 
 Details name places, never what stood there. Of personal work nothing that an agent wrote is repeated (D13): errors
 travel in clear.
@@ -17,33 +17,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import errormap
 from dragoman.bindings.told import fault_beside
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
 from dragoman.wire.errors import Stage
-
-KINDS: Mapping[Code, tuple[Kind, Kind]] = {
-    #                               of a message           of an agent's work
-    Code.CAPABILITY_NOT_FOUND:      (Kind.UNSUPPORTED_WORK, Kind.UNSUPPORTED_WORK),
-    Code.SCHEMA_MISMATCH:           (Kind.INVALID,          Kind.INVALID),
-    Code.AUTH_FAILED:               (Kind.UNAUTHENTICATED,  Kind.UNAUTHENTICATED),
-    Code.TIMEOUT:                   (Kind.TIMEOUT,          Kind.WORK_FAILED),
-    Code.INTERNAL_ERROR:            (Kind.OVERLOADED,       Kind.WORK_FAILED),
-    Code.RATE_LIMIT_EXCEEDED:       (Kind.RATE_LIMITED,     Kind.RATE_LIMITED),
-    Code.CONTRACT_VIOLATION:        (Kind.CONTRACT,         Kind.CONTRACT),
-    Code.SECURITY_POLICY_VIOLATION: (Kind.FORBIDDEN,        Kind.FORBIDDEN),
-}  # fmt: skip
-"""What a code means: said by our own rules about a message, and by an agent about its work. The hub's own clocks say
-TIMEOUT where it is to be tried again; an agent that says so has answered."""
-
-NAMES: Mapping[Code, Kind] = {
-    Code.TIMEOUT: Kind.TIMEOUT,
-    Code.INTERNAL_ERROR: Kind.INTERNAL,
-    Code.RATE_LIMIT_EXCEEDED: Kind.RATE_LIMITED,
-}
-"""What such a failure of an agent's work is called elsewhere. The others are called as they are treated."""
 
 FIELDS = {
     "task_id": "payload.correlation_id",
@@ -110,7 +89,7 @@ def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
         said["message"] = message
         if error.details and len(_encode(error.details)) <= MOST_DETAILS:
             said["details"] = error.details
-    kind = KINDS[error.code][1]
+    kind = errors.KINDS[error.code][1]
     if kind is Kind.RATE_LIMITED and not agreed:
         kind = Kind.RESOURCES
     facts: dict[str, Any] = {ERROR: said}
@@ -119,7 +98,7 @@ def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
     code = error.details.get("exit_code")
     if type(code) is int:
         facts["exit_code"] = code  # where other protocols look for it
-    return Fault(kind=kind, message=message, retryable=error.retryable, facts=facts, named=NAMES.get(error.code))
+    return Fault(kind=kind, message=message, retryable=error.retryable, facts=facts, named=errors.NAMES.get(error.code))
 
 
 # -- a message that is refused -----------------------------------------------------------------------------------
@@ -127,7 +106,7 @@ def fault_in(error: ErrorBody, *, personal: bool, agreed: bool) -> Fault:
 
 def fault_of(error: A2acpError) -> Fault:
     """A message that the codec refused, as a fault."""
-    kind = KINDS[error.code][0]
+    kind = errors.KINDS[error.code][0]
     if error.stage is Stage.SIZE:
         kind = Kind.TOO_LARGE
     elif error.field == "protocol_version" and error.stage is Stage.MEANING:
@@ -142,7 +121,7 @@ def refused(refusal: Refusal) -> Refused:
     field = facts.pop("field", None)
     if refusal.after is not None:
         facts["retry_after"] = refusal.after
-    kind = KINDS[refusal.code][0]
+    kind = errors.KINDS[refusal.code][0]
     retryable = errors.TABLE[refusal.code].retry
     return Refused(Fault(kind=kind, message=refusal.message, field=field, retryable=retryable, facts=facts))
 
@@ -157,7 +136,7 @@ def code_of(fault: Fault) -> Code:
         return Code(own)
     if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
         return Code.CAPABILITY_NOT_FOUND  # nobody of that name is known, rather than not here now
-    return Code(errormap.TABLE[fault.named or fault.kind].a2acp)
+    return errors.CODES[fault.named or fault.kind]
 
 
 def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
@@ -165,12 +144,12 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     facts = dict(fault.facts)
     own = facts.pop(ERROR, None)
     if type(own) is dict and own.get("code") in Code.__members__:
-        words = str(own.get("message") or errormap.sentence(fault, ADVICE.get(fault.kind)))
+        words = str(own.get("message") or error_table.sentence(fault, ADVICE.get(fault.kind)))
         return Refusal(
             code=Code(own["code"]), message=words, details=own.get("details") or {}, after=own.get("retry_after")
         )
     after = facts.pop("retry_after", None)
-    words = errormap.told(fault, ADVICE.get(fault.kind))
+    words = error_table.told(fault, ADVICE.get(fault.kind))
     if personal and fault.kind not in THE_HUBS:  # in another protocol an agent may say anything
         what = "The work failed; its reason is personal and not told in clear."
         if fault.kind is Kind.CANCELLED:
@@ -182,7 +161,7 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     code = code_of(fault)
     if fault.kind is Kind.CANCELLED:
         details["retryable"] = False  # of the document's codes the nearest wants a `retry_after`
-    if fault.field is not None and not errormap.over_budget(fault):
+    if fault.field is not None and not error_table.over_budget(fault):
         read = "stage" in facts  # the codec's words: it knows where a field stands
         details["field"] = fault.field if read else FIELDS.get(fault.field, fault.field)
     return Refusal(code=code, message=words, details=details, after=after if isinstance(after, int | float) else None)
@@ -196,6 +175,6 @@ def status_of(fault: Fault) -> int:
         return 400
     if fault.kind in (Kind.CONFLICT, Kind.MISMATCH, Kind.CANCELLED):
         return 409
-    if (fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts) or errormap.over_budget(fault):
+    if (fault.kind is Kind.WORK_FAILED and ERROR not in fault.facts) or error_table.over_budget(fault):
         return 422
     return STATUS[code_of(fault)]

@@ -1,8 +1,8 @@
 """ErrorReports and the hub's faults, both ways: agentmsg has one form for everything that goes wrong.
 
-    a report of an agent becomes a fault      `bindings.errormap` says of which kind; whether it is tried again is the
-                                              report's own word (`context.details.retryable`), or its type's. What the
-                                              fault has no field for stays with it, in its fact `report`.
+    a report of an agent becomes a fault      its type says of which kind; whether it is tried again is the report's own
+                                              word (`context.details.retryable`), or its type's. What the fault has no
+                                              field for stays with it, in its fact `report`.
     such a fault becomes a report             the agent's own again: id, severity, recovery attempts, suggestions
     a fault of the hub becomes a report       by the hub; `suggested_actions` says what to do next, and
                                               `context.details` has the kind, the field and the facts
@@ -19,7 +19,6 @@ from typing import Any, TypeGuard, get_args
 
 import msgspec
 
-from dragoman.bindings import errormap
 from dragoman.bindings.agentmsg.names import called, derived_v4, doer
 from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
@@ -27,6 +26,7 @@ from dragoman.core.commands import Severity
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
 from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.core.model.tasks import Task
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError
@@ -71,7 +71,7 @@ FIELDS_OF: Mapping[MessageType, Mapping[str, str]] = {
 }
 """Where they stand otherwise in a message of this type."""
 
-STATUS: Mapping[Kind, int] = {kind: row.chiffon_status for kind, row in errormap.TABLE.items()} | {Kind.FORBIDDEN: 403}
+STATUS: Mapping[Kind, int] = {kind: row.agents for kind, row in error_table.TABLE.items()} | {Kind.FORBIDDEN: 403}
 """The interface fixes the same statuses for the two, and one more here: who is known and not allowed is 403."""
 
 LONGEST_REPORT = 32 * 1024
@@ -83,7 +83,7 @@ MOST_ITEMS = 20
 _encode = msgspec.json.Encoder().encode
 _severities = frozenset(get_args(Level))
 _kinds = {kind.value: kind for kind in Kind}
-_advice = {kind: (row.next if row.next.endswith(".") else f"{row.next}.") for kind, row in errormap.TABLE.items()}
+_advice = {kind: (row.next if row.next.endswith(".") else f"{row.next}.") for kind, row in error_table.TABLE.items()}
 
 
 # -- an agent's report -------------------------------------------------------------------------------------------
@@ -96,8 +96,8 @@ def fault_in(report: ErrorReport, said: Mapping[str, Any]) -> Fault:
     named = _kinds.get(str(details.pop("kind", "")))
     field = details.pop("field", None)
     details.pop("retryable", None)
-    kind = errormap.agentmsg_kind(report.error_type.value, retryable=retryable)
-    own = report.agent_id == HUB and named is not None and errormap.TABLE[named].agentmsg == report.error_type.value
+    kind = errors.kind_of(report.error_type, retryable=retryable)
+    own = report.agent_id == HUB and named is not None and errors.TYPES[named] is report.error_type
     if own and named is not None:  # the hub's own word, which somebody hands back to it
         return Fault(
             kind=named,
@@ -117,7 +117,7 @@ def fault_in(report: ErrorReport, said: Mapping[str, Any]) -> Fault:
         message=report.message or "the work failed",
         retryable=retryable,
         facts={**details, "report": _kept(said)},
-        named=errormap.AGENTMSG_NAMES.get(report.error_type.value),
+        named=errors.NAMES.get(report.error_type),
     )
 
 
@@ -168,7 +168,7 @@ def report(
     own = facts.pop("report", None)
     if _is_report(own):
         return _agents_own(fault, own, facts, task_id)
-    error_type = errormap.TABLE[fault.named or fault.kind].agentmsg
+    error_type = errors.TYPES[fault.named or fault.kind].value
     details: dict[str, Any] = {**facts, "kind": fault.kind.value, "retryable": fault.retryable}
     if fault.field is not None:
         details["field"] = _place(fault.field, said)

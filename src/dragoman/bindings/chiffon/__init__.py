@@ -29,7 +29,7 @@ What chiffon has no word for travels in `x_custom_fields`, which the document le
     traceparent       everything, both ways  the W3C trace context (all-D7)
     token             never kept             a credential; removed on receipt (all-D4)
 
-Our codes 5900-5902 (`bindings.errormap`) say to an agent "stop this task", and to a requester "was cancelled",
+Our codes 5900-5902 (`messages.error_table`) say to an agent "stop this task", and to a requester "was cancelled",
 "what it waited for failed" and "failed". A work_status *to* an agent asks it to pause (`paused`) or to go on
 (`running`).
 """

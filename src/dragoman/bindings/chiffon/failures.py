@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from dragoman.bindings import errormap
 from dragoman.bindings.chiffon.exchange import HUB_NAME
 from dragoman.bindings.told import fault_beside
 from dragoman.core.ids import EPOCH, Instant, instant
 from dragoman.core.model.tasks import Task
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion
@@ -26,9 +26,9 @@ MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
 """Checks whose refusal means 400: the message cannot be read. One that reads well but makes no sense is 422."""
 
 OURS = {
-    errormap.TASK_CANCELLED: "Task Cancelled",
-    errormap.DEPENDENCY_FAILED: "Dependency Failed",
-    errormap.WORK_FAILED: "Work Failed",
+    errors.TASK_CANCELLED: "Task Cancelled",
+    errors.DEPENDENCY_FAILED: "Dependency Failed",
+    errors.WORK_FAILED: "Work Failed",
 }
 """What we call the codes that the document does not have."""
 
@@ -71,14 +71,14 @@ def status_of(fault: Fault) -> int:
         return 400
     if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
         return 404  # nobody of that name is known, rather than not here now
-    return errormap.TABLE[fault.kind].chiffon_status
+    return error_table.TABLE[fault.kind].agents
 
 
 def payload_of(fault: Fault, at: Instant, *, task: Task | None = None) -> ErrorPayload:
     """What to say about a fault."""
-    code = errormap.TABLE[fault.kind].chiffon
+    code = errors.CODES[fault.kind]
     facts = fault.facts
-    words = fault.message if is_told(fault) else errormap.sentence(fault, ADVICE.get(fault.kind))
+    words = fault.message if is_told(fault) else error_table.sentence(fault, ADVICE.get(fault.kind))
     agent_id = str(facts.get("agent_id") or facts.get("agent") or _agent_of(task))
     match code:
         case 5001:

@@ -36,7 +36,6 @@ from dragoman.bindings.chiffon.exchange import (
     wire_request_id,
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
-from dragoman.bindings.errormap import TASK_CANCELLED
 from dragoman.bindings.told import (
     context_told,
     fault_beside,
@@ -54,6 +53,7 @@ from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import read_request, read_result
 from dragoman.protocols.chiffon import codec, mapping
+from dragoman.protocols.chiffon.errors import TASK_CANCELLED
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
     Correlation,

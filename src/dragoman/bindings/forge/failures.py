@@ -1,4 +1,4 @@
-"""The hub's faults in forge's six codes, and an agent's errors as faults. `bindings.errormap` has the table."""
+"""The hub's faults in forge's six codes, and an agent's errors as faults. `messages.error_table` has the table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import errormap
 from dragoman.bindings.told import fault_beside
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
-from dragoman.protocols.forge.errors import RATE_LIMITED, Code
+from dragoman.protocols.forge.errors import CODES, RATE_LIMITED, Code
 from dragoman.protocols.forge.types import ErrorBody, SubmitTask
 
 FIELDS = {
@@ -51,14 +51,14 @@ def error_of(fault: Fault, said: ErrorBody | None = None, fields: Mapping[str, s
         details["reason"] = RATE_LIMITED
     else:
         details.setdefault("reason", fault.kind.value)
-    if fault.field is not None and not errormap.over_budget(fault):
+    if fault.field is not None and not error_table.over_budget(fault):
         details["field"] = (fields or FIELDS).get(fault.field, fault.field)
-    details["retryable"] = errormap.retryable(fault)
+    details["retryable"] = error_table.retryable(fault)
     details["fault"] = fault_beside(fault)
     if said is None:
         kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
-        return ErrorBody(code=errormap.TABLE[kind].forge, message=errormap.told(fault), details=details)
-    words = errormap.sentence(msgspec.structs.replace(fault, message=said.message))
+        return ErrorBody(code=CODES[kind], message=error_table.told(fault), details=details)
+    words = error_table.sentence(msgspec.structs.replace(fault, message=said.message))
     return ErrorBody(code=said.code, message=words, details=details | said.details)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.types import Record, Seconds
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -48,6 +50,51 @@ TABLE: dict[Code, Rule] = {
     Code.CONTRACT_VIOLATION: Rule(False, 0, "Shake hands for a contract, name it, and keep to its terms."),
     Code.SECURITY_POLICY_VIOLATION: Rule(False, 0, "Ask whoever keeps the domain policies, or encrypt the payload."),
 }
+
+
+CODES: Mapping[Kind, Code] = {
+    Kind.INVALID: Code.SCHEMA_MISMATCH,
+    Kind.TOO_LARGE: Code.SCHEMA_MISMATCH,
+    Kind.UNSUPPORTED_VERSION: Code.SCHEMA_MISMATCH,
+    Kind.UNSUPPORTED_WORK: Code.CAPABILITY_NOT_FOUND,
+    Kind.UNAUTHENTICATED: Code.AUTH_FAILED,
+    Kind.FORBIDDEN: Code.SECURITY_POLICY_VIOLATION,
+    Kind.NOT_FOUND: Code.CAPABILITY_NOT_FOUND,
+    Kind.CONFLICT: Code.CONTRACT_VIOLATION,
+    Kind.MISMATCH: Code.CONTRACT_VIOLATION,
+    Kind.CONTRACT: Code.CONTRACT_VIOLATION,
+    Kind.RATE_LIMITED: Code.RATE_LIMIT_EXCEEDED,
+    Kind.OVERLOADED: Code.INTERNAL_ERROR,
+    Kind.UNAVAILABLE: Code.TIMEOUT,
+    Kind.TIMEOUT: Code.TIMEOUT,
+    Kind.RESOURCES: Code.INTERNAL_ERROR,
+    Kind.CANCELLED: Code.INTERNAL_ERROR,
+    Kind.DEPENDENCY: Code.CONTRACT_VIOLATION,
+    Kind.WORK_FAILED: Code.INTERNAL_ERROR,
+    Kind.INTERNAL: Code.INTERNAL_ERROR,
+}
+"""What the hub says of each of its faults."""
+
+KINDS: Mapping[Code, tuple[Kind, Kind]] = {
+    #                               of a message           of an agent's work
+    Code.CAPABILITY_NOT_FOUND:      (Kind.UNSUPPORTED_WORK, Kind.UNSUPPORTED_WORK),
+    Code.SCHEMA_MISMATCH:           (Kind.INVALID,          Kind.INVALID),
+    Code.AUTH_FAILED:               (Kind.UNAUTHENTICATED,  Kind.UNAUTHENTICATED),
+    Code.TIMEOUT:                   (Kind.TIMEOUT,          Kind.WORK_FAILED),
+    Code.INTERNAL_ERROR:            (Kind.OVERLOADED,       Kind.WORK_FAILED),
+    Code.RATE_LIMIT_EXCEEDED:       (Kind.RATE_LIMITED,     Kind.RATE_LIMITED),
+    Code.CONTRACT_VIOLATION:        (Kind.CONTRACT,         Kind.CONTRACT),
+    Code.SECURITY_POLICY_VIOLATION: (Kind.FORBIDDEN,        Kind.FORBIDDEN),
+}  # fmt: skip
+"""What a code means: said by our own rules about a message, and by an agent about its work. The hub's own clocks say
+TIMEOUT where it is to be tried again; an agent that says so has answered."""
+
+NAMES: Mapping[Code, Kind] = {
+    Code.TIMEOUT: Kind.TIMEOUT,
+    Code.INTERNAL_ERROR: Kind.INTERNAL,
+    Code.RATE_LIMIT_EXCEEDED: Kind.RATE_LIMITED,
+}
+"""What such a failure of an agent's work is called elsewhere. The others are called as they are treated."""
 
 
 def retry_after(code: Code, seconds: float | None = None) -> int:

@@ -6,10 +6,12 @@ who reports and under which id: a pure layer has neither.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from dragoman.messages.faults import Kind
 from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Level
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -32,6 +34,65 @@ TABLE: dict[ErrorType, Rule] = {
     ErrorType.INTERNAL_ERROR: Rule(True, "high", "Send it again; if it stays, look into the log of who reports it."),
     ErrorType.EXTERNAL_SERVICE_ERROR: Rule(False, "medium", "Read its details for what failed."),
 }
+
+
+TYPES: Mapping[Kind, ErrorType] = {
+    Kind.INVALID: ErrorType.VALIDATION_ERROR,
+    Kind.TOO_LARGE: ErrorType.VALIDATION_ERROR,
+    Kind.UNSUPPORTED_VERSION: ErrorType.VALIDATION_ERROR,
+    Kind.UNSUPPORTED_WORK: ErrorType.VALIDATION_ERROR,
+    Kind.UNAUTHENTICATED: ErrorType.AUTHENTICATION_ERROR,
+    Kind.FORBIDDEN: ErrorType.AUTHENTICATION_ERROR,
+    Kind.NOT_FOUND: ErrorType.VALIDATION_ERROR,
+    Kind.CONFLICT: ErrorType.VALIDATION_ERROR,
+    Kind.MISMATCH: ErrorType.VALIDATION_ERROR,
+    Kind.CONTRACT: ErrorType.VALIDATION_ERROR,
+    Kind.RATE_LIMITED: ErrorType.RATE_LIMIT,
+    Kind.OVERLOADED: ErrorType.RESOURCE_EXHAUSTED,
+    Kind.UNAVAILABLE: ErrorType.NETWORK_ERROR,
+    Kind.TIMEOUT: ErrorType.TIMEOUT,
+    Kind.RESOURCES: ErrorType.RESOURCE_EXHAUSTED,
+    Kind.CANCELLED: ErrorType.EXTERNAL_SERVICE_ERROR,
+    Kind.DEPENDENCY: ErrorType.EXTERNAL_SERVICE_ERROR,
+    Kind.WORK_FAILED: ErrorType.EXTERNAL_SERVICE_ERROR,
+    Kind.INTERNAL: ErrorType.INTERNAL_ERROR,
+}
+"""What the hub calls each of its faults."""
+
+KINDS: Mapping[ErrorType, tuple[Kind, Kind]] = {
+    #                          tried again       final
+    ErrorType.TIMEOUT:                (Kind.TIMEOUT,     Kind.WORK_FAILED),
+    ErrorType.RATE_LIMIT:             (Kind.RESOURCES,   Kind.RATE_LIMITED),
+    ErrorType.VALIDATION_ERROR:       (Kind.UNAVAILABLE, Kind.INVALID),
+    ErrorType.NETWORK_ERROR:          (Kind.UNAVAILABLE, Kind.WORK_FAILED),
+    ErrorType.AUTHENTICATION_ERROR:   (Kind.UNAVAILABLE, Kind.UNAUTHENTICATED),
+    ErrorType.RESOURCE_EXHAUSTED:     (Kind.RESOURCES,   Kind.WORK_FAILED),
+    ErrorType.INTERNAL_ERROR:         (Kind.UNAVAILABLE, Kind.INTERNAL),
+    ErrorType.EXTERNAL_SERVICE_ERROR: (Kind.UNAVAILABLE, Kind.WORK_FAILED),
+}  # fmt: skip
+"""What an agentmsg agent means by a type: whether the hub tries again follows from the kind, so there is one for each
+answer. The word itself is kept with the fault, and goes out as it came in."""
+
+
+NAMES: Mapping[ErrorType, Kind] = {
+    ErrorType.TIMEOUT: Kind.TIMEOUT,
+    ErrorType.RATE_LIMIT: Kind.RATE_LIMITED,
+    ErrorType.RESOURCE_EXHAUSTED: Kind.RESOURCES,
+    ErrorType.INTERNAL_ERROR: Kind.INTERNAL,
+    ErrorType.EXTERNAL_SERVICE_ERROR: Kind.WORK_FAILED,
+}
+"""What such a type is called elsewhere. The others are called as they are treated."""
+
+
+def kind_of(error_type: ErrorType, *, retryable: bool) -> Kind:
+    """The hub's kind for a type of error that an agent reported."""
+    again, final = KINDS[error_type]
+    return again if retryable else final
+
+
+def name_of(error_type: ErrorType) -> Kind:
+    """What a caller calls a failure of this type, whatever protocol it speaks."""
+    return NAMES.get(error_type) or KINDS[error_type][1]
 
 
 def is_retryable(report: ErrorReport) -> bool:

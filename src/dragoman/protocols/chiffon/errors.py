@@ -7,12 +7,13 @@ retried.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
+from dragoman.messages.faults import Kind
 from dragoman.protocols.chiffon.types import Correlation, ErrorPayload
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -38,19 +39,42 @@ TASK_CANCELLED = 5900
 DEPENDENCY_FAILED = 5901
 WORK_FAILED = 5902
 
-KINDS: dict[int, str] = {
-    5001: "timeout",
-    5002: "unavailable",
-    5003: "invalid",
-    5004: "unauthenticated",
-    5005: "resources",
-    5006: "unsupported_work",
-    TASK_CANCELLED: "cancelled",
-    DEPENDENCY_FAILED: "dependency",
-    WORK_FAILED: "work_failed",
+KINDS: Mapping[int, Kind] = {
+    5001: Kind.TIMEOUT,
+    5002: Kind.UNAVAILABLE,
+    5003: Kind.INVALID,
+    5004: Kind.UNAUTHENTICATED,
+    5005: Kind.RESOURCES,
+    5006: Kind.UNSUPPORTED_WORK,
+    TASK_CANCELLED: Kind.CANCELLED,
+    DEPENDENCY_FAILED: Kind.DEPENDENCY,
+    WORK_FAILED: Kind.WORK_FAILED,
 }
-"""What a code means in the words that all protocols share (`messages.faults.Kind`), for the hub and for the SDK. The
-last three codes are ours, from the range that the document leaves free."""
+"""What a code means, to the hub and to the SDK. One that is not there is a failure of the agent's own making. The last
+three are ours, from the range that the document leaves free."""
+
+CODES: Mapping[Kind, int] = {
+    Kind.INVALID: 5003,
+    Kind.TOO_LARGE: 5003,
+    Kind.UNSUPPORTED_VERSION: 5006,
+    Kind.UNSUPPORTED_WORK: 5006,
+    Kind.UNAUTHENTICATED: 5004,
+    Kind.FORBIDDEN: 5004,
+    Kind.NOT_FOUND: 5003,
+    Kind.CONFLICT: 5003,
+    Kind.MISMATCH: 5003,
+    Kind.CONTRACT: 5003,
+    Kind.RATE_LIMITED: 5005,
+    Kind.OVERLOADED: 5002,
+    Kind.UNAVAILABLE: 5002,
+    Kind.TIMEOUT: 5001,
+    Kind.RESOURCES: 5005,
+    Kind.CANCELLED: TASK_CANCELLED,
+    Kind.DEPENDENCY: DEPENDENCY_FAILED,
+    Kind.WORK_FAILED: WORK_FAILED,
+    Kind.INTERNAL: 5002,
+}
+"""What the hub says of each of its faults."""
 UNDOCUMENTED = ErrorRule("Undocumented Error", False, ())
 
 #: Seconds before attempts 1 to 4: one try and three retries, all with the same request_id (D7).

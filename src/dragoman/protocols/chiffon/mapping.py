@@ -29,9 +29,6 @@ from dragoman.protocols.chiffon.types import ErrorPayload, WorkResult, WorkStatu
 RESULT_STREAM = "result"
 """The stream of a result's own pieces; that of a step is `step-` and its number."""
 
-KINDS: Mapping[int, Kind] = {code: Kind(name) for code, name in errors.KINDS.items()}
-"""What an agent means by a code. One that is not there is a failure of the agent's own making."""
-
 Custom = dict[str, Any]
 """Custom fields of an envelope: anything that JSON can say."""
 
@@ -188,7 +185,7 @@ def piece_in(result: WorkResult) -> Progress:
 def fault_in(payload: ErrorPayload) -> Fault:
     """What an `error` means: whether the hub tries again follows from the code alone (D7)."""
     return Fault(
-        kind=KINDS.get(payload.error_code, Kind.WORK_FAILED),
+        kind=errors.KINDS.get(payload.error_code, Kind.WORK_FAILED),
         message=payload.error_message or errors.rule(payload.error_code).name,
         retryable=errors.is_retryable(payload.error_code),
         facts={**payload.error_context, "code": payload.error_code},

@@ -7,10 +7,12 @@ INVALID_REQUEST whose `details.reason` is RATE_LIMITED (D9).
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from dragoman.messages.faults import Kind
 from dragoman.protocols.forge.types import ErrorBody
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -37,6 +39,29 @@ TABLE: dict[Code, Rule] = {
     Code.TIMEOUT: Rule("Request timed out", retry=True),
     Code.INTERNAL_ERROR: Rule("Unexpected error", retry=True),
 }
+
+CODES: Mapping[Kind, Code] = {
+    Kind.INVALID: Code.INVALID_REQUEST,
+    Kind.TOO_LARGE: Code.INVALID_REQUEST,
+    Kind.UNSUPPORTED_VERSION: Code.INVALID_REQUEST,
+    Kind.UNSUPPORTED_WORK: Code.INVALID_REQUEST,
+    Kind.UNAUTHENTICATED: Code.UNAUTHORIZED,
+    Kind.FORBIDDEN: Code.UNAUTHORIZED,
+    Kind.NOT_FOUND: Code.NOT_FOUND,
+    Kind.CONFLICT: Code.INVALID_REQUEST,
+    Kind.MISMATCH: Code.INVALID_REQUEST,
+    Kind.CONTRACT: Code.INVALID_REQUEST,
+    Kind.RATE_LIMITED: Code.INVALID_REQUEST,
+    Kind.OVERLOADED: Code.INTERNAL_ERROR,
+    Kind.UNAVAILABLE: Code.INTERNAL_ERROR,
+    Kind.TIMEOUT: Code.TIMEOUT,
+    Kind.RESOURCES: Code.INTERNAL_ERROR,
+    Kind.CANCELLED: Code.INVALID_REQUEST,
+    Kind.DEPENDENCY: Code.INVALID_REQUEST,
+    Kind.WORK_FAILED: Code.INTERNAL_ERROR,
+    Kind.INTERNAL: Code.INTERNAL_ERROR,
+}
+"""What the hub says of each of its faults."""
 
 RATE_LIMITED = "RATE_LIMITED"
 

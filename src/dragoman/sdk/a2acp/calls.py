@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.protocols.a2acp import codec, mapping
 from dragoman.protocols.a2acp.contracts import Contract
-from dragoman.protocols.a2acp.errors import Code
+from dragoman.protocols.a2acp.errors import KINDS
 from dragoman.protocols.a2acp.types import BROKER_ID, Message
 from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.channel import Write
@@ -35,7 +35,6 @@ OVER = ("expired", "superseded")
 """How a contract may stand that was good when we looked."""
 OF_AGENTS = (RateLimitExceeded, TimedOut)
 """What is tried again if an agent says it. An agent's own INTERNAL_ERROR is its work, which failed."""
-OF_WORK = (Code.INTERNAL_ERROR.value, Code.TIMEOUT.value)
 
 
 def kind_of(error: CallFailed) -> str:
@@ -43,7 +42,7 @@ def kind_of(error: CallFailed) -> str:
     failed; and input that does not fit is that, also where a contract says so."""
     kind = error.details.get("kind")
     if kind is None:
-        return "work_failed" if error.code in OF_WORK else error.KIND
+        return KINDS[error.CODE][1].value
     is_misfit = kind == "contract" and error.details.get("schema") == "input"
     return SchemaMismatch.KIND if is_misfit else str(kind)
 

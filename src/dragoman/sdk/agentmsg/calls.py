@@ -6,22 +6,12 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.agentmsg import mapping
-from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType
+from dragoman.protocols.agentmsg import errors, mapping
+from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.agentmsg.types import HUB, Message, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
 from dragoman.sdk.calling.calls import PendingCall
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
-
-KINDS = {
-    ErrorType.TIMEOUT: "timeout",
-    ErrorType.RATE_LIMIT: "rate_limited",
-    ErrorType.VALIDATION_ERROR: "invalid",
-    ErrorType.AUTHENTICATION_ERROR: "unauthenticated",
-    ErrorType.RESOURCE_EXHAUSTED: "resources",
-    ErrorType.INTERNAL_ERROR: "internal",
-}
-"""Types of error → the hub's own words, so that a caller finds the same ones whatever it speaks."""
 
 
 class Call(PendingCall):
@@ -74,7 +64,7 @@ class Call(PendingCall):
             report.message,
             task_id=self.task_id,
             status=status,
-            kind=str(details.get("kind") or KINDS.get(report.error_type, "work_failed")),
+            kind=str(details.get("kind") or errors.name_of(report.error_type).value),
             exit_code=details.get("exit_code"),
             output="".join(self._output),
             facts=facts,

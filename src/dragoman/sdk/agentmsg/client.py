@@ -27,7 +27,7 @@ from dragoman.protocols.agentmsg.types import (
     Welcome,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.calls import KINDS, Call
+from dragoman.sdk.agentmsg.calls import Call
 from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
 from dragoman.sdk.calling.connected import ConnectedClient
 from dragoman.sdk.conversation.trouble import report
@@ -211,4 +211,5 @@ def _raised(said: ErrorReport) -> DragomanError:
     if said.context.details.get("kind") == "conflict":
         return Conflict(said.message)
     details = said.context.details
-    return refused(said.message, kind=str(details.get("kind") or KINDS.get(said.error_type, "invalid")), facts=details)
+    kind = str(details.get("kind") or errors.name_of(said.error_type).value)
+    return refused(said.message, kind=kind, facts=details)

@@ -6,7 +6,7 @@
     POST /api/agent/ack         200 {"acknowledged":COUNT}; {"delivery_ids":[…]}
     POST /api/tasks/ID/VERB     200 {"task_id":…,"status":…}; cancel {"reason"?}, pause, resume {"answer"?}
 
-Everything else is an `error` envelope with the status of `bindings.errormap`. Polls and acknowledgments are every
+Everything else is an `error` envelope with the status of `messages.error_table`. Polls and acknowledgments are every
 protocol's (`http_endpoint`).
 """
 

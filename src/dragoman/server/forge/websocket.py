@@ -12,10 +12,11 @@ stops; an agent at work then has the time that this names, others are closed at 
 
 from __future__ import annotations
 
-from dragoman.bindings import errormap, forge
+from dragoman.bindings import forge
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
@@ -54,7 +55,7 @@ class ForgeWebSocket(WebSocketEndpoint):
         return codec.write(codec.failure(None, forge.error_of(fault), stamp))
 
     def status_of(self, fault: Fault) -> int:
-        return errormap.TABLE[fault.kind].http
+        return error_table.TABLE[fault.kind].api
 
     def binary(self, subprotocol: str) -> bool:
         return subprotocol == Encoding.MSGPACK.value

@@ -7,7 +7,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from dragoman.bindings import errormap
 from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, shown_to, status_of, task_view
 from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
 from dragoman.core.commands import Submit
@@ -15,6 +14,7 @@ from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent, Breaker, BreakerState
 from dragoman.core.model.tasks import Origin, Priority, Status, Task, Waiting
 from dragoman.core.routing.routes import Route
+from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.errors import Code, is_retryable
@@ -117,7 +117,7 @@ def test_every_fault_has_a_code_a_sentence_and_a_reason(kind: Kind) -> None:
     assert error.details["reason"] == ("RATE_LIMITED" if kind is Kind.RATE_LIMITED else kind.value)
     assert error.details["a"] == 1
     assert error.message == "it did not work" if kind is Kind.WORK_FAILED else error.message.endswith(".")
-    assert is_retryable(error) == errormap.TABLE[kind].retryable
+    assert is_retryable(error) == error_table.TABLE[kind].retryable
 
 
 @pytest.mark.parametrize(

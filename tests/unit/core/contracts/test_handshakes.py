@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from tests.support.contracts import SECRET, agreed, shakes
 
-from dragoman.bindings.errormap import sentence
 from dragoman.core.commands import (
     AnswerHandshake,
     EndContract,
@@ -17,6 +16,7 @@ from dragoman.core.ids import ADMIN, MINUTE, AgentId, Instant
 from dragoman.core.model.contracts import Secret, Standing
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import QuestionStatus
+from dragoman.messages.error_table import sentence
 from dragoman.messages.faults import Fault, Kind
 
 

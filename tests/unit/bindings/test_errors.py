@@ -9,17 +9,20 @@ from dragoman.bindings.a2acp import failures as a2acp_failures
 from dragoman.bindings.agentmsg import failures as agentmsg_failures
 from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.bindings.coven import _fault_out as coven_fault
-from dragoman.bindings.errormap import TABLE, sentence, told
 from dragoman.bindings.forge.failures import error_of
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
+from dragoman.messages.error_table import TABLE, sentence, told
 from dragoman.messages.faults import Fault, Kind
+from dragoman.protocols.a2acp import errors as a2acp_errors
 from dragoman.protocols.a2acp.errors import ErrorBody
+from dragoman.protocols.agentmsg import errors as agentmsg_errors
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.chiffon import errors
-from dragoman.protocols.chiffon.mapping import KINDS as CHIFFON_KINDS
 from dragoman.protocols.chiffon.mapping import fault_in
 from dragoman.protocols.chiffon.types import ErrorPayload
+from dragoman.protocols.forge import errors as forge_errors
+from dragoman.sdk.failures import FAILURES
 
 AGENTMSG = {
     "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
@@ -35,7 +38,7 @@ GRPC = {
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 }  # fmt: skip
-CHIFFON_STATUSES = {400, 401, 404, 409, 413, 422, 429, 503}
+STATUSES_FOR_AGENTS = {400, 401, 404, 409, 413, 422, 429, 503}
 
 
 def test_every_kind_has_a_row_and_no_cell_is_empty() -> None:
@@ -49,28 +52,28 @@ def test_every_kind_has_a_row_and_no_cell_is_empty() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_each_protocol_says_only_words_of_its_document(kind: Kind) -> None:
     row = TABLE[kind]
-    assert 5001 <= row.chiffon <= 5999
-    assert row.chiffon_status in CHIFFON_STATUSES
-    assert row.agentmsg in AGENTMSG
-    assert row.forge in FORGE
-    assert row.a2acp in A2ACP
+    assert 5001 <= errors.CODES[kind] <= 5999
+    assert agentmsg_errors.TYPES[kind] in AGENTMSG
+    assert forge_errors.CODES[kind] in FORGE
+    assert a2acp_errors.CODES[kind] in A2ACP
     assert row.grpc in GRPC
-    assert 400 <= row.http <= 599
+    assert row.agents in STATUSES_FOR_AGENTS
+    assert 400 <= row.api <= 599
 
 
 @pytest.mark.requirement("CH-ERR-3")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_retry_flag_agrees_with_the_code_that_says_it(kind: Kind) -> None:
-    assert TABLE[kind].retryable == errors.is_retryable(TABLE[kind].chiffon)
+    assert TABLE[kind].retryable == errors.is_retryable(errors.CODES[kind])
 
 
 def test_what_the_hub_retries_is_what_chiffon_calls_retryable() -> None:
-    assert Rules().retried == {CHIFFON_KINDS[code] for code in (5001, 5002, 5005)}
+    assert Rules().retried == {errors.KINDS[code] for code in (5001, 5002, 5005)}
 
 
 @pytest.mark.parametrize("code", [*errors.TABLE, 5900, 5901, 5902])
 def test_a_code_that_comes_in_goes_out_as_itself(code: int) -> None:
-    assert TABLE[CHIFFON_KINDS[code]].chiffon == code
+    assert errors.CODES[errors.KINDS[code]] == code
 
 
 def test_an_unknown_code_is_a_failure_that_is_not_retried() -> None:
@@ -189,11 +192,16 @@ def test_a_fault_with_any_facts_at_all_can_be_told_in_every_protocol(odd: object
             msgspec.json.encode(words)
 
 
-def test_the_sdk_and_the_hub_call_chiffons_codes_the_same() -> None:
-    """There is one table, and every word in it is one of the hub's kinds."""
-    assert {code: kind.value for code, kind in CHIFFON_KINDS.items()} == errors.KINDS
+def test_every_code_of_a_protocol_means_something_to_the_hub_and_to_the_sdk() -> None:
     assert set(errors.TABLE) | {5900, 5901, 5902} == set(errors.KINDS)
-    assert CHIFFON_KINDS[5004] is Kind.UNAUTHENTICATED
+    assert errors.KINDS[5004] is Kind.UNAUTHENTICATED
+    assert set(agentmsg_errors.KINDS) == set(agentmsg_errors.TABLE)
+    assert set(a2acp_errors.KINDS) == set(a2acp_errors.TABLE)
+
+
+@pytest.mark.parametrize("code", a2acp_errors.TABLE)
+def test_the_sdk_raises_what_the_hub_calls_a_failure_by_a_code_of_a2acp(code: a2acp_errors.Code) -> None:
+    assert a2acp_errors.NAMES.get(code, a2acp_errors.KINDS[code][1]) == FAILURES[code].KIND
 
 
 @pytest.mark.requirement("chiffon-D15")
