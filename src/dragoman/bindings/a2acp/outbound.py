@@ -280,7 +280,7 @@ def _event(said: Saying) -> bytes:
     source, body = said.voice.party(letter.sender), _parse(letter.body)
     if letter.protocol != PROTOCOL:
         return _foreign(said, letter, body.get("payload"), source)
-    intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body)
+    intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body.get("extra"))
     envelope = body.get("envelope")
     if envelope is not None:
         id = envelope["message_id"]
