@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from dragoman.supervisor import throttle
+from dragoman.supervisor import pipes
 from dragoman.supervisor.pipes import ROOM, OutputPipe, StdinPipe, ThrottledPipes
 from dragoman.wire.lines import Line, Overlong
 
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 class Ear:
     """An outlet and what it took."""
 
-    def __init__(self, cost: float = throttle.LINE, ready: Callable[[Line], bool] | None = None) -> None:
+    def __init__(self, cost: float = pipes.LINE, ready: Callable[[Line], bool] | None = None) -> None:
         self.source, self.end = os.pipe()
         self.lines: list[Line] = []
         self.throttled = ThrottledPipes()

@@ -12,7 +12,7 @@ import pytest
 from dragoman import durable
 from dragoman.core.ids import Instant
 from dragoman.stores.files import DirectoryFiles
-from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor.environment import EnvironmentFiles
 
 SOURCE = Path(durable.__file__).parent
 
@@ -106,7 +106,7 @@ OTHERWISE = {
     "security/tls.py": "in memory",
     "stores/memory.py": "a store that keeps nothing",
     "stores/sqlite/writer_process.py": "what it says is for people; the lock itself is the kernel's",
-    "stores/sqlite/sent_letters.py": "a ring, changed in place",
+    "stores/sqlite/sent_messages.py": "a ring, changed in place",
     "supervisor/child_log.py": "logs of children, which may lose their last lines",
     "supervisor/spawner.py": "a control file of the kernel",
     "sdk/work/journal.py": "a log, and synced as one",

@@ -64,11 +64,9 @@ LEFT: dict[str, set[str]] = {
     "core": {"anew", "borders", "heard", "letter", "parting", "pump", "said", "story", "told", "waking"},
     "messages": {"said", "story"},
     "protocols": {"heard", "said", "told"},
-    "sandbox": {"pump", "said"},
     "sdk": {"heard", "letter", "said", "told"},
     "server": {"borders", "edge", "heard", "said", "story", "told", "voice"},
     "stores": {"heard", "letter", "story"},
-    "supervisor": {"heard", "parting", "said"},
 }
 """What a package still has to rename."""
 

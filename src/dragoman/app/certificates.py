@@ -41,7 +41,7 @@ class Certificates:
     def __init__(self, settings: Settings) -> None:
         of, coven = settings.tls, settings.coven
         self._every = of.renew_seconds
-        self._told: dict[Path, object] = {}
+        self._warned: dict[Path, object] = {}
         self._doubted: dict[Path, str] = {}
         """What was wrong with the files at the last look."""
         self.http = _open(settings, of.certificate, of.key)
@@ -77,21 +77,21 @@ class Certificates:
             changed = renewal.renew(now)
         except TlsProblem as problem:
             if self._doubted.get(file) == str(problem):
-                self._tell(file, str(problem), "a renewed certificate is not used", why=str(problem))
+                self._warn_once(file, str(problem), "a renewed certificate is not used", why=str(problem))
             self._doubted[file] = str(problem)
             return False
         self._doubted.pop(file, None)
         if changed:
-            self._told.pop(file, None)
+            self._warned.pop(file, None)
             log.info("certificate renewed", file=str(file), days=(renewal.not_after - now) // DAY)
         elif renewal.not_after - now < SOON:
             left = (renewal.not_after - now) // DAY
-            self._tell(file, left, "a certificate expires soon", days=left, fix=f"renew it: {how_to_renew(file)}")
+            self._warn_once(file, left, "a certificate expires soon", days=left, fix=f"renew it: {how_to_renew(file)}")
         return changed
 
-    def _tell(self, file: Path, what: object, words: str, **facts: object) -> None:
-        if self._told.get(file) != what:
-            self._told[file] = what
+    def _warn_once(self, file: Path, what: object, words: str, **facts: object) -> None:
+        if self._warned.get(file) != what:
+            self._warned[file] = what
             log.warning(words, file=str(file), **facts)
 
 

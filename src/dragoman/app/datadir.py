@@ -122,14 +122,14 @@ class DataDir:
                         f"{self.hub_file} could have been written by another user, so it is not trusted."
                         " Name the hub with --hub URL and DRAGOMAN_TOKEN."
                     )
-                said = json.loads(note.read(65536))
+                hub = json.loads(note.read(65536))
             return Whereabouts(
-                http=str(said["http"]),
-                grpc=str(said["grpc"]),
-                admin_token=str(said["admin_token"]),
-                pid=int(said["pid"]),
-                certificate=str(said.get("certificate") or ""),
-                grpc_tls=bool(said.get("grpc_tls")),
+                http=str(hub["http"]),
+                grpc=str(hub["grpc"]),
+                admin_token=str(hub["admin_token"]),
+                pid=int(hub["pid"]),
+                certificate=str(hub.get("certificate") or ""),
+                grpc_tls=bool(hub.get("grpc_tls")),
             )
         except FileNotFoundError:
             return None

@@ -17,7 +17,7 @@ def program() -> str:
     return shlex.quote(os.path.relpath(called)) if os.path.basename(called) == "dragoman" else "dragoman"
 
 
-def reach() -> str:
+def hub_option() -> str:
     """The option that told this command where its hub is, for the next command; nothing if it found it itself."""
     return typed("--data", "--hub")
 

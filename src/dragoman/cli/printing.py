@@ -97,7 +97,7 @@ def runnable(command: str) -> str:
     if name != "dragoman":
         return command
     alone = rest.partition(" ")[0] in WITHOUT_A_HUB or rest.endswith("--help")
-    there = "" if alone else escaping.line(program.reach())
+    there = "" if alone else escaping.line(program.hub_option())
     return f"{program.program()} {rest}{there}"
 
 

@@ -80,18 +80,18 @@ def answer(client: socket.socket, hosts: "list[str]") -> None:
             head, rest = _head(client)
             there = _reach(head.split(b"\r\n", 1)[0].decode("ascii"), hosts)
         except Refusal as refusal:
-            _say(client, *refusal.args)
+            _respond(client, *refusal.args)
         except PermissionError:
-            _say(client, 403, "This host is not allowed")
+            _respond(client, 403, "This host is not allowed")
         except (ValueError, IndexError):
-            _say(client, 400, "Not understood")
+            _respond(client, 400, "Not understood")
         except OSError:
-            _say(client, 502, "The host does not answer")
+            _respond(client, 502, "The host does not answer")
         else:
             with there:
                 client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
                 there.sendall(rest)
-                _pump(client, there)
+                _relay(client, there)
 
 
 def _reach(request: str, hosts: "list[str]") -> socket.socket:
@@ -105,24 +105,24 @@ def _reach(request: str, hosts: "list[str]") -> socket.socket:
 
 
 def _head(client: socket.socket) -> "tuple[bytes, bytes]":
-    said = b""
-    while b"\r\n\r\n" not in said:
+    data = b""
+    while b"\r\n\r\n" not in data:
         more = client.recv(FIRST_BYTES)
-        if not more or len(said) > FIRST_BYTES:
+        if not more or len(data) > FIRST_BYTES:
             raise ValueError("no request")
-        said += more
-    head, _, rest = said.partition(b"\r\n\r\n")
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
 
 
-def _say(client: socket.socket, code: int, sentence: str) -> None:
+def _respond(client: socket.socket, code: int, sentence: str) -> None:
     try:
         client.sendall(f"HTTP/1.1 {code} {sentence}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
     except OSError:
         pass
 
 
-def _pump(one: socket.socket, other: socket.socket) -> None:
+def _relay(one: socket.socket, other: socket.socket) -> None:
     """Both ways, until both have said all, one breaks, or nothing is said for long."""
     open_ends = {one: other, other: one}
     one.settimeout(IDLE_SECONDS)
@@ -133,16 +133,16 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
             if not ready:
                 return
             for end in ready:
-                said = end.recv(CHUNK)
-                if said:
-                    open_ends[end].sendall(said)
+                data = end.recv(CHUNK)
+                if data:
+                    open_ends[end].sendall(data)
                 else:
                     open_ends.pop(end).shutdown(socket.SHUT_WR)
     except OSError:
         pass
 
 
-def keep(listener: socket.socket, hosts: "list[str]") -> None:
+def serve(listener: socket.socket, hosts: "list[str]") -> None:
     """For ever; we end with the sandbox."""
     places = threading.BoundedSemaphore(AT_ONCE)
 
@@ -167,7 +167,7 @@ def main() -> None:
     with socket.socket(fileno=descriptors[0]) as listener:
         os.set_inheritable(listener.fileno(), False)
         listener.setblocking(True)
-        keep(listener, hosts)
+        serve(listener, hosts)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def self_test() -> "dict[str, Any]":
             return {**found, "broke": f"a guest that should say 42 said {alive!r}"}
         found["trials"] = []
         for name, attempt in ATTEMPTS:
-            said = inside.run(TRY.format(attempt=attempt)).stdout.strip()
-            found["trials"].append([name, said.startswith("REFUSED"), said])
+            output = inside.run(TRY.format(attempt=attempt)).stdout.strip()
+            found["trials"].append([name, output.startswith("REFUSED"), output])
     except Exception as error:
         return {**found, "broke": str(error)}
     return found

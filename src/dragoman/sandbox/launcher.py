@@ -411,10 +411,10 @@ def main(words: "list[str]") -> "NoReturn":
         STEPS[step](plan, command)
         raise SandboxNotBuilt("nothing was started")
     except SandboxNotBuilt as why:
-        said = f"the sandbox could not be built: {why}"
+        reason = f"the sandbox could not be built: {why}"
     except OSError as error:
-        said = f"{error.filename or command[0]!r} cannot be started in the sandbox: {error.strerror}"
-    os.write(2, f"dragoman: {said}\n".encode("utf-8", "replace"))
+        reason = f"{error.filename or command[0]!r} cannot be started in the sandbox: {error.strerror}"
+    os.write(2, f"dragoman: {reason}\n".encode("utf-8", "replace"))
     os._exit(REFUSED)
 
 

@@ -205,8 +205,8 @@ def find_a_secret_among_processes(inputs: Inputs) -> str:
     for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         for file in ("environ", "cmdline"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as opened:
-                said = opened.read()
-                if inputs["secret"].encode() in said:
+                content = opened.read()
+                if inputs["secret"].encode() in content:
                     return f"/proc/{pid}/{file}"
     raise Refused("not there")
 

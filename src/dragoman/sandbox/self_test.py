@@ -67,8 +67,8 @@ def run_probes(
             return _broken(level, version, f"it does not start: {error}", remedy)
         found = tuple(_checked_from_outside(probe, setup) for probe in _results(run.stdout))
     if not found:
-        said = run.stderr.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or f"exit code {run.returncode}"
-        return _broken(level, version, f"it does not start: {said}", remedy)
+        printed = run.stderr.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or f"exit code {run.returncode}"
+        return _broken(level, version, f"it does not start: {printed}", remedy)
     return Report.judged(level, version, found, expected=len(probes.PROBES), remedy=remedy)
 
 

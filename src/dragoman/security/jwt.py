@@ -228,7 +228,7 @@ class Authority:
             iss=wire.iss,
             aud=wire.aud,
             # Fractions are rounded to the strict side.
-            exp=math.floor(wire.exp),
+            exp=int(wire.exp),
             iat=math.ceil(wire.iat),
             nbf=None if wire.nbf is None else math.ceil(wire.nbf),
             domain=wire.domain,

@@ -10,10 +10,9 @@ spawner_client.py     the hub's end of it
 sandbox_policy.py     untrusted children: in a sandbox, or not at all
 wasm_agent.py         WebAssembly modules as children, one run for each task
 spec.py               what is started: command, directory, environment, limits, when to start it again
-environment_files.py  the values of environments, which may be secrets: in files of their own, never in the store
+environment.py        a child's environment; values may be secrets: in files of their own, never in the store
 restarts.py           whether an ended child is started again, and when: a pure decision
-throttle.py           how much of a child's output is read: a pure decision
-pipes.py              its three streams on the event loop
+pipes.py              its three streams on the event loop, and how much of its output is read
 child_log.py          what it printed
 process.py            one process of a child, and its session with the hub
 child.py              one agent's life, from start to start

@@ -36,10 +36,11 @@ from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload
 from dragoman.supervisor import restarts
 from dragoman.supervisor.child_log import ChildLog, TaskLogWriter
+from dragoman.supervisor.environment import environment
 from dragoman.supervisor.process import LAST_OUTPUT_SECONDS, TERM_SECONDS, ChildContext, ChildProcess
 from dragoman.supervisor.sandbox_policy import SandboxRefused
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch
-from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, State, environment
+from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, State
 
 log = structlog.get_logger("dragoman.children")
 

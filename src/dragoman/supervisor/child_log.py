@@ -249,8 +249,8 @@ class TaskLogWriter:
         lines, self._lines, self._size = self._lines, [], 0
         if self._left_out:
             at = lines[-1].at
-            said = f"{self._left_out} more lines are only in the agent's log"
-            lines.append(LogEntry(at=at, level="warn", message=said, context={"stream": "hub"}))
+            note = f"{self._left_out} more lines are only in the agent's log"
+            lines.append(LogEntry(at=at, level="warn", message=note, context={"stream": "hub"}))
             self._left_out = 0
         self._busy = True
         self._hub.enqueue_then(

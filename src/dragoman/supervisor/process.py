@@ -29,8 +29,8 @@ from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import ConnectionLoop
 from dragoman.server.forge.session import ForgeSession
-from dragoman.supervisor import throttle
-from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor import pipes
+from dragoman.supervisor.environment import EnvironmentFiles
 from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
 from dragoman.supervisor.sandbox_policy import SandboxPolicy
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
@@ -108,7 +108,7 @@ class ChildProcess:
         self._hub = context.hub
         self._spawner = context.spawner
         self._loop = asyncio.get_running_loop()
-        self._logs = throttle.TokenBucket(throttle.LOG_RATE, throttle.LOG_BURST, self._loop.time())
+        self._logs = pipes.TokenBucket(pipes.LOG_RATE, pipes.LOG_BURST, self._loop.time())
         self._skipped = 0
         self._skipped_timer: asyncio.TimerHandle | None = None
         self.ending = False
@@ -197,10 +197,10 @@ class ChildProcess:
             return
         self.ending = True
         ended = self._handle.ended
-        parting = self._hub.enqueue(PartLink(principal=self._child.agent, session=self._session))
-        parting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        leaving = self._hub.enqueue(PartLink(principal=self._child.agent, session=self._session))
+        leaving.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
-        either: set[asyncio.Future[Any]] = {asyncio.ensure_future(parting), ended}
+        either: set[asyncio.Future[Any]] = {asyncio.ensure_future(leaving), ended}
         await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._connection.write([self._forge.encode_shutdown(int(grace * 1000), reason)])
         await asyncio.wait({ended}, timeout=grace)
@@ -295,8 +295,8 @@ class ChildProcess:
             return
         self._lost_a_pipe = True
         agent = self._child.agent
-        said = f"it closed its {pipe}: {consequence}, and gets no work until it is restarted"
-        self._child.add_log_line(said, "hub", level="error")
+        message = f"it closed its {pipe}: {consequence}, and gets no work until it is restarted"
+        self._child.add_log_line(message, "hub", level="error")
         fault = Fault(
             kind=Kind.UNAVAILABLE,
             message=f"{agent} closed its {pipe} while it had the task",
@@ -356,7 +356,7 @@ class ChildProcess:
             if self._stdin is not None and REGISTERS in line:
                 self._stdin.together()
             self._connection.receive(line)
-            return throttle.MESSAGE
+            return pipes.MESSAGE
         return self._log(line, "stdout", "info")
 
     def _on_stderr(self, line: Line) -> float:
@@ -368,7 +368,7 @@ class ChildProcess:
             self._log_throttled(message, "hub", "error", {"type": "event:error", "length": line.length})  # D1
         else:
             self._log_throttled(line, stream, level)
-        return throttle.LINE
+        return pipes.LINE
 
     def _on_log_message(self, level: str, message: str, context: dict[str, Any]) -> None:
         """In the protocol's own words, or what turned out to be none of them."""

@@ -1,20 +1,9 @@
-"""What a child is: the command, where and with what it runs, and when it is started again. Values only.
-
-The environment of a child is made, not inherited:
-
-    PATH HOME LANG LC_* TZ TERM TMPDIR USER LOGNAME SHELL   as the hub has them
-    names in `pass_env`                                     likewise, but nothing of the hub's own (DRAGOMAN_*)
-    `env`                                                   as given
-    DRAGOMAN_AGENT_ID, DRAGOMAN_URL=stdio:                  who it is, and how to reach the hub
-
-In a sandbox HOME and TMPDIR are the child's own directory, and of the hub's user nothing is told.
-"""
+"""What a child is: the command, where and with what it runs, and when it is started again. Values only."""
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -29,10 +18,6 @@ PROTOCOL = "forge"
 DETAIL = "child"
 """Where the spec stands in an agent's details."""
 
-INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
-OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
-"""What a child in a sandbox is not told."""
-OURS = "DRAGOMAN_"
 MIB = 1024 * 1024
 
 Word = Annotated[str, Meta(pattern="^[^\\x00]{0,65536}$(?!\\n)")]
@@ -195,17 +180,3 @@ def spec_of(agent: Agent) -> ChildSpec | None:
         return msgspec.structs.replace(spec, untrusted=agent.untrusted)
     except msgspec.ValidationError:  # written by another version of us
         return None
-
-
-def environment(
-    spec: ChildSpec, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
-) -> dict[str, str]:
-    """All that a child finds in its environment. `ours` is the hub's own; `home` is there in a sandbox."""
-    passed = {name for name in spec.pass_env if not name.startswith(OURS)}
-    inherited = INHERITED if home is None else INHERITED - OF_THE_USER
-    found = {
-        name: value for name, value in ours.items() if name in inherited or name.startswith("LC_") or name in passed
-    }
-    if home is not None:
-        found |= {"HOME": home, "TMPDIR": home}
-    return {**found, **values, "DRAGOMAN_AGENT_ID": agent, "DRAGOMAN_URL": "stdio:"}

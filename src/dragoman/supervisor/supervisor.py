@@ -30,7 +30,7 @@ from dragoman.messages.faults import Refused
 from dragoman.server.forge.session import ForgeSession
 from dragoman.supervisor.child import Child
 from dragoman.supervisor.child_log import ChildLog, ChildLogs
-from dragoman.supervisor.environment_files import EnvironmentFiles
+from dragoman.supervisor.environment import EnvironmentFiles
 from dragoman.supervisor.pipes import ThrottledPipes
 from dragoman.supervisor.process import ChildContext, LogSink
 from dragoman.supervisor.sandbox_policy import SandboxPolicy

@@ -65,7 +65,7 @@ class Lines:
             self._dropping = True
 
 
-class Job:
+class ModuleRun:
     """One task, and the run of the module for it."""
 
     def __init__(self, task: str, pid: int, stdout: int) -> None:
@@ -79,17 +79,17 @@ class Job:
         self.cancelled = False
 
 
-class Host:
+class ModuleHost:
     def __init__(self, plan: dict[str, Any], words: list[str]) -> None:
         self._plan = plan
         self._words = words
         self._environ = dict(os.environ)
-        self._jobs: dict[str, Job] = {}
-        self._by: dict[int, Job] = {}
+        self._jobs: dict[str, ModuleRun] = {}
+        self._by: dict[int, ModuleRun] = {}
         self._results = Lines()
         self._poll = select.poll()
         self._leaving = False
-        self._said = 0
+        self._sent = 0
 
     def serve(self) -> int:
         """Until the hub says so, or is gone."""
@@ -104,9 +104,9 @@ class Host:
                 elif descriptor in self._by:
                     job = self._by[descriptor]
                     if descriptor == job.end:
-                        self._ended(job)
+                        self._on_end(job)
                     else:
-                        self._printed(job)
+                        self._on_output(job)
         return 0
 
     # -- the hub
@@ -120,17 +120,17 @@ class Host:
                 self._stop(job)
             return
         for line in self._results.feed(piece):
-            heard = json.loads(line)
-            payload = heard.get("payload") or {}
-            match heard["type"]:
+            message = json.loads(line)
+            payload = message.get("payload") or {}
+            match message["type"]:
                 case "notify:task-assigned":
-                    self._begin(payload["task"]["id"], line)
+                    self._start(payload["task"]["id"], line)
                 case "notify:task-cancelled" if payload.get("taskId") in self._jobs:
                     self._stop(self._jobs[payload["taskId"]])
                 case "notify:shutdown":
                     self._leaving = True
 
-    def _begin(self, task: str, order: bytes) -> None:
+    def _start(self, task: str, order: bytes) -> None:
         if task in self._jobs:
             return  # it was sent again
         # A file takes the order: a pipe would hold only so much of it.
@@ -145,54 +145,54 @@ class Host:
             wasm_host.become(wish, [stdin, stdout, 2], host)
         os.close(stdin)
         os.close(stdout)
-        job = self._jobs[task] = Job(task, pid, out)
+        job = self._jobs[task] = ModuleRun(task, pid, out)
         for descriptor in (job.stdout, job.end):
             self._by[descriptor] = job
             self._poll.register(descriptor, select.POLLIN)
 
-    def _stop(self, job: Job) -> None:
+    def _stop(self, job: ModuleRun) -> None:
         job.cancelled = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(job.pid, signal.SIGKILL)
 
     # -- the module
 
-    def _printed(self, job: Job) -> bool:
+    def _on_output(self, job: ModuleRun) -> bool:
         """Whether there may be more."""
         piece = os.read(job.stdout, AT_ONCE)
         for line in job.lines.feed(piece):
             job.found = job.found or _is_final(line, job.task)
             _write(line)
         if not piece:
-            self._forget(job.stdout)
+            self._unregister(job.stdout)
         return bool(piece)
 
-    def _ended(self, job: Job) -> None:
-        while job.stdout in self._by and self._printed(job):
+    def _on_end(self, job: ModuleRun) -> None:
+        while job.stdout in self._by and self._on_output(job):
             pass
         _, status = os.waitpid(job.pid, 0)
-        self._forget(job.end)
+        self._unregister(job.end)
         del self._jobs[job.task]
         if not (job.found or job.cancelled):
             code = os.waitstatus_to_exitcode(status)
             how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
             self._fail(job.task, REASONS.get(code, f"the module ended ({how}) without a result"))
 
-    def _forget(self, descriptor: int) -> None:
+    def _unregister(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
         del self._by[descriptor]
         os.close(descriptor)
 
     def _fail(self, task: str, why: str) -> None:
-        self._said += 1
+        self._sent += 1
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = {
+        report = {
             "type": "request:update-task",
-            "id": f"module-{os.getpid()}-{self._said}",
+            "id": f"module-{os.getpid()}-{self._sent}",
             "timestamp": now,
             "payload": {"taskId": task, "status": "failed", "error": why, "retryable": False},
         }
-        _write(json.dumps(said).encode())
+        _write(json.dumps(report).encode())
 
 
 def _is_final(line: bytes, task: str) -> bool:
@@ -216,7 +216,7 @@ def _write(line: bytes) -> None:
 
 def main(words: list[str]) -> int:
     launcher.close_all_but(set())
-    return Host(json.loads(words[0]), words[2:]).serve()
+    return ModuleHost(json.loads(words[0]), words[2:]).serve()
 
 
 if __name__ == "__main__":

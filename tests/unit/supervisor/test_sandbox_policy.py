@@ -11,8 +11,9 @@ import pytest
 
 from dragoman.sandbox.levels import SandboxLevels
 from dragoman.sandbox.model import Level, Limits, Report, Sandbox
+from dragoman.supervisor.environment import environment
 from dragoman.supervisor.sandbox_policy import SandboxPolicy, SandboxRefused
-from dragoman.supervisor.spec import ChildLimits, ChildSpec, SandboxRules, contradiction, environment
+from dragoman.supervisor.spec import ChildLimits, ChildSpec, SandboxRules, contradiction
 
 
 class SandboxBackend:

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.supervisor.environment_files import EnvironmentFiles
-from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, environment, spec_of
+from dragoman.supervisor.environment import EnvironmentFiles, environment
+from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, spec_of
 
 OURS = {
     "PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "xterm", "TMPDIR": "/tmp",

@@ -218,7 +218,7 @@ class HotCache:
                 self._drop_task(row.id)
                 self._numbers.pop(row.id, None)
                 self._of_task.pop(row.id, None)
-                self._drop_story(row)
+                self._drop_events_of(row)
             elif isinstance(row, Event):
                 self._drop_event(row)
             elif isinstance(row, Contract):
@@ -316,7 +316,7 @@ class HotCache:
         if old is not None:
             self._event_bytes -= _size(old)
 
-    def _drop_story(self, task: Task) -> None:
+    def _drop_events_of(self, task: Task) -> None:
         """Its events went with it. Either way round: it may have more than are known here."""
         known = self._events
         numbers = range(task.seq + 1)

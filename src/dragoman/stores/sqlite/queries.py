@@ -127,7 +127,7 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     return [] if row is None else [event_from(lookup.task, row)]
 
 
-def _story(connection: apsw.Connection, lookup: Story) -> list[Event]:
+def _events_of(connection: apsw.Connection, lookup: Story) -> list[Event]:
     no = number(connection, lookup.task)
     if no is None:
         return []
@@ -195,7 +195,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Finished: _finished,
     Under: _under,
     EventOf: _event,
-    Story: _story,
+    Story: _events_of,
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
     Lane: _bodies(delivery_from, _LANE.format("")),
     LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),

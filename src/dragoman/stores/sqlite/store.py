@@ -35,7 +35,7 @@ from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.lists import ListReader, unreadable
 from dragoman.stores.sqlite.rows import pack
 from dragoman.stores.sqlite.schema import StoreRefused
-from dragoman.stores.sqlite.sent_letters import SentLetters, beside
+from dragoman.stores.sqlite.sent_messages import SentMessages, beside
 from dragoman.stores.sqlite.wal import CAP, waits_at
 from dragoman.stores.sqlite.writer_process import OutcomeUnknown, Writer
 
@@ -103,7 +103,7 @@ class SqliteStore:
         recovered, self._next_number = recovery.recovered(self._reader)
         if self._cache is not None:
             self._naming = asyncio.create_task(self._note_names(self._cache.names), name="names")
-        ring = SentLetters(beside(str(self._path)))
+        ring = SentMessages(beside(str(self._path)))
         try:
             return msgspec.structs.replace(recovered, passed=ring.read(), used=used.read(self._reader))
         finally:

@@ -35,7 +35,7 @@ from dragoman.stores.sqlite import frames, schema
 from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.frames import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
 from dragoman.stores.sqlite.schema import StoreRefused
-from dragoman.stores.sqlite.sent_letters import SentLetters, beside
+from dragoman.stores.sqlite.sent_messages import SentMessages, beside
 from dragoman.stores.sqlite.used import UsedIds
 from dragoman.stores.sqlite.wal import CAP, LogIsFull, WriteAheadLog
 
@@ -80,7 +80,7 @@ class Disk:
         self.remains = True
         """Whether there may be events of forgotten tasks."""
         self.log = WriteAheadLog(self.connection, path, log_cap)
-        self.passed = SentLetters(beside(path))
+        self.passed = SentMessages(beside(path))
         self.passed.read()
         self.used = UsedIds(self.connection)
         self.copy: Copy | None = None

@@ -67,7 +67,7 @@ class Writer(asyncio.Protocol):
         self._writable = select.poll()
         self._writable.register(link, select.POLLOUT)
         self._transport: asyncio.Transport | None = None
-        self._heard = bytearray()
+        self._received = bytearray()
         self._waiting: deque[asyncio.Future[Answer]] = deque()
         self._turn = asyncio.Lock()
         """Units and the steps of a backup take turns."""
@@ -120,11 +120,11 @@ class Writer(asyncio.Protocol):
         if answer.error is not None:
             raise StoreFailed(f"the store could not commit: {answer.error}")
 
-    async def note(self, letters: list[tuple[bytes, bytes]]) -> None:
-        """Returns when the letters are in the ring (`sent_letters`), on the disk."""
-        answer = await self._ask([(frames.NOTED, letters)])
+    async def note(self, messages: list[tuple[bytes, bytes]]) -> None:
+        """Returns when the messages are in the ring (`sent_messages`), on the disk."""
+        answer = await self._ask([(frames.NOTED, messages)])
         if answer.error is not None:
-            raise StoreFailed(f"letters that leave at most once cannot be noted: {answer.error}")
+            raise StoreFailed(f"messages that leave at most once cannot be noted: {answer.error}")
 
     async def copy(self, step: tuple[Any, ...]) -> int:
         """One step of a backup; how many pages are left. Raises `OSError` if the copy cannot be written."""
@@ -195,16 +195,16 @@ class Writer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        heard = self._heard
-        heard += data
-        while len(heard) > frames.HEADER:
-            end = frames.HEADER + int.from_bytes(heard[: frames.HEADER], "big")
-            if len(heard) < end:
+        received = self._received
+        received += data
+        while len(received) > frames.HEADER:
+            end = frames.HEADER + int.from_bytes(received[: frames.HEADER], "big")
+            if len(received) < end:
                 return
             answer = self._waiting.popleft()
             if not answer.done():
-                answer.set_result(_decoder.decode(heard[frames.HEADER : end]))
-            del heard[:end]
+                answer.set_result(_decoder.decode(received[frames.HEADER : end]))
+            del received[:end]
         if not self._waiting and self._settled is not None:
             self._settled.set_result(None)
             self._settled = None

@@ -1,8 +1,8 @@
-"""Letters that left at most once, in a ring of fixed size beside the database: the last ones are known after a restart.
+"""Messages that left at most once, in a ring of fixed size beside the database: a restart knows the last ones.
 
-The writer writes a letter here, and waits for the disk, before it leaves: once for all letters of a unit. So it does
+The writer writes a message here, and waits for the disk, before it leaves: once for all messages of a unit. So it does
 not leave twice, whatever dies next, also when its sender repeats it after a power cut. A slot that was being written
-then belongs to a letter that had not left.
+then belongs to a message that had not left.
 
 Imported by the writer: the standard library only.
 """
@@ -20,14 +20,14 @@ SLOTS = 100_000
 """As many as `core.ports.PASSED`."""
 
 SLOT = Struct("<Q16s16s")
-"""A number that grows, counted from 1; the letter; what it said."""
+"""A number that grows, counted from 1; the message; what it said."""
 
 
 def beside(database: str) -> Path:
     return Path(database).with_suffix(".passed")
 
 
-class SentLetters:
+class SentMessages:
     def __init__(self, path: Path, slots: int = SLOTS) -> None:
         self._slots = slots
         try:
@@ -46,9 +46,9 @@ class SentLetters:
         self._next = found[-1][0] + 1 if found else 1
         return {id.hex(): digest.hex() for _, id, digest in found}
 
-    def note(self, letters: Sequence[tuple[bytes, bytes]]) -> None:
+    def note(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
         """On the disk when this returns. Raises `OSError` where the file cannot take them."""
-        slots = [SLOT.pack(number, id, digest) for number, (id, digest) in enumerate(letters, self._next)]
+        slots = [SLOT.pack(number, id, digest) for number, (id, digest) in enumerate(messages, self._next)]
         while slots:
             place = self._next % self._slots
             fit = slots[: self._slots - place]

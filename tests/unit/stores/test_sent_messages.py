@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.core.ports import PASSED, StoreFailed
-from dragoman.stores.sqlite.sent_letters import SLOT, SLOTS, SentLetters
+from dragoman.stores.sqlite.sent_messages import SLOT, SLOTS, SentMessages
 from dragoman.stores.sqlite.store import SqliteStore
 
 
@@ -23,12 +23,12 @@ def known(*numbers: int) -> dict[str, str]:
 
 
 def test_the_ring_forgets_the_oldest_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    ring = SentLetters(tmp_path / "passed", slots=4)
+    ring = SentMessages(tmp_path / "passed", slots=4)
     ring.read()
     ring.note(letters(1, 2, 3))
     ring.note(letters(4, 5, 6))  # around the end of the file
     ring.close()
-    again = SentLetters(tmp_path / "passed", slots=4)
+    again = SentMessages(tmp_path / "passed", slots=4)
     assert list(again.read().items()) == list(known(3, 4, 5, 6).items())
     again.note(letters(7))
     assert list(again.read()) == list(known(4, 5, 6, 7))
@@ -37,11 +37,11 @@ def test_the_ring_forgets_the_oldest_and_goes_on_where_it_was(tmp_path: Path) ->
 
 def test_a_slot_that_was_only_begun_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "passed"
-    ring = SentLetters(path)
+    ring = SentMessages(path)
     ring.note(letters(1, 2))
     ring.close()
     os.truncate(path, path.stat().st_size - 1)
-    cut = SentLetters(path)
+    cut = SentMessages(path)
     assert cut.read() == known(1)
     cut.close()
 
@@ -52,7 +52,7 @@ def test_it_remembers_as_many_as_the_port_promises() -> None:
 
 def test_messages_are_on_the_disk_before_they_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sync for all of them, and one that fails is told."""
-    ring = SentLetters(tmp_path / "passed")
+    ring = SentMessages(tmp_path / "passed")
     written: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda file: written.append(os.fstat(file).st_size))
     ring.note(letters(1, 2, 3))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.supervisor import throttle
-from dragoman.supervisor.throttle import TokenBucket
+from dragoman.supervisor import pipes
+from dragoman.supervisor.pipes import TokenBucket
 
 
 def kept(rate: float, burst: float, each_second: int, seconds: int) -> int:
@@ -27,7 +27,7 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
 
 def read_in(seconds: float, cost: float, *, each: float) -> float:
     """How much is read in that time, if a piece of `cost` is there whenever we look, and takes `each` to come."""
-    bucket, now, read = TokenBucket(throttle.READ_RATE, throttle.READ_BURST, 0.0), 0.0, 0.0
+    bucket, now, read = TokenBucket(pipes.READ_RATE, pipes.READ_BURST, 0.0), 0.0, 0.0
     while now < seconds:
         read += cost
         now += bucket.spend(cost, now) + each
@@ -37,9 +37,9 @@ def read_in(seconds: float, cost: float, *, each: float) -> float:
 @pytest.mark.parametrize(
     ("what", "cost", "per_second"),
     [
-        ("64 KiB without a newline", 64 * throttle.KIB, throttle.READ_RATE / 64 / throttle.KIB),
-        ("128 short lines", 128 * throttle.LINE, throttle.READ_RATE / 128 / throttle.LINE),
-        ("128 messages", 128 * throttle.MESSAGE, throttle.READ_RATE / 128 / throttle.MESSAGE),
+        ("64 KiB without a newline", 64 * pipes.KIB, pipes.READ_RATE / 64 / pipes.KIB),
+        ("128 short lines", 128 * pipes.LINE, pipes.READ_RATE / 128 / pipes.LINE),
+        ("128 messages", 128 * pipes.MESSAGE, pipes.READ_RATE / 128 / pipes.MESSAGE),
     ],
 )
 def test_a_flood_is_read_at_the_rate_and_no_faster(what: str, cost: float, per_second: float) -> None:
@@ -48,12 +48,12 @@ def test_a_flood_is_read_at_the_rate_and_no_faster(what: str, cost: float, per_s
 
 
 def test_a_rest_is_never_long_however_much_came_at_once() -> None:
-    bucket = TokenBucket(throttle.READ_RATE, throttle.READ_BURST, 0.0)
-    assert bucket.spend(1e9, 0.0) == pytest.approx(throttle.LONGEST_REST)
-    assert bucket.spend(0.0, throttle.LONGEST_REST) == pytest.approx(0.0, abs=1e-9)
+    bucket = TokenBucket(pipes.READ_RATE, pipes.READ_BURST, 0.0)
+    assert bucket.spend(1e9, 0.0) == pytest.approx(pipes.LONGEST_REST)
+    assert bucket.spend(0.0, pipes.LONGEST_REST) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_ordinary_output_is_never_held_back() -> None:
-    bucket = TokenBucket(throttle.READ_RATE, throttle.READ_BURST, 0.0)
+    bucket = TokenBucket(pipes.READ_RATE, pipes.READ_BURST, 0.0)
     for n in range(10_000):  # a hundred messages a second
-        assert bucket.spend(throttle.MESSAGE + 2 * throttle.KIB, n / 100) == 0.0
+        assert bucket.spend(pipes.MESSAGE + 2 * pipes.KIB, n / 100) == 0.0

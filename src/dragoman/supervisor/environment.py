@@ -1,0 +1,75 @@
+"""The environment of a child: which variables it finds, and where the values are kept.
+
+The environment of a child is made, not inherited:
+
+    PATH HOME LANG LC_* TZ TERM TMPDIR USER LOGNAME SHELL   as the hub has them
+    names in `pass_env`                                     likewise, but nothing of the hub's own (DRAGOMAN_*)
+    `env`                                                   as given
+    DRAGOMAN_AGENT_ID, DRAGOMAN_URL=stdio:                  who it is, and how to reach the hub
+
+In a sandbox HOME and TMPDIR are the child's own directory, and of the hub's user nothing is told.
+
+Values may be secrets, so they are kept out of the store, its backups, the audit record and everything that people read:
+`EnvironmentFiles` has one file for each agent, for the hub's user alone, under a name of ours. A file is written before
+the agent's row refers to it; one that no row refers to is removed at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from dragoman import durable
+from dragoman.supervisor.spec import ChildSpec
+
+INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
+OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
+"""What a child in a sandbox is not told."""
+OURS = "DRAGOMAN_"
+
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class EnvironmentFiles:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def keep(self, values: Mapping[str, str], name: str) -> None:
+        """Durably there when this returns."""
+        durable.make_directory(self._directory)
+        durable.write(self._path(name), msgspec.json.encode(values), replace=False)
+
+    def fetch(self, name: str) -> dict[str, str]:
+        """Raises OSError if it is gone, ValueError if it is damaged."""
+        return _decode(self._path(name).read_bytes())
+
+    def drop(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+    def clear_out(self, wanted: Collection[str]) -> None:
+        """Forget all but these."""
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                if path.name not in wanted:
+                    path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError("no name of ours")
+        return self._directory / name
+
+
+def environment(
+    spec: ChildSpec, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
+) -> dict[str, str]:
+    """All that a child finds in its environment. `ours` is the hub's own; `home` is there in a sandbox."""
+    passed = {name for name in spec.pass_env if not name.startswith(OURS)}
+    inherited = INHERITED if home is None else INHERITED - OF_THE_USER
+    found = {
+        name: value for name, value in ours.items() if name in inherited or name.startswith("LC_") or name in passed
+    }
+    if home is not None:
+        found |= {"HOME": home, "TMPDIR": home}
+    return {**found, **values, "DRAGOMAN_AGENT_ID": agent, "DRAGOMAN_URL": "stdio:"}
