@@ -38,7 +38,8 @@ from dragoman.sdk.work.signature import Handler
 from dragoman.testing.clock import VirtualRuntime
 from dragoman.testing.errors import Misused, Stuck
 from dragoman.testing.faults import Losses, LossyLink
-from dragoman.testing.loop import Listener
+from dragoman.testing.human import Human
+from dragoman.testing.loop import LoopThread
 from dragoman.testing.relay import Relay
 from dragoman.testing.scheduler import Scheduler
 
@@ -121,17 +122,15 @@ def settings_of(data: Path, store: str, wanted: Mapping[str, Any]) -> Settings:
 
 
 class Environment:
-    def __init__(self, settings: Settings, listener: Listener) -> None:
+    def __init__(self, settings: Settings, thread: LoopThread) -> None:
         self.settings = settings
         self.runtime = VirtualRuntime()
         self.people: Client
         self.running: Running
         self.hub_is_up = asyncio.Event()
-        self.on_question: Callable[[Question], None] = lambda row: None
-        self.is_answering: Callable[[], bool] = lambda: False
-        """Whether the person is about to answer."""
+        self.human = Human(thread, self)
         self.api: ApiClient
-        self.scheduler = Scheduler(self, listener)
+        self.scheduler = Scheduler(self, thread.listener)
         self._hub_context = AsyncExitStack()
         self._http_relay = Relay("")
         self._grpc_relay = Relay("")
@@ -148,7 +147,7 @@ class Environment:
         self.people = Client(backend=self.api, runtime=self.runtime)
 
     async def _start(self) -> None:
-        watch = QuestionWatch(lambda row: self.on_question(row))
+        watch = QuestionWatch(self.human.on_question)
         hub = wired(self.settings, clock=self.runtime.instant, counters=watch)
         self.running = await self._hub_context.enter_async_context(hub)
         for protocol, relay in self._relays():

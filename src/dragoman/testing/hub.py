@@ -73,12 +73,11 @@ class Hub:
             raise Misused("this hub has been started already: make another one, Hub(…)")
         self._closing.enter_context(logs())
         thread = self._thread = LoopThread()
-        self._environment = Environment(self._settings, thread.listener)
+        self._environment = Environment(self._settings, thread)
         self.clock = Clock(thread, self._environment)
-        self.human = Human(thread, self._environment)
+        self.human = self._environment.human
         self.faults = Faults(thread, self._environment)
         self.aio = Aio(self)
-        self._environment.is_answering = lambda: self.human.is_answering
         try:
             thread.do(self._environment.open())
         except BaseException:

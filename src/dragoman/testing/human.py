@@ -47,7 +47,6 @@ class Human:
         self._scripts: list[Script] = []
         self._rows: dict[QuestionId, Row] = {}
         self._replying: dict[QuestionId, asyncio.Task[None]] = {}
-        environment.on_question = self._on_question
 
     def answers(self, *answers: Any | Callable[[Question], Any], to: str | re.Pattern[str] | None = None) -> None:
         """What the person says from now on, also to questions that wait already: `answers("no")`.
@@ -74,9 +73,10 @@ class Human:
 
     @property
     def is_answering(self) -> bool:
+        """Whether the person is about to answer."""
         return bool(self._replying)
 
-    def _on_question(self, row: Row) -> None:
+    def on_question(self, row: Row) -> None:
         if row.status is QuestionStatus.OPEN or row.id in self._rows:
             self._rows[row.id] = row
             self._reply_if_scripted(row)
