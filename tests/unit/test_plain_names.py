@@ -62,7 +62,7 @@ LEFT: dict[str, set[str]] = {
     "app": {"heard", "letter", "parting", "said", "told", "voice"},
     "bindings": {"heard", "letter", "said", "saying", "story", "told", "voice"},
     "core": {"anew", "borders", "heard", "letter", "parting", "pump", "said", "story", "told", "waking"},
-    "messages": {"said", "story"},
+    "messages": {"said", "story", "told"},
     "protocols": {"heard", "said", "told"},
     "sdk": {"heard", "letter", "said", "told"},
     "server": {"borders", "edge", "heard", "said", "story", "told", "voice"},
