@@ -50,7 +50,7 @@ def test_every_kind_has_a_row_and_no_cell_is_empty() -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_each_protocol_says_only_words_of_its_document(kind: Kind) -> None:
+def test_each_protocol_uses_only_codes_of_its_document(kind: Kind) -> None:
     row = TABLE[kind]
     assert 5001 <= errors.CODES[kind] <= 5999
     assert agentmsg_errors.TYPES[kind] in AGENTMSG
@@ -88,7 +88,7 @@ def test_a_bare_message_is_completed_with_what_to_do_next(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("words", ["boom", "ENOENT: no such file; giving up", " indented\n"])
-def test_why_work_failed_is_told_in_the_agents_own_words(words: str) -> None:
+def test_a_failure_carries_the_agents_own_message(words: str) -> None:
     assert told(Fault(kind=Kind.WORK_FAILED, message=words)) == words
     assert told(Fault(kind=Kind.CONFLICT, message=words)) == sentence(Fault(kind=Kind.CONFLICT, message=words))
 
@@ -111,7 +111,7 @@ def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
     assert sentence(fault) == "data-agent did not answer; try again."
 
 
-def test_only_chiffon_is_told_of_its_hints() -> None:
+def test_only_chiffon_agents_get_hints() -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="not done by its deadline")
     assert "hints.max_duration_seconds" in payload_of(fault, Instant(0)).error_message
     assert error_of(fault).message == "Not done by its deadline. Try again, or allow more time."
@@ -133,7 +133,7 @@ REPORT = {
         ("AUTHENTICATION_ERROR", "AUTH_FAILED"),
     ],
 )
-def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentmsg: str, a2acp: str) -> None:
+def test_two_protocols_with_a_code_for_the_same_failure_translate_it(agentmsg: str, a2acp: str) -> None:
     said = REPORT | {"error_type": agentmsg}
     fault = agentmsg_failures.fault_in(msgspec.convert(said, ErrorReport), said)
     assert a2acp_failures.refusal_of(fault).code == a2acp
@@ -157,7 +157,7 @@ def test_two_protocols_with_a_word_for_the_same_failure_hear_each_others(agentms
         (Fault(kind=Kind.RESOURCES, message="nothing left", facts={"whose": "ada", "remaining": 0}), False),
     ],
 )
-def test_whether_to_ask_again_is_said_alike_to_coven_and_forge_callers(fault: Fault, again: bool) -> None:
+def test_coven_and_forge_callers_learn_alike_whether_to_retry(fault: Fault, again: bool) -> None:
     assert (coven_fault(fault).retryable, error_of(fault).details["retryable"]) == (again, again)
 
 
@@ -176,7 +176,7 @@ ODD = (
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_a_fault_with_any_facts_at_all_can_be_told_in_every_protocol(odd: object) -> None:
+def test_a_fault_with_any_facts_can_be_encoded_in_every_protocol(odd: object) -> None:
     """A caller that polls was answered 500, again and again, about a time that its agent had made up."""
     for kind in Kind:
         fault = Fault(kind=kind, message="it happened", facts=dict.fromkeys(FACTS, odd))
@@ -206,7 +206,7 @@ def test_the_sdk_raises_what_the_hub_calls_a_failure_by_a_code_of_a2acp(code: a2
 
 @pytest.mark.requirement("chiffon-D15")
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CANCELLED, Kind.DEPENDENCY, Kind.WORK_FAILED}))
-def test_what_an_agent_said_keeps_its_words_in_every_protocol_and_gets_no_advice(kind: Kind) -> None:
+def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advice(kind: Kind) -> None:
     """Advice to the hub's own callers ("Send the agent's token …") would be advice to the wrong one."""
     words = "no access to the vault"
     fault = Fault(kind=kind, message=words, reported=True)

@@ -24,7 +24,7 @@ from dragoman.messages.tasks import Request
         (None, {}),
     ],
 )
-def test_an_agent_of_another_protocol_is_told_what_the_work_may_need(
+def test_an_agent_of_another_protocol_learns_what_the_work_may_need(
     hints: dict[str, Any] | None, told: dict[str, int]
 ) -> None:
     task = Task(

@@ -109,13 +109,13 @@ def test_an_answer_ends_the_task_and_an_error_says_why(kit: Any) -> None:
     assert (failed.fault.kind, failed.fault.message, failed.fault.retryable) == (Kind.RATE_LIMITED, "busy", True)
 
 
-def test_whoever_has_no_word_for_it_leaves_the_waiting_to_the_hub(kit: Any) -> None:
+def test_an_agents_rate_limit_keeps_its_retry_time_as_a_fact(kit: Any) -> None:
     error = {"code": "RATE_LIMIT_EXCEEDED", "message": "busy", "retry_after": 9, "details": {"a": 1}}
     failed = kit.heard("error", by=kit.bob, **TO_ADA, payload={"error": error}, known={"task": kit.task_id})
     assert (failed.fault.kind, failed.fault.facts["retry_after"]) == (Kind.RESOURCES, 9)
 
 
-def test_an_agents_words_about_personal_work_are_not_kept(kit: Any) -> None:
+def test_an_agents_messages_about_personal_work_are_not_kept(kit: Any) -> None:
     row = kit.contract(encrypted=True, secret=kit.secret)
     error = {"code": "INTERNAL_ERROR", "message": "Zaphod!", "retry_after": 1, "details": {"who": "Zaphod"}}
     known = {"task": kit.task_id, "contract": row}
@@ -124,7 +124,7 @@ def test_an_agents_words_about_personal_work_are_not_kept(kit: Any) -> None:
     assert failed.raw is None
 
 
-def test_events_cancel_and_tell_how_far_it_is(kit: Any) -> None:
+def test_events_cancel_and_report_progress(kit: Any) -> None:
     known = {"task": kit.task_id}
     stopped = kit.heard("event", intent="cancel", payload={"correlation_id": "k", "reason": "late"}, known=known)
     assert isinstance(stopped, Cancel)
@@ -138,7 +138,7 @@ def test_events_cancel_and_tell_how_far_it_is(kit: Any) -> None:
     assert msgspec.to_builtins(told.content) == {"percent": 40, "message": "m", "output": "o"}
 
 
-def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: Any) -> None:
+def test_unknown_fields_of_progress_are_not_taken_for_known_ones(kit: Any) -> None:
     """A chunk that is none ended whoever read the task with an internal error, and a file was that of anybody."""
     odd = {"chunk": "x", "stream": 5, "file": {"id": "f"}, "step": 5, "tool_use": "x", "question": 5, "foo": [1]}
     content = {"percent": 40.5, "message": "m", **odd, "thinking": None, "correlation_id": "t"}
@@ -162,7 +162,7 @@ def test_what_progress_says_beyond_our_words_is_not_taken_for_one_of_them(kit: A
     ("said", "field"), [({"percent": 101}, "payload.percent"), ({"percent": "x"}, "payload.percent"),
                         ({"message": 1}, "payload.message"), ({"output": []}, "payload.output")],
 )  # fmt: skip
-def test_progress_is_told_in_its_own_terms(kit: Any, said: dict[str, Any], field: str) -> None:
+def test_progress_is_reported_in_its_own_terms(kit: Any, said: dict[str, Any], field: str) -> None:
     with pytest.raises(Refused) as refused:
         kit.heard("event", intent="progress", payload={}, known={"task": kit.task_id, "content": said})
     assert refused.value.fault.field == field

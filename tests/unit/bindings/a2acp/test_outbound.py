@@ -29,7 +29,7 @@ from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 
 
-def test_work_is_a_request_from_whoever_asked(kit: Any) -> None:
+def test_work_is_a_request_from_the_caller(kit: Any) -> None:
     told = kit.said(
         kit.outgoing(MessageKind.WORK, {"input": {"rows": 3}, "extra": {"note": "kept"}}), row=kit.contract()
     )
@@ -47,7 +47,7 @@ def test_work_of_another_protocol_has_no_contract(kit: Any) -> None:
     assert "contract_id" not in told["payload"]
 
 
-def test_personal_work_is_never_said_in_clear(kit: Any) -> None:
+def test_personal_work_is_never_sent_in_clear(kit: Any) -> None:
     outgoing = kit.outgoing(MessageKind.WORK, {"input": {"patient": "Zaphod"}}, contract=None, personal=True)
     with pytest.raises(Refused, match="no key to reach bob") as refused:
         kit.said(outgoing)
@@ -150,7 +150,7 @@ def test_nor_is_a_ciphertext_that_goes_on(kit: Any, message_kind: MessageKind) -
     assert (told["payload"]["ciphertext"], set(told["payload"])) == (sealed["ciphertext"], {*empty, *around})
 
 
-def test_discovery_tells_as_much_as_a_message_holds(kit: Any) -> None:
+def test_discovery_lists_as_much_as_a_message_holds(kit: Any) -> None:
     long = {"description": "x" * 90_000}
     offers = tuple(Offer(intent=f"i-{n:02}", input_schema=long, output_schema=long) for n in range(6))
     found = discovered(
@@ -244,7 +244,7 @@ def test_discovery_finds_by_everything_that_is_given(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_every_fault_has_its_words_and_its_status(kind: Kind) -> None:
+def test_every_fault_has_its_code_and_its_status(kind: Kind) -> None:
     fault = Fault(kind=kind, message="it went wrong", field="contract_id", facts={"retry_after": 7})
     refusal = refusal_of(fault)
     assert refusal.details["field"] == "payload.contract_id"
@@ -252,7 +252,7 @@ def test_every_fault_has_its_words_and_its_status(kind: Kind) -> None:
     assert 400 <= status_of(fault) < 600
 
 
-def test_that_it_was_cancelled_is_told_of_personal_work_too_and_what_to_do() -> None:
+def test_a_cancel_of_personal_work_is_reported_too_with_what_to_do() -> None:
     told = refusal_of(Fault(kind=Kind.CANCELLED, message="Zaphod died", facts={"who": "Zaphod"}), personal=True)
     assert "Zaphod" not in str(told)
     assert (told.message.startswith("It was cancelled"), "if it is still wanted" in told.message) == (True, True)

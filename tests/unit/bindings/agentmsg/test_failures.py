@@ -140,7 +140,7 @@ def test_a_huge_report_stays_with_its_fault_in_short() -> None:
     parsed(report(fault, error_id="e"))
 
 
-def test_the_hubs_word_counts_only_where_the_hub_said_it() -> None:
+def test_a_kind_in_the_details_counts_only_in_reports_of_the_hub() -> None:
     tree = {**samples.REPORT, "context": {"details": {"kind": "forbidden"}}}
     assert fault_in(parsed(tree), tree).kind is Kind.TIMEOUT
 
@@ -223,7 +223,7 @@ def test_made_ids_look_like_version_4(seed: str) -> None:
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("waiting", [None, *Waiting])
 @pytest.mark.parametrize("owner", [None, "bob"])
-def test_every_status_of_the_hub_has_a_word(
+def test_every_status_of_the_hub_has_a_name(
     task: Task, status: Status, waiting: Waiting | None, owner: AgentId | None
 ) -> None:
     word = update_status(msgspec.structs.replace(task, status=status, waiting=waiting, owner=owner))

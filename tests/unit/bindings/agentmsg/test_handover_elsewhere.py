@@ -30,6 +30,6 @@ def test_forge_has_it_beside_the_payload(outgoing: Make) -> None:
     assert (task["payload"], task["handover"]) == ({"content": "go on"}, HANDOVER)
 
 
-def test_coven_has_it_behind_the_words(outgoing: Make) -> None:
+def test_coven_has_it_behind_the_text(outgoing: Make) -> None:
     words, _, rest = message_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY)).content.partition("\n\n")
     assert (words, json.loads(rest)) == ("go on", {"handover": HANDOVER})

@@ -94,7 +94,7 @@ def test_an_assignment_says_how_its_work_order_is_sent_again(retries: int, confi
 
 
 @pytest.mark.parametrize("to", ["hub", "*"])
-def test_an_assignment_to_nobody_in_particular_is_for_whoever_can(to: str) -> None:
+def test_an_assignment_without_a_receiver_is_for_any_capable_agent(to: str) -> None:
     assert one(message("TaskAssignment", to=to)).routing.pinned is None
 
 
@@ -118,7 +118,7 @@ def test_the_trace_of_the_transport_counts_where_the_message_has_none() -> None:
     assert one(message("TaskAssignment"), traceparent="nonsense").lineage.trace_id is None
 
 
-def test_progress_with_everything_that_can_be_said() -> None:
+def test_progress_with_every_field() -> None:
     asides = {
         "step": {"number": 1, "name": "read"},
         "thinking": "hm",
@@ -152,7 +152,7 @@ def test_each_status_of_an_update_by_who_does_the_task(status: str, kind: type, 
         assert command.fault.kind is Kind.CANCELLED
 
 
-def test_an_update_by_somebody_else_cancels_or_is_a_letter() -> None:
+def test_an_update_by_another_agent_cancels_or_is_a_direct_message() -> None:
     said = message("TaskUpdate", payload={"status": "cancelled", "message": "no longer"})
     assert one(said, holds=lambda _: False) == commands.Cancel(
         principal=ADA.id,
@@ -265,7 +265,7 @@ def test_the_answer_to_a_handoff_names_its_request() -> None:
     assert (command.accepted, command.terms["requirements"]) == (True, ["time"])
 
 
-def test_a_letter_is_the_message_word_for_word() -> None:
+def test_a_direct_message_is_delivered_word_for_word() -> None:
     tree = message("Heartbeat", to="bob", max_retries=7)
     beat, told = heard(tree)
     assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")
@@ -287,7 +287,7 @@ def test_the_priority_decides_the_guarantee(priority: str, once: bool) -> None:
     assert (told.letter.once, told.priority) == (once, max("normal", priority, key=list(Priority).index))
 
 
-def test_a_report_about_nothing_of_the_senders_is_a_letter_after_all() -> None:
+def test_a_report_about_no_task_of_the_sender_is_a_direct_message_after_all() -> None:
     tree = message("TaskComplete", to="bob")
     data = json.dumps(tree).encode()
     missing = refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id").fault
@@ -319,7 +319,7 @@ def test_a_status_in_utc_with_the_fields_nobody_knows() -> None:
     )
 
 
-def test_an_error_to_the_hub_and_to_somebody_else() -> None:
+def test_an_error_to_the_hub_and_to_another_agent() -> None:
     command = one(message("ErrorReport"))
     assert isinstance(command, commands.ReportError)
     assert (command.severity, command.task_id, command.report) == (Severity.HIGH, T1, samples.REPORT)
@@ -361,7 +361,7 @@ def test_a_change_of_shared_state() -> None:
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
-def test_an_ack_names_deliveries_messages_of_ours_and_letters() -> None:
+def test_an_ack_names_deliveries_messages_of_ours_and_direct_messages() -> None:
     delivery = "01a1e135-5828-73d3-96c2-ab61ababb946"
     tree = message("Ack", payload={"message_ids": [delivery, "m-1"]}, correlation_id=derived_v4(delivery).upper())
     found = acknowledged(codec.interpret(tree), {"m-1": delivery_named("d-1")})
@@ -370,7 +370,7 @@ def test_an_ack_names_deliveries_messages_of_ours_and_letters() -> None:
 
 
 @pytest.mark.requirement("agentmsg/all-D1")
-def test_nobody_speaks_for_somebody_else() -> None:
+def test_no_agent_speaks_for_another() -> None:
     tree = message("HelpRequest")
     tree["from"] = tree["payload"]["requester_id"] = "eve"
     fault = refused(tree)

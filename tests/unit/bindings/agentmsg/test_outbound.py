@@ -40,7 +40,7 @@ def test_a_message_of_ours_has_the_deliverys_id_in_the_form_of_version_4() -> No
 # -- to the agent ------------------------------------------------------------------------------------------------
 
 
-def test_work_from_elsewhere_is_put_into_words(outgoing: Make, task: Task) -> None:
+def test_work_of_another_protocol_is_encoded(outgoing: Make, task: Task) -> None:
     of = msgspec.structs.replace(
         task,
         origin=Origin(principal=ADMIN, protocol="api", request_id="r", digest=""),
@@ -146,7 +146,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(outgoing: Make)
         (MessageKind.RESUME, "in_progress", "go on"),
     ],
 )
-def test_an_agent_is_told_to_stop_and_to_go_on_until_it_acknowledges(
+def test_an_agent_is_asked_to_stop_and_to_go_on_until_it_acknowledges(
     outgoing: Make, kind: MessageKind, status: str, words: str
 ) -> None:
     told = said(outgoing(kind, EventKind.CANCELLED, {"reason": "enough"}), BOB)
@@ -282,7 +282,7 @@ def test_a_result(outgoing: Make, body: dict[str, Any], told: dict[str, Any]) ->
     assert said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body))["payload"] == {"task_id": "t-1", **told}
 
 
-def test_a_result_that_came_in_pieces_is_told_whole(outgoing: Make) -> None:
+def test_a_result_that_came_in_pieces_is_sent_whole(outgoing: Make) -> None:
     last = outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"output": "end", "chunk": [3, 6, 6]})
     assert ends_in_pieces(last.event)
     frame, _ = wire_of(last, ADA, NOW, whole="theend")
@@ -327,13 +327,13 @@ def test_a_cancelled_task_says_so(outgoing: Make) -> None:
 # -----------------------------------------------------------------------------------------------------
 
 
-def test_a_letter_leaves_as_it_came_but_for_its_metadata() -> None:
+def test_a_direct_message_leaves_as_it_came_but_for_its_metadata() -> None:
     tree = message("HelpRequest", traceparent="x", note=1) | {"extra": {"metadata": {"retry_count": 9}}}
     told = said(delivered(MessageKind.LETTER, None, letter(tree), attempt=2), BOB)
     assert told == tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 1}}
 
 
-def test_a_letter_to_whoever_can_names_who_was_chosen() -> None:
+def test_a_direct_message_without_a_receiver_names_the_chosen_agent() -> None:
     told = said(delivered(MessageKind.LETTER, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
     assert (told["to"], told["payload"]["to_agent"]) == ("bob", "bob")
     told = said(delivered(MessageKind.LETTER, None, letter(message("HelpRequest", to="*"))), BOB)
@@ -341,7 +341,7 @@ def test_a_letter_to_whoever_can_names_who_was_chosen() -> None:
 
 
 @given(st.data())
-def test_any_order_of_keys_and_any_spelling_gives_the_same_letter(data: st.DataObject) -> None:
+def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["HelpRequest", "StatusUpdate", "TaskHandoffRequest", "Heartbeat", "ErrorReport"]))
     tree = message(name, to="bob")
     shuffled = dict(data.draw(st.permutations(list(tree.items()))))
@@ -360,7 +360,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_letter(data: st.DataO
         (None, "NETWORK_ERROR"),
     ],
 )
-def test_the_sender_of_a_letter_that_did_not_arrive_is_told(reason: Fault | None, type: str) -> None:
+def test_the_sender_of_a_lost_direct_message_gets_a_report(reason: Fault | None, type: str) -> None:
     tree = message("HelpRequest")
     told = said(delivered(MessageKind.UNDELIVERED, None, letter(tree), letter=letter(tree), reason=reason))
     assert (told["type"], told["from"], told["payload"]["error_type"]) == ("ERROR_REPORT", "hub", type)

@@ -42,7 +42,7 @@ def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, ou
     }
 
 
-def test_work_from_elsewhere_is_put_into_words(outgoing: Make, infra: Agent, task: Task) -> None:
+def test_work_of_another_protocol_is_encoded(outgoing: Make, infra: Agent, task: Task) -> None:
     body = {"input": {"a": 1}, "hints": {"max_duration_seconds": 5}}
     assert said(outgoing(MessageKind.WORK, body=body), infra) == {
         "protocol_version": "1.0",
@@ -65,7 +65,7 @@ def test_work_from_elsewhere_is_put_into_words(outgoing: Make, infra: Agent, tas
 
 @pytest.mark.parametrize(("left", "seconds"), [(90.9, 90), (3600, 3600), (0.2, 1), (-5, 1)])
 @pytest.mark.parametrize("hints", [{}, {"max_duration_seconds": 500, "max_memory_mb": 64}])
-def test_an_agent_is_told_how_much_of_a_limit_is_left(
+def test_an_agent_learns_how_much_of_a_limit_is_left(
     outgoing: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
 ) -> None:
     limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
@@ -84,7 +84,7 @@ def test_a_hint_in_another_form_takes_no_other_hint_along(
     assert order["payload"]["hints"] == {"max_duration_seconds": 49, "max_memory_mb": 64}
 
 
-def test_an_agent_is_told_of_no_limit_where_nobody_named_one(outgoing: Make, infra: Agent) -> None:
+def test_an_agent_gets_no_limit_where_the_caller_named_none(outgoing: Make, infra: Agent) -> None:
     assert said(outgoing(MessageKind.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
 
 
@@ -98,7 +98,7 @@ def test_an_answer_comes_in_the_parameters_under_a_new_request_id(outgoing: Make
 
 
 @pytest.mark.requirement("all-D6")
-def test_a_later_round_says_all_that_the_request_said(
+def test_a_later_round_carries_the_whole_request(
     envelope: Make, heard: Make, outgoing: Make, orchestrator: Agent, infra: Agent, task: Task
 ) -> None:
     asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
@@ -127,7 +127,7 @@ def test_a_trace_id_goes_on_unchanged_whatever_its_bits(outgoing: Make, infra: A
 
 
 @pytest.mark.parametrize("kind", ["work_status", "work_result", "error"])
-def test_what_an_agent_said_reaches_the_requester_under_the_ids_it_knows(
+def test_an_agents_message_reaches_the_caller_under_the_ids_it_knows(
     kind: str, envelope: Make, outgoing: Make, orchestrator: Agent, task: Task
 ) -> None:
     message_kind = {
@@ -144,7 +144,7 @@ def test_what_an_agent_said_reaches_the_requester_under_the_ids_it_knows(
     }
 
 
-def test_progress_from_elsewhere_is_put_into_words(outgoing: Make, orchestrator: Agent) -> None:
+def test_progress_of_another_protocol_is_encoded(outgoing: Make, orchestrator: Agent) -> None:
     body = {"status": "step_completed", "percent": 40, "step": {"number": 2, "name": "b", "total": 5}, "output": "x"}
     message = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
     assert (message["type"], message["from_agent"]) == ("work_status", "infra")
@@ -158,7 +158,7 @@ def test_progress_from_elsewhere_is_put_into_words(outgoing: Make, orchestrator:
 
 
 @pytest.mark.parametrize("odd", ["x", -1, 1.5, True, None, [], {}])
-def test_a_step_that_makes_no_sense_is_told_as_far_as_it_does(odd: Any, outgoing: Make, orchestrator: Agent) -> None:
+def test_a_malformed_step_is_encoded_as_far_as_it_makes_sense(odd: Any, outgoing: Make, orchestrator: Agent) -> None:
     """agentmsg leaves its form open. A caller never heard of it, nor, for minutes, of anything behind it."""
     body = {"step": {"number": odd, "name": odd, "total": odd}, "tool_use": {"name": odd}, "tool_result": {"id": odd}}
     step = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
@@ -186,7 +186,7 @@ def test_a_task_that_waits_is_paused(kind: EventKind, outgoing: Make, orchestrat
         ({}, "", None),
     ],
 )
-def test_a_result_from_elsewhere_is_put_into_words(
+def test_a_result_of_another_protocol_is_encoded(
     body: dict[str, Any], output: str, result: Any, outgoing: Make, orchestrator: Agent
 ) -> None:
     message = said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body), orchestrator)
@@ -201,7 +201,7 @@ def test_a_result_from_elsewhere_is_put_into_words(
     ("status", "progress", "told"),
     [(Status.RUNNING, 40, 40), (Status.FAILED, 40, 40), (Status.COMPLETED, 100, 0), (Status.RUNNING, None, 0)],
 )
-def test_what_was_said_on_the_way_is_not_told_with_the_progress_of_the_end(
+def test_earlier_progress_is_not_reported_with_the_percentage_of_the_end(
     status: Status, progress: int | None, told: int, outgoing: Make, task: Task, orchestrator: Agent, infra: Agent
 ) -> None:
     """Whoever fetches it late hears of the end by the result behind it, and not by a task that runs at 100 %."""
@@ -315,9 +315,7 @@ def test_a_failure_has_exactly_the_context_of_its_code(
 
 
 @pytest.mark.requirement("CH-RTY-4")
-def test_an_agents_error_that_outlived_its_retries_is_told_in_its_own_words(
-    outgoing: Make, orchestrator: Agent
-) -> None:
+def test_an_agents_error_that_outlived_its_retries_keeps_its_own_message(outgoing: Make, orchestrator: Agent) -> None:
     facts = {"limit_name": "gpu_vram_mb", "available": 128, "required": 512}
     fault = {"kind": "resources", "message": "Resource limit exceeded", "facts": facts | {"code": 5005}}
     message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
@@ -369,7 +367,7 @@ def test_messages_are_written_in_the_version_of_their_receiver(
         assert json.loads(wire_of(each, newer, NOW)[0])["protocol_version"] == "1.7"
 
 
-def test_every_kind_but_letters_between_others_has_words(outgoing: Make, infra: Agent) -> None:
+def test_every_kind_but_direct_messages_between_others_is_encoded(outgoing: Make, infra: Agent) -> None:
     for message_kind in set(MessageKind) - {
         MessageKind.ANSWER,
         MessageKind.LETTER,

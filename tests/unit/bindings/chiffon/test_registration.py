@@ -59,7 +59,7 @@ def test_a_false_identity_is_refused(change: dict[str, str], field: str, infra: 
 
 
 @pytest.mark.requirement("chiffon-D9")
-def test_no_common_version_is_told_with_ours(infra: Agent) -> None:
+def test_no_common_version_is_refused_with_our_versions(infra: Agent) -> None:
     with pytest.raises(UnsupportedVersion) as refused:
         registration_of(infra, said(supported_versions=["2.0"]))
     fault = fault_of(refused.value)

@@ -109,7 +109,7 @@ def test_who_did_not_ask_reads_the_work_and_what_was_asked_and_answered_meanwhil
     assert told.answer_json == '{"colour":"blue"}'
 
 
-def test_work_without_words_says_its_type_name_and_description() -> None:
+def test_work_without_text_names_its_type_name_and_description() -> None:
     said = content_of(task(description="the log of today"), Request(input={"lines": 3}))
     assert said == 'summarise: the log of today\n\n{"lines":3}'
     assert content_of(task(name="today", description="the log"), Request()) == "summarise: today: the log\n\n{}"
@@ -121,7 +121,7 @@ def test_what_is_known_around_work_stands_behind_it_and_not_behind_an_answer() -
     assert coven.message_of(outgoing({**body, "answer": "blue"})).content == "blue"
 
 
-def test_work_becomes_a_message_with_everything_beside_its_words() -> None:
+def test_work_becomes_a_message_with_every_field_beside_its_text() -> None:
     message = coven.message_of(outgoing({"input": {"content": "hi", "n": 1}}, attempts=2))
     assert message == SendMessage(
         request_id=task().request_id,
@@ -191,7 +191,7 @@ def test_a_result_beside_the_answer(given: str, result: Any) -> None:
     assert body_of(coven.end_of(ME, WORK, ended)) == {"output": "", "result": result}
 
 
-def test_a_question_pauses_the_task_and_tells_what_was_not_streamed() -> None:
+def test_a_question_pauses_the_task_and_carries_text_that_was_not_streamed() -> None:
     asked = Question(question="Which?", options_json='["a"]', timeout_seconds=5.0, default_json='"a"')
     ended = Completed(
         MessageResponse(request_id="r", event=Done(full_response="first this", question=asked)), "first this", False
@@ -273,7 +273,7 @@ def test_what_makes_no_sense_is_refused_by_name(message: SendMessage, field: str
     assert refused.value.fault.field == field
 
 
-def test_the_digest_tells_contents_apart() -> None:
+def test_different_contents_have_different_digests() -> None:
     base = SendMessage(request_id="q", content="a")
     variants = [
         submit(base),
@@ -309,20 +309,20 @@ def test_one_report_that_says_much_is_several_events_with_one_cursor_at_the_end(
 
 
 @pytest.mark.parametrize("odd", [True, -1, 2**63, 1.5, "x", [], {}])
-def test_a_step_that_makes_no_sense_can_be_told(odd: object) -> None:
+def test_a_malformed_step_can_be_encoded(odd: object) -> None:
     body = {"percent": 5, "step": {"number": odd, "name": odd, "total": odd}}
     for said in coven.responses_of(event(EventKind.PROGRESS, body), task(), request_id="q1"):
         codec.encode_response(said)
 
 
-def test_progress_without_words_has_words_for_who_knows_only_the_document() -> None:
+def test_progress_without_a_message_has_one_for_clients_that_know_only_the_document() -> None:
     assert told(EventKind.PROGRESS, {"percent": 40, "step": {"number": 1, "name": "build"}}) == [
         (Thinking("build, 40 %"), 5)
     ]
     assert told(EventKind.PROGRESS, {"status": "running"}) == []
 
 
-def test_a_file_is_told_with_its_bytes() -> None:
+def test_a_file_is_sent_with_its_bytes() -> None:
     assert told(EventKind.PROGRESS, {"file": FILE}, data=b"abc") == [(FileData("a.txt", "text/plain", b"abc"), 5)]
     assert coven.file_in(event(EventKind.PROGRESS, {"file": FILE})) == FILE
     assert coven.file_in(event(EventKind.PROGRESS, {"output": 'a "file"'})) is None
@@ -358,5 +358,5 @@ def test_a_result_of_any_protocol_is_done(body: Any, done: Done) -> None:
 
 
 @pytest.mark.parametrize("kind", [EventKind.SUBMITTED, EventKind.ASSIGNED, EventKind.DEAD_LETTERED])
-def test_the_hubs_own_affairs_are_not_told(kind: EventKind) -> None:
+def test_events_of_the_hub_alone_are_not_sent(kind: EventKind) -> None:
     assert told(kind, {"input": {}}) == []

@@ -41,7 +41,7 @@ def test_text_comes_in_pieces() -> None:
 @pytest.mark.parametrize(
     "event", [Thinking(LONG), ToolResult("t", LONG, True), ToolUse("t", "n", JSON), ToolUse(LONG, LONG, JSON)]
 )
-def test_what_is_said_beside_is_cut_and_says_so(event: ResponseEvent) -> None:
+def test_long_fields_beside_the_text_are_cut_and_say_so(event: ResponseEvent) -> None:
     (said,) = within(event, progress=Progress(percent=5, step=LONG, message=LONG), unknown=b"\xba\x06\x05later")
     assert type(said) is type(event)
     words = (
@@ -50,26 +50,26 @@ def test_what_is_said_beside_is_cut_and_says_so(event: ResponseEvent) -> None:
     assert CUT in words
 
 
-def test_of_a_file_it_is_told_that_it_is_there() -> None:
+def test_a_caller_learns_that_a_file_exists_which_no_message_holds() -> None:
     (said,) = within(FileData("big.bin", "x/y", b"\0" * MIB))
     assert said == Thinking(f"The file 'big.bin' has {MIB} bytes, which no message holds; it is kept with the task.")
 
 
 @pytest.mark.parametrize("told", ["", LONG[:1000], LONG])
-def test_a_long_answer_is_told_as_text_as_far_as_it_was_not(told: str) -> None:
+def test_a_long_answer_is_sent_as_text_as_far_as_it_was_not(told: str) -> None:
     *texts, done = within(Done(full_response=LONG, result_json="{}"), told)
     assert told + "".join(part.text for part in texts if isinstance(part, Text)) == LONG
     assert done == Done(result_json="{}")
 
 
-def test_an_answer_other_than_what_was_told_is_cut() -> None:
+def test_an_answer_other_than_the_streamed_text_is_cut() -> None:
     """As text it would stand behind the other."""
     (done,) = within(Done(full_response=LONG, result_json="{}"), "a draft")
     assert isinstance(done, Done)
     assert (done.full_response.endswith(CUT), done.result_json) == (True, "{}")
 
 
-def test_words_that_are_their_own_result_are_told_once() -> None:
+def test_a_text_that_is_its_own_result_is_sent_once() -> None:
     words = "x" * (MIB * 6 // 10)
     assert within(Done(full_response=words, result_json=f'"{words}"')) == [Done(full_response=words)]
 

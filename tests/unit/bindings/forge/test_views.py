@@ -40,7 +40,7 @@ def task(**fields: Any) -> Task:
 
 
 @pytest.mark.parametrize(("who", "shown"), [("me", "[personal]"), ("boss", "Ada's"), ("doer", "Ada's")])
-def test_a_planner_sees_that_there_is_personal_work_and_not_what_is_said_of_it(who: str, shown: str) -> None:
+def test_a_planner_sees_that_there_is_personal_work_and_not_its_content(who: str, shown: str) -> None:
     personal = task(personal=True, name="Ada's", description="Ada's", thread="Ada's", owner=AgentId("doer"))
     view = task_view(shown_to(agent(who, role="planner"), personal))
     assert [view[name] for name in ("name", "description", "thread")] == [shown] * 3
@@ -68,7 +68,7 @@ def test_who_may_see_a_task(who: Agent, what: Task, sees: bool) -> None:
 
 
 @pytest.mark.requirement("forge-all-D8", "forge-D7")
-def test_every_status_has_a_word_and_every_word_a_place() -> None:
+def test_every_status_has_a_name_and_every_name_a_status() -> None:
     assert set(STATUS_IN) == set(get_args(TaskStatus))
     for status in Status:
         for waiting in (None, *Waiting):
@@ -88,7 +88,7 @@ def test_priorities_both_ways() -> None:
 
 @pytest.mark.requirement("forge-D7")
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_a_task_is_shown_with_the_number_that_was_said(number: int) -> None:
+def test_a_task_is_shown_with_the_priority_number_of_its_caller(number: int) -> None:
     said = {"type": "request:submit-task", "id": "r", "timestamp": "2026-01-19T04:21:04Z"}
     [heard] = codec.read(msgspec.json.encode({**said, "payload": {"type": "x", "priority": number}}), Role.HUB)
     assert isinstance(heard, RequestReceived)
