@@ -13,6 +13,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
@@ -152,17 +153,10 @@ class Hub:
         base: str = API,
     ) -> Any:
         """The decoded answer. Raises `CommandError` for everything that is not a success."""
-        connection = self._connect(patience)
-        try:
-            answer = self._send(connection, method, _target(base, path, query), body, headers or {})
-            try:
-                content = answer.read()
-            except TimeoutError as error:
-                raise self._slow(patience) from error
-            except (OSError, BadHttp) as error:
-                raise self._lost(error) from error
-        finally:
-            connection.close()
+        data = None if body is None else json.dumps(body).encode()
+        sent = {**self._headers, **({} if data is None else {"Content-Type": "application/json"}), **(headers or {})}
+        with self._request(method, _target(base, path, query), data, sent, patience) as answer:
+            content = answer.read()
         if answer.status >= 300:
             raise _refusal(answer.status, content)
         if not content:
@@ -177,38 +171,26 @@ class Hub:
     ) -> tuple[int, bytes]:
         """One request as it is given, and the answer as it comes, whatever it says. Raises `CommandError` if none
         comes."""
-        connection = self._connect(patience)
-        try:
-            answer = connection.request(method, self._base + path, data, headers)
+        with self._request(method, path, data, headers, patience) as answer:
             return answer.status, answer.read()
-        except TimeoutError as error:
-            raise self._slow(patience) from error
-        except (OSError, BadHttp) as error:
-            raise self._lost(error) from error
-        finally:
-            connection.close()
 
     def ahead(self, *, patience: float = PATIENCE) -> float | None:
         """By how many seconds the hub's clock is ahead of ours, by the date of an answer; None if that has none."""
         from email.utils import parsedate_to_datetime  # for the one command that compares
 
-        connection = self._connect(patience)
+        with self._request("GET", "/livez", None, self._headers, patience) as answer:
+            dated = answer.headers.get(b"date", b"").decode("latin-1")
         try:
-            dated = self._send(connection, "GET", "/livez", None, {}).headers.get(b"date", b"").decode("latin-1")
             return parsedate_to_datetime(dated).timestamp() - time.time()
         except ValueError:
             return None
-        finally:
-            connection.close()
 
     def stream(self, *path: str, after: str | None = None, patience: float = PATIENCE) -> Iterator[Event]:
         """Events as they come, until the hub ends the stream. Raises `StreamSilent` after `patience` seconds of
         silence, or when the deadline is over, and `CommandError` if the connection breaks; the caller may come back
         with `after`."""
-        connection = self._connect(patience)
-        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
-        try:
-            answer = self._send(connection, "GET", _target(API, path, None), None, headers)
+        headers = {**self._headers, "Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+        with self._request("GET", _target(API, path, None), None, headers, patience) as answer:
             if answer.status >= 300:
                 raise _refusal(answer.status, answer.read())
             fields: dict[str, str] = {}
@@ -217,8 +199,6 @@ class Hub:
                     raw = answer.readline(16 * 1024 * 1024)
                 except TimeoutError:
                     raise StreamSilent from None
-                except (OSError, BadHttp) as error:
-                    raise self._lost(error) from error
                 if not raw:
                     return
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
@@ -230,8 +210,6 @@ class Hub:
                     if "data" in fields:
                         yield Event(fields.get("id", ""), fields.get("event", "message"), _lenient(fields["data"]))
                     fields = {}
-        finally:
-            connection.close()
 
     def tls(self) -> ssl.SSLContext | None:
         """What to speak TLS with, or None where the hub does not."""
@@ -244,26 +222,21 @@ class Hub:
         except trust.TrustProblem as problem:
             raise CommandError(Exit.USAGE, escaping.line(problem)) from problem
 
-    def _connect(self, patience: float) -> Connection:
+    @contextmanager
+    def _request(
+        self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], patience: float
+    ) -> Iterator[Answer]:
+        """The answer to one request, over a connection of its own. What goes wrong meanwhile is a `CommandError`."""
         port = self._port or (443 if self._secure else 80)
-        return Connection(self._host, port, patience=patience, tls=self.tls(), deadline=self._deadline)
-
-    def _send(
-        self,
-        connection: Connection,
-        method: str,
-        target: str,
-        body: Any,
-        headers: dict[str, str],
-    ) -> Answer:
-        payload = None if body is None else json.dumps(body).encode()
-        kind = {} if payload is None else {"Content-Type": "application/json"}
+        connection = Connection(self._host, port, patience=patience, tls=self.tls(), deadline=self._deadline)
         try:
-            return connection.request(method, self._base + target, payload, {**self._headers, **kind, **headers})
+            yield connection.request(method, self._base + target, data, headers)
         except TimeoutError as error:
-            raise self._slow(connection.patience) from error
+            raise self._slow(patience) from error
         except (OSError, BadHttp) as error:
             raise self._lost(error) from error
+        finally:
+            connection.close()
 
     def _slow(self, patience: float) -> CommandError:
         if self._deadline.over():
