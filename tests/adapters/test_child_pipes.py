@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.supervisor import pipes
 from dragoman.supervisor.pipes import ROOM, OutputPipe, StdinPipe, ThrottledPipes
-from dragoman.wire.lines import Line, Overlong
+from dragoman.wire.framing import Line, Overlong
 
 PATIENCE = 60.0
 

@@ -48,8 +48,8 @@ from dragoman.server.session import Batch, Invalid
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire import Role
+from dragoman.wire.framing import LineFraming
 from dragoman.wire.guard import Limits
-from dragoman.wire.lines import LineFraming
 from tests.conformance.a2acp.samples import BROKER
 from tests.fuzz import samples
 from tests.fuzz.decoders import secret_at

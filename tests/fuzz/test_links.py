@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.wire.errors import RemoteProtocolError
-from dragoman.wire.framing import WholeMessage
+from dragoman.wire.framing import LineFraming, WholeMessage
 from dragoman.wire.guard import Limits
-from dragoman.wire.lines import LineFraming
 from tests.fuzz.hostile import inputs
 from tests.fuzz.links import LINKS
 from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while

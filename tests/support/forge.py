@@ -29,8 +29,8 @@ from dragoman.server.limits import Limits as TransportLimits
 from dragoman.server.server import HttpServer
 from dragoman.stores.files import MemoryFiles
 from dragoman.wire import Role
+from dragoman.wire.framing import Line, LineFraming, Overlong
 from dragoman.wire.guard import Limits
-from dragoman.wire.lines import Line, LineFraming, Overlong
 from tests.support.world import World
 
 T = TypeVar("T")

@@ -17,8 +17,7 @@ from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.asgi import retry_after
-from dragoman.wire import choices
-from dragoman.wire.misfit import misfit
+from dragoman.wire.misfit import misfit, with_choices
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:dragoman:problem:"
@@ -140,7 +139,7 @@ def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Probl
     what = found.what
     if "matching regex" in what:
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
-    what = choices.in_words(what, type, found.field)
+    what = with_choices(what, type, found.field)
     return Problem(Kind.INVALID, f"{where}: {what}", field=found.field or None)
 
 

@@ -29,7 +29,7 @@ import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dragoman.wire.lines import Line, LineFraming
+from dragoman.wire.framing import Line, LineFraming
 
 LINE, MESSAGE, KIB = 1.0, 25.0, 3.0
 

@@ -36,7 +36,7 @@ from dragoman.supervisor.sandbox_policy import SandboxPolicy
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
 from dragoman.supervisor.spec import PROTOCOL
 from dragoman.wire.closing import CloseReason
-from dragoman.wire.lines import Line, Overlong
+from dragoman.wire.framing import Line, Overlong
 
 TERM_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""

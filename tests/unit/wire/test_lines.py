@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.wire.lines import Line, LineFraming, Overlong
+from dragoman.wire.framing import Line, LineFraming, Overlong
 
 LONGEST = 8
 BYTES = st.text(alphabet="ab\r\n", max_size=60).map(str.encode) | st.binary(max_size=60)

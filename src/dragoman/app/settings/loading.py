@@ -14,7 +14,7 @@ import msgspec
 from dragoman.app.settings.agents import explain_misfit, relative_to
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys, value_of
 from dragoman.core.ids import DAY, SECOND
-from dragoman.wire import choices
+from dragoman.wire.misfit import with_choices
 
 FILE = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -183,7 +183,7 @@ def _spread(text: str, type: Any) -> Any:
 
 
 def _wanted(value: Any, error: msgspec.ValidationError, type: Any) -> str:
-    what = choices.in_words(str(error), type)
+    what = with_choices(str(error), type)
     return f"{value!r} does not do: {what[:1].lower()}{what[1:]}."
 
 

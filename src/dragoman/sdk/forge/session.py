@@ -31,8 +31,8 @@ from dragoman.protocols.forge.types import (
 from dragoman.sdk.errors import DragomanError
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.runtime import Runtime
+from dragoman.wire.framing import Line, LineFraming, Overlong
 from dragoman.wire.guard import Limits
-from dragoman.wire.lines import Line, LineFraming, Overlong
 from dragoman.wire.role import Role
 
 log = logging.getLogger("dragoman.sdk")
