@@ -34,7 +34,7 @@ from dragoman.protocols.coven import codec as coven
 from dragoman.protocols.coven.errors import Malformed
 from dragoman.protocols.forge import codec as forge
 from dragoman.protocols.forge import packed
-from dragoman.protocols.forge.events import EventReceived, NoticeReceived, RequestReceived, ResponseReceived
+from dragoman.protocols.forge.codec import EventReceived, NoticeReceived, RequestReceived, ResponseReceived
 from dragoman.protocols.forge.types import Encoding
 from dragoman.sandbox import egress_proxy
 from dragoman.security import urls

@@ -26,7 +26,7 @@ from dragoman.protocols.coven import connection as coven
 from dragoman.protocols.coven import types as coven_types
 from dragoman.protocols.forge import codec as forge_codec
 from dragoman.protocols.forge import packed
-from dragoman.protocols.forge.events import ResponseReceived
+from dragoman.protocols.forge.codec import ResponseReceived
 from dragoman.protocols.forge.types import Encoding
 from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.chiffon.mapping import ChiffonLink

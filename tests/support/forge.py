@@ -19,7 +19,7 @@ from dragoman.core.commands import AddAgent
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.events import Dropped, Event
+from dragoman.protocols.forge.codec import Dropped, Event
 from dragoman.protocols.forge.types import Anything, Encoding, ErrorBody, Payload, Stamp
 from dragoman.security.tokens import token_hash
 from dragoman.server.forge.bus import Bus

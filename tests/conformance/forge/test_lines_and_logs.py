@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.forge import End
 
 from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.codec import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.errors import Code
-from dragoman.protocols.forge.events import Dropped, EventReceived, Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding
 from dragoman.wire import Role, Stage
 

@@ -9,8 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.errors import TABLE, Code, is_retryable
-from dragoman.protocols.forge.events import (
+from dragoman.protocols.forge.codec import (
     EventReceived,
     Invalid,
     LogReceived,
@@ -18,6 +17,7 @@ from dragoman.protocols.forge.events import (
     RequestReceived,
     ResponseReceived,
 )
+from dragoman.protocols.forge.errors import TABLE, Code, is_retryable
 from dragoman.protocols.forge.types import (
     BODIES,
     ERROR,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.protocols.forge import codec, packed
-from dragoman.protocols.forge.events import Invalid, LogReceived, RequestReceived
+from dragoman.protocols.forge.codec import Invalid, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding
 from dragoman.wire import RemoteProtocolError, Role, Stage
 

@@ -18,7 +18,7 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.events import EventReceived, Invalid, RequestReceived
+from dragoman.protocols.forge.codec import EventReceived, Invalid, RequestReceived
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
 from dragoman.wire.role import Role
 

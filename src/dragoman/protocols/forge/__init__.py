@@ -2,5 +2,5 @@
 
 types        the messages, as values          errors      the six codes
 codec        lines and frames to values       packed      MessagePack, held to JSON's rules
-events       what a line or frame was         ratelimit   100 messages a second, as a pure value
+ratelimit    100 messages a second, as a value
 """

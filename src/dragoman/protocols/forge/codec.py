@@ -23,22 +23,12 @@ import re
 from collections.abc import Mapping
 from datetime import UTC
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.errors import Code, ForgeError
-from dragoman.protocols.forge.events import (
-    Dropped,
-    Event,
-    EventReceived,
-    Invalid,
-    LogReceived,
-    NoticeReceived,
-    RequestReceived,
-    ResponseReceived,
-)
 from dragoman.protocols.forge.types import (
     BODIES,
     ERROR,
@@ -54,6 +44,7 @@ from dragoman.protocols.forge.types import (
     Family,
     Message,
     Payload,
+    Response,
     Stamp,
     Success,
 )
@@ -87,6 +78,72 @@ _HALF = re.compile("[\ud800-\udfff]").search
 _BLANK = re.compile(r"[ \t\r\n]*")
 _FIRST = re.compile(rb"[ \t\r\n]*(.?)", re.DOTALL).match
 _lenient = json.JSONDecoder(parse_int=str)
+
+
+# -- what a line or a frame turned out to be; `tree` is the JSON object as it came, with the fields nobody knows
+
+
+class RequestReceived(msgspec.Struct, frozen=True):
+    """An agent wants something, and waits for the response with its id."""
+
+    message: Message
+    tree: dict[str, Any]
+
+
+class EventReceived(msgspec.Struct, frozen=True):
+    """An agent tells something, and waits for nothing."""
+
+    message: Message
+    tree: dict[str, Any]
+
+
+class ResponseReceived(msgspec.Struct, frozen=True):
+    """The orchestrator answers."""
+
+    message: Response
+    tree: dict[str, Any]
+
+
+class NoticeReceived(msgspec.Struct, frozen=True):
+    """The orchestrator tells something."""
+
+    message: Message
+    tree: dict[str, Any]
+
+
+class LogReceived(msgspec.Struct, frozen=True):
+    """Words that are no message (D3): what a program prints. `type` is there if it was a message nobody knows."""
+
+    text: str
+    type: str | None = None
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """A message above the limit was dropped (D1)."""
+
+    length: int
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    """The peer broke the protocol. If `asks`, send `answer` back as the response to `about`; events get none."""
+
+    answer: ErrorBody
+    about: str | None
+    asks: bool
+    what: str
+    field: str | None
+    stage: Stage
+
+    @classmethod
+    def of(cls, error: ForgeError) -> Invalid:
+        """The event for a refusal."""
+        return cls(error.answer, error.about, error.asks, error.what, error.field, error.stage)
+
+
+Event: TypeAlias = RequestReceived | EventReceived | ResponseReceived | NoticeReceived | LogReceived | Dropped | Invalid
+
+
+# -- reading and writing
 
 
 class Part(bytes):

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.codec import Dropped, Event, Invalid, LogReceived, NoticeReceived, ResponseReceived
 from dragoman.protocols.forge.errors import RATE_LIMITED
-from dragoman.protocols.forge.events import Dropped, Event, Invalid, LogReceived, NoticeReceived, ResponseReceived
 from dragoman.protocols.forge.ratelimit import BURST, RATE, Bucket
 from dragoman.protocols.forge.types import (
     REQUEST_SECONDS,

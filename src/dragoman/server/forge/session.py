@@ -34,8 +34,8 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.model.tasks import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
-from dragoman.protocols.forge import codec, events
-from dragoman.protocols.forge.events import Dropped, EventReceived, LogReceived, RequestReceived
+from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.codec import Dropped, EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import (
     TYPE_OF,
     Anything,
@@ -143,10 +143,10 @@ class ForgeSession(Session):
                 told = {"type": TYPE_OF[ErrorEvent], "length": length}  # D1
                 self._log("error", f"a message of {length} bytes was dropped; it is too long", told)
                 return NOTHING
-        asks = event.asks if isinstance(event, events.Invalid) else isinstance(event, RequestReceived)
+        asks = event.asks if isinstance(event, codec.Invalid) else isinstance(event, RequestReceived)
         if not self._handler.admit(agent.id):
             return self._too_much(agent, event, asks=asks)
-        if isinstance(event, events.Invalid):
+        if isinstance(event, codec.Invalid):
             return self._invalid(event)
         assert isinstance(event, RequestReceived | EventReceived)
         message = event.message
@@ -172,7 +172,7 @@ class ForgeSession(Session):
                 return msgspec.structs.replace(message, payload=msgspec.structs.replace(said, task_id=held[0]))
         return message
 
-    def _invalid(self, event: events.Invalid) -> Decoded:
+    def _invalid(self, event: codec.Invalid) -> Decoded:
         kind = Kind.TOO_LARGE if event.stage.value == "size" else Kind.INVALID
         fault = Fault(kind=kind, message=event.what, field=event.field, facts={"stage": event.stage.value})
         about = About(event.about, "request" if event.asks else "event", event.asks, event.answer)
@@ -184,7 +184,7 @@ class ForgeSession(Session):
         self._excess.count(event=not asks)
         if not asks:
             return NOTHING
-        request_id = event.about if isinstance(event, events.Invalid) else event.message.id
+        request_id = event.about if isinstance(event, codec.Invalid) else event.message.id
         about = About(request_id, "request", asks=True)
         fault = Fault(
             kind=Kind.RATE_LIMITED,

@@ -17,8 +17,8 @@ from dragoman.core.routing.routes import Route
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge import codec
+from dragoman.protocols.forge.codec import RequestReceived
 from dragoman.protocols.forge.errors import Code, is_retryable
-from dragoman.protocols.forge.events import RequestReceived
 from dragoman.protocols.forge.types import TaskStatus
 from dragoman.wire.role import Role
 

@@ -13,7 +13,7 @@ from tests.unit.sdk.hearsay import Hearsay
 
 from dragoman import Agent
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.events import EventReceived, LogReceived, RequestReceived
+from dragoman.protocols.forge.codec import EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding, ErrorBody, Message, Payload, Stamp
 from dragoman.sdk.forge.mapping import ForgeLink
 from dragoman.sdk.forge.session import HungUp

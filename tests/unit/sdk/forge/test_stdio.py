@@ -16,7 +16,7 @@ from tests.support.forge import End
 from tests.unit.sdk.harness import PATIENCE
 
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.events import Event, EventReceived, LogReceived, RequestReceived
+from dragoman.protocols.forge.codec import Event, EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Message, Payload, Stamp
 from dragoman.sdk.forge.session import HungUp
 from dragoman.sdk.forge.stdio import StdioWire

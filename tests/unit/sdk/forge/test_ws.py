@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 
 from dragoman import Agent, Conflict, NotAllowed
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.events import RequestReceived
+from dragoman.protocols.forge.codec import RequestReceived
 from dragoman.protocols.forge.types import Encoding, Stamp
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.forge.ws import WebSocketWire
