@@ -39,7 +39,7 @@ from bench.figures import Figure, Settings, percentile
 from bench.hub import hub, uuid4
 from bench.post import Letters
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
-from dragoman.core.model.deliveries import Delivery, Letter, MessageKind
+from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules
 from dragoman.stores.sqlite.store import SqliteStore
@@ -207,12 +207,12 @@ def waiting(sender: str, receiver: str, size: int, lanes: int, first: int, end: 
             task=TaskId(f"~{lane_name(lane)}"),
             receiver=AgentId(receiver),
             seq=n // lanes + 1,
-            kind=MessageKind.LETTER,
+            kind=MessageKind.DIRECT_MESSAGE,
             event=0,
             rank=at - head_start,
             created_at=at,
             head=n < lanes,
-            letter=Letter(
+            direct_message=DirectMessage(
                 sender=AgentId(sender),
                 message_id=id,
                 kind="TASK_UPDATE",

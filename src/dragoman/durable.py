@@ -4,8 +4,8 @@ A file is written under another name, synced, and moved into its place; then its
 it later finds what was there before or all that was written, never an empty file and never a part of one. A new
 directory is synced into the directory above it, or it would be gone with everything in it.
 
-Not for files that grow or are changed in place: the database, its ring of letters and the logs of children have their
-own rules. Everything that does input and output may import this, and it imports nothing of ours.
+Not for files that grow or are changed in place: the database, its ring of direct messages and the logs of children have
+their own rules. Everything that does input and output may import this, and it imports nothing of ours.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ TRIALS: Mapping[Feature, Trial] = {
     F.ANSWER: answers,
     F.HELP: helps,
     F.HANDOVER: hands_over,
-    F.LETTER: writes,
+    F.DIRECT_MESSAGE: writes,
     F.PERCENT: told("percent", 42),
     F.MESSAGE: told("message", "halfway over"),
     F.STEP: told("step", {"number": 2, "name": "piers", "total": 4}),

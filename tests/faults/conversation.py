@@ -96,13 +96,13 @@ class Talker:
     def deliver(self, outgoing_messages: list[Outgoing]) -> None:
         lossy = self.talk.lossy and self.talk.rng.random() < 0.15
         for outgoing in outgoing_messages:
-            if outgoing.delivery.kind is MessageKind.LETTER:
+            if outgoing.delivery.kind is MessageKind.DIRECT_MESSAGE:
                 self.talk.witness.saw(self.id, outgoing)
             elif given_while_paused(outgoing):
                 self.talk.witness.broken = f"{outgoing.delivery.task} was given to {self.id} while it was paused"
             if not lossy:
                 self.tray.append(outgoing)
-                if outgoing.delivery.kind is MessageKind.LETTER:
+                if outgoing.delivery.kind is MessageKind.DIRECT_MESSAGE:
                     self.talk.witness.arrived.add(outgoing.event.message_id)
 
     def hang_up(self, reason: CloseReason) -> None:
@@ -136,13 +136,13 @@ class Talker:
     async def hear(self, outgoing: Outgoing) -> None:
         ask, delivery = self.talk.try_ask, outgoing.delivery
         ack = Acknowledge(principal=self.id, deliveries=(delivery.id,), session=self.session)
-        if delivery.kind in (MessageKind.WORK, MessageKind.YOURS):
+        if delivery.kind in (MessageKind.WORK, MessageKind.HANDOFF):
             self.mine[delivery.task] = None
         elif delivery.kind is MessageKind.CANCEL:
             self.mine.pop(delivery.task, None)
         elif delivery.kind is MessageKind.ANSWER and outgoing.task is not None:
             self.handing.discard(outgoing.task.id)
-        elif delivery.kind is MessageKind.LETTER:
+        elif delivery.kind is MessageKind.DIRECT_MESSAGE:
             await self.reply(outgoing)
         await ask(ack)
 
@@ -150,14 +150,14 @@ class Talker:
         world, rng, letter = self.talk.world, self.talk.rng, outgoing.event
         if letter.kind == "HELP_REQUEST":
             verdict = rng.choice(list(HelpVerdict))
-            words = world.letter(self.id, "help", kind="HELP_RESPONSE")
+            words = world.direct_message(self.id, "help", kind="HELP_RESPONSE")
             await self.talk.try_ask(
-                GiveHelp(principal=self.id, request_id=letter.message_id, letter=words, verdict=verdict)
+                GiveHelp(principal=self.id, request_id=letter.message_id, direct_message=words, verdict=verdict)
             )
         elif letter.kind == "TASK_HANDOFF" and letter.asks is not None:
-            words = world.letter(self.id, "answer", kind="TASK_HANDOFF")
+            words = world.direct_message(self.id, "answer", kind="TASK_HANDOFF")
             answer = AnswerHandover(
-                principal=self.id, request_id=letter.message_id, letter=words, accepted=rng.random() < 0.6
+                principal=self.id, request_id=letter.message_id, direct_message=words, accepted=rng.random() < 0.6
             )
             await self.talk.try_ask(answer)
 
@@ -171,15 +171,17 @@ class Talker:
             self.mine.pop(task, None)
         elif dice < 0.75:
             to = rng.choice([None, *(t.id for t in self.talk.talkers if t is not self)])
-            letter = world.letter(self.id, "take it", kind="TASK_HANDOFF")
+            letter = world.direct_message(self.id, "take it", kind="TASK_HANDOFF")
             deadline = Instant(world.time + rng.choice([2, 20]) * SECOND)
             reason = rng.choice(list(Handing))
-            wish = HandOver(principal=self.id, task_id=task, letter=letter, reason=reason, deadline=deadline, to=to)
+            wish = HandOver(
+                principal=self.id, task_id=task, direct_message=letter, reason=reason, deadline=deadline, to=to
+            )
             if await ask(wish) is not None and rng.random() < 0.5:
                 self.mine.pop(task, None)  # it counts on somebody else
         elif dice < 0.9:
-            letter = world.letter(self.id, "help!", kind="HELP_REQUEST")
-            await ask(AskHelp(principal=self.id, letter=letter, question="how?", topic="review", task_id=task))
+            letter = world.direct_message(self.id, "help!", kind="HELP_REQUEST")
+            await ask(AskHelp(principal=self.id, direct_message=letter, question="how?", topic="review", task_id=task))
         else:
             self.mine.pop(task, None)  # it forgets: only the clocks can save it
 
@@ -249,7 +251,7 @@ class Conversation:
         once = self.rng.random() < 0.4
         self.count += 1
         said = {"lane": lane or f"own {self.count}", "n": self.count}
-        letter = self.world.letter(
+        letter = self.world.direct_message(
             sender.id,
             f"{self.count}",
             body=msgspec.Raw(msgspec.json.encode(said)),
@@ -259,7 +261,7 @@ class Conversation:
         if once:
             self.witness.once.add(letter.message_id)
         priority = self.rng.choice(list(Priority))
-        told = Tell(principal=sender.id, to=receiver.id, letter=letter, lane=lane, priority=priority)
+        told = Tell(principal=sender.id, to=receiver.id, direct_message=letter, lane=lane, priority=priority)
         for _ in range(5):
             if await self.try_ask(told) is not None:
                 if once:
@@ -377,7 +379,9 @@ class Conversation:
         if self.witness.broken:
             raise Violation(self.witness.broken)
         dead = {
-            letter.letter.message_id for letter in await self.world.store.dead_letters(limit=10_000) if letter.letter
+            letter.direct_message.message_id
+            for letter in await self.world.store.dead_letters(limit=10_000)
+            if letter.direct_message
         }
         expired = {
             r.subject for r in await self.world.store.audit(after=0, limit=100_000) if r.action == "letter.expire"

@@ -93,7 +93,7 @@ def test_a_hub_that_lets_messages_overtake_in_their_lane_is_caught(monkeypatch):
 
 
 def test_a_hub_that_forgets_a_kept_message_when_it_leaves_is_caught(monkeypatch):
-    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: delivery.letter is not None)
+    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: delivery.direct_message is not None)
     assert caught()
 
 

@@ -23,7 +23,7 @@ from tests.support.world import Peer, World
 
 async def three_who_converse(store: Store) -> World:
     """Ann, Bob and Cid, and a boss who does nothing."""
-    world = await World(store, Rules(letter_jitter=False)).start()
+    world = await World(store, Rules(direct_message_jitter=False)).start()
     for id in ("ann", "bob", "cid"):
         await world.add(id, protocol="agentmsg", capabilities=("code_review",), concurrent=4)
     await world.add("boss", "orchestrator", work_types=())
@@ -32,26 +32,36 @@ async def three_who_converse(store: Store) -> World:
 
 def asks(world: World, agent: str, task: TaskId | None, **fields: Any) -> AskHelp:
     given = {"question": "which way?", "topic": "CODE_REVIEW", **fields}
-    return AskHelp(principal=AgentId(agent), letter=world.letter(agent, kind="HELP_REQUEST"), task_id=task, **given)
+    return AskHelp(
+        principal=AgentId(agent), direct_message=world.direct_message(agent, kind="HELP_REQUEST"), task_id=task, **given
+    )
 
 
 def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fields: Any) -> GiveHelp:
-    letter = world.letter(agent, "left", kind="HELP_RESPONSE")
+    letter = world.direct_message(agent, "left", kind="HELP_RESPONSE")
     return GiveHelp(
-        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, verdict=verdict, **fields
+        principal=AgentId(agent),
+        request_id=request.direct_message.message_id,
+        direct_message=letter,
+        verdict=verdict,
+        **fields,
     )
 
 
 def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD_BALANCING, **fields: Any) -> HandOver:
     given = {"deadline": Instant(world.time + 20 * SECOND), **fields}
-    letter = world.letter(agent, kind="TASK_HANDOFF")
-    return HandOver(principal=AgentId(agent), task_id=task, letter=letter, reason=reason, **given)
+    letter = world.direct_message(agent, kind="TASK_HANDOFF")
+    return HandOver(principal=AgentId(agent), task_id=task, direct_message=letter, reason=reason, **given)
 
 
 def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **terms: Any) -> AnswerHandover:
-    letter = world.letter(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
+    letter = world.direct_message(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
     return AnswerHandover(
-        principal=AgentId(agent), request_id=request.letter.message_id, letter=letter, accepted=accepted, terms=terms
+        principal=AgentId(agent),
+        request_id=request.direct_message.message_id,
+        direct_message=letter,
+        accepted=accepted,
+        terms=terms,
     )
 
 

@@ -24,7 +24,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Letter, Outgoing
+from dragoman.core.model.deliveries import DirectMessage, Outgoing
 from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -235,7 +235,7 @@ class World:
             ReportFault(principal=AgentId(agent), task_id=task, fault=Fault(kind=kind, message=kind.value, **fields))
         )
 
-    def letter(self, sender: str, text: str = "hello", **fields: Any) -> Letter:
+    def direct_message(self, sender: str, text: str = "hello", **fields: Any) -> DirectMessage:
         """A message of one agent to another, as the hub carries it."""
         given: dict[str, Any] = {
             "sender": AgentId(sender),
@@ -245,11 +245,13 @@ class World:
             "body": msgspec.Raw(msgspec.json.encode({"text": text})),
             "protocol": "agentmsg",
         }
-        return Letter(**(given | fields))
+        return DirectMessage(**(given | fields))
 
     def tell(self, sender: str, to: str, text: str = "hello", **fields: Any) -> Tell:
         how = {name: fields.pop(name) for name in ("priority", "lane") if name in fields}
-        return Tell(principal=AgentId(sender), to=AgentId(to), letter=self.letter(sender, text, **fields), **how)
+        return Tell(
+            principal=AgentId(sender), to=AgentId(to), direct_message=self.direct_message(sender, text, **fields), **how
+        )
 
     async def task(self, id: TaskId) -> Task:
         task = await self.store.task(id)

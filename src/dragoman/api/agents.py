@@ -314,7 +314,7 @@ async def list_agents(context: Context, request: Request) -> Response:
 async def show_agent(context: Context, request: Request) -> Response:
     agent = find_agent(context, request)
     held = context.intake.holding(agent.id)
-    pending = None if held == NOTHING else Pending(held.bytes, held.letters, held.entities)
+    pending = None if held == NOTHING else Pending(held.bytes, held.direct_messages, held.entities)
     whole = msgspec.structs.replace(
         agent_details(context, agent), reported=_reported(context, agent.id), pending=pending
     )

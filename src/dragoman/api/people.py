@@ -70,8 +70,8 @@ async def show_dead_letter(context: Context, request: Request) -> Response:
 
 async def _with_body(context: Context, dead: DeadLetter) -> DeadLetterOut:
     """With its content, unless that is personal: for work, the input that a person may want to edit."""
-    if dead.letter is not None:
-        return dead_letter_out(dead, body=PERSONAL if dead.letter.personal else dead.letter.body)
+    if dead.direct_message is not None:
+        return dead_letter_out(dead, body=PERSONAL if dead.direct_message.personal else dead.direct_message.body)
     found = await context.store.events(dead.task, after=dead.event - 1, limit=1)
     task = await context.store.task(dead.task)
     hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))
@@ -82,7 +82,7 @@ async def redrive(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, EditedIn, optional=True)
     dead = await find_dead_letter(context, request.path_params["id"])
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
-    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, letter=dead.id, input=edited))
+    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id, input=edited))
     if isinstance(sent, DeadLetter):
         return respond(202, dead_letter_out(sent))
     return respond(202, await whole_task(context, sent))
@@ -91,5 +91,5 @@ async def redrive(context: Context, request: Request) -> Response:
 async def discard(context: Context, request: Request) -> Response:
     await read_body(context, request, Nothing, optional=True)
     dead = await find_dead_letter(context, request.path_params["id"])
-    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, letter=dead.id))
+    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id))
     return respond(200, dead_letter_out(dead))

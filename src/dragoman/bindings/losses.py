@@ -7,8 +7,8 @@ through every pair of protocols and compares what arrives with this table.
     towards the agent    the caller says it, the agent hears it
     towards the caller   the agent says it, the caller hears it
 
-What one agent asks of another (help, to take a task over, a letter) goes towards the agent, too: the caller is then
-whoever asks.
+What one agent asks of another (help, to take a task over, a direct message) goes towards the agent, too: the caller is
+then whoever asks.
 
 A cell is `EXACT`, or `near(how)` where the meaning arrives in other words, or `lost(why)`. What is longer than a
 message of the hearer holds is cut, and says so: `Voice.cuts` has from how many bytes on. The raw original of every
@@ -71,7 +71,7 @@ class Feature(enum.StrEnum):
     ANSWER = "a person's answer"
     HELP = "request for help"
     HANDOVER = "task handed over, with its story"
-    LETTER = "message that is no task"
+    DIRECT_MESSAGE = "message that is no task"
     # towards the caller
     PERCENT = "progress in percent"
     MESSAGE = "progress in words"
@@ -92,7 +92,7 @@ class Feature(enum.StrEnum):
 F = Feature
 TO_AGENT = (
     F.WORK_TYPE, F.INPUT, F.PRIORITY, F.DEADLINE, F.DEPENDENCIES, F.DESCRIPTION, F.THREAD, F.ATTACHMENT, F.BUDGET,
-    F.LIMITS, F.CONTEXT, F.CANCEL, F.PAUSE, F.ANSWER, F.HELP, F.HANDOVER, F.LETTER,
+    F.LIMITS, F.CONTEXT, F.CANCEL, F.PAUSE, F.ANSWER, F.HELP, F.HANDOVER, F.DIRECT_MESSAGE,
 )  # fmt: skip
 TO_CALLER = (
     F.PERCENT, F.MESSAGE, F.STEP, F.OUTPUT, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.FILE, F.QUESTION, F.RESULT, F.TEXT,
@@ -104,7 +104,7 @@ PEOPLE_MAY = "the protocol has no message for it; people do it through the manag
 NOT_ASKED = {
     F.HELP: lost("the protocol has no message for it; agents give each other tasks"),
     F.HANDOVER: lost("the protocol has no message for it; a task stays with its agent, or fails"),
-    F.LETTER: lost("the protocol has no message for it"),
+    F.DIRECT_MESSAGE: lost("the protocol has no message for it"),
 }
 """What agents of most protocols cannot ask of others."""
 NOT_SAID_AROUND = {
@@ -112,7 +112,7 @@ NOT_SAID_AROUND = {
     F.CONTEXT: lost("the protocol has no field for it; what matters is in the input"),
 }
 """What callers of most protocols say nothing of."""
-NO_LETTERS = lost("an agent of this protocol gets tasks only; the sender gets a refusal")
+NO_DIRECT_MESSAGES = lost("an agent of this protocol gets tasks only; the sender gets a refusal")
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ VOICES: Mapping[str, Voice] = {
             F.PAUSE: lost(PEOPLE_MAY),
             **NOT_SAID_AROUND,
             **NOT_ASKED,
-            F.LETTER: near("as an event, under a contract"),
+            F.DIRECT_MESSAGE: near("as an event, under a contract"),
         },
         agent_hears={
             F.LIMITS: near("in a field of ours"),
@@ -166,7 +166,7 @@ VOICES: Mapping[str, Voice] = {
             F.ANSWER: OUR_EVENT,
             F.HELP: near("as a request, whose response is the help"),
             F.HANDOVER: near("as a request, with its story in payload.handover"),
-            F.LETTER: near("as an event, whose intent is what kind of message it is"),
+            F.DIRECT_MESSAGE: near("as an event, whose intent is what kind of message it is"),
         },
         agent_says={
             F.PERCENT: OUR_EVENT,
@@ -215,7 +215,9 @@ VOICES: Mapping[str, Voice] = {
             F.ATTACHMENT: near("as a reference in a field of ours, fetched over HTTP"),
             F.PAUSE: near("as a TASK_UPDATE from the hub"),
             F.ANSWER: near("as a HELP_RESPONSE, or with the task where the question ended the turn"),
-            F.LETTER: near("in its own bytes; an event of a2acp as a TASK_UPDATE, with the event in a field of ours"),
+            F.DIRECT_MESSAGE: near(
+                "in its own bytes; an event of a2acp as a TASK_UPDATE, with the event in a field of ours"
+            ),
         },
         agent_says={
             F.STEP: near("in a field of ours"),
@@ -257,7 +259,7 @@ VOICES: Mapping[str, Voice] = {
             F.PAUSE: near("as a work_status from the hub"),
             F.HELP: near("as a task, whose result is the help"),
             F.HANDOVER: near("as work, with its story in parameters.handover"),
-            F.LETTER: NO_LETTERS,
+            F.DIRECT_MESSAGE: NO_DIRECT_MESSAGES,
             F.DEADLINE: near("as the whole seconds that are left, in hints.max_duration_seconds"),
             F.DEPENDENCIES: near(HUB_KEEPS_IT),
             F.DESCRIPTION: near("in x_custom_fields"),
@@ -308,7 +310,7 @@ VOICES: Mapping[str, Voice] = {
             F.PAUSE: lost("coven has no message for it: the agent works on"),
             F.HELP: near("as a task, whose result is the help"),
             F.HANDOVER: near("as work, with its story as JSON behind the words"),
-            F.LETTER: NO_LETTERS,
+            F.DIRECT_MESSAGE: NO_DIRECT_MESSAGES,
             F.WORK_TYPE: near("in an extension field, and in the text where it says more than the text itself"),
             F.INPUT: near("as JSON in the text; to agents that ask for it, in an extension field"),
             F.PRIORITY: near(HUB_KEEPS_IT),
@@ -347,7 +349,7 @@ VOICES: Mapping[str, Voice] = {
             F.BUDGET: near(HUB_KEEPS_IT),
             F.HELP: near("as a task, whose result is the help"),
             F.HANDOVER: near("as work, with its story in a field of ours"),
-            F.LETTER: NO_LETTERS,
+            F.DIRECT_MESSAGE: NO_DIRECT_MESSAGES,
             F.THREAD: near("in a field of ours"),
             F.ATTACHMENT: near("as a reference, fetched with request:get-file"),
         },

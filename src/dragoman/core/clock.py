@@ -23,7 +23,7 @@ from dragoman.core.directory import Directory
 from dragoman.core.ids import HUB, Instant, rfc3339
 from dragoman.core.lookups import DeliveryById
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import DeliveryState, Letter
+from dragoman.core.model.deliveries import DeliveryState, DirectMessage
 from dragoman.core.model.silence import Silence, Watched, back_by, lost_by, rule_of
 from dragoman.core.model.tasks import HELD, EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, place
@@ -80,7 +80,7 @@ def expire(work: Work, task: Task) -> None:
     work.audit(
         principal=origin.principal, action="task.expire", protocol=origin.protocol, subject=task.id, reason=str(fault)
     )
-    said = Letter(
+    said = DirectMessage(
         sender=origin.principal, message_id=origin.request_id, kind="", digest=origin.digest,
         body=msgspec.Raw(b"null"), protocol=origin.protocol,
     )  # fmt: skip

@@ -124,9 +124,9 @@ class Directory:
             else:
                 self.holdings[id] = left
 
-    def note_passed(self, letters: dict[str, str]) -> None:
-        """Letters that left without a row: the last ones are recognised when they come again."""
-        self.passed.update(letters)
+    def note_passed(self, direct_messages: dict[str, str]) -> None:
+        """Direct messages that left without a row: the last ones are recognised when they come again."""
+        self.passed.update(direct_messages)
         if len(self.passed) > PASSED:
             for id in list(islice(self.passed, PASSED // 8)):
                 del self.passed[id]

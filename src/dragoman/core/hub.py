@@ -68,7 +68,7 @@ from dragoman.core.commands import (
     WriteLog,
 )
 from dragoman.core.contracts import handshake, removal
-from dragoman.core.delivery import direct_messages as letters
+from dragoman.core.delivery import direct_messages as direct_messages
 from dragoman.core.delivery import outbox, redelivery
 from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
@@ -185,17 +185,17 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     EndContractsOf: removal.end_contracts_of,
     RotateKey: handshake.rotate_key,
     SetDomainPolicy: domains.set_domain_policy,
-    Tell: letters.tell,
+    Tell: direct_messages.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,
     Unanswered: unanswered.unanswered,
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
-    Sweep: letters.sweep,
+    Sweep: direct_messages.sweep,
     WaitAnew: redelivery.wait_anew,
     AwaitReturn: clock.await_return,
     Forget: forgetting.forget,
-    ClearOut: letters.clear_out,
+    ClearOut: direct_messages.clear_out,
     Beat: status.beat,
     ReportStatus: status.report_status,
     ReportError: status.report_error,

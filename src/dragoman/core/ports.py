@@ -56,7 +56,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PASSED = 100_000
-"""How many letters that left at most once are remembered."""
+"""How many direct messages that left at most once are remembered."""
 
 USED = 100_000
 """How many message ids are remembered with the content that they stand for."""
@@ -116,7 +116,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     holdings: Mapping[AgentId, Holding] = {}
     """What each principal has lying here that is not done with."""
     passed: Mapping[str, str] = {}
-    """The last letters that were noted (`Store.note`), the oldest first."""
+    """The last direct messages that were noted (`Store.note`), the oldest first."""
     used: Mapping[int, int] = {}
     """The last message ids that were used (`Changes.used`), the oldest first."""
 
@@ -172,9 +172,9 @@ class Store(Protocol):
 
     def unit(self) -> AbstractAsyncContextManager[Unit]: ...
 
-    async def note(self, letters: Mapping[str, str]) -> None:
-        """Remember letters that are about to leave at most once: at least the last `PASSED`, each with what it said,
-        both in 32 hexadecimal digits.
+    async def note(self, direct_messages: Mapping[str, str]) -> None:
+        """Remember direct messages that are about to leave at most once: at least the last `PASSED`, each with what it
+        said, both in 32 hexadecimal digits.
 
         When this returns they are durable, whatever dies next: one wait for all of a unit. Raises `StoreFailed` when
         that cannot be promised. Called within a unit, before its commit.

@@ -13,8 +13,8 @@ from dragoman.core.ids import ADMIN, HUB, NOBODY, AgentId
 
 class ProtocolCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     converses: bool = False
-    """Its agents talk with each other: they hear letters, and are asked for help and to take tasks over."""
-    reads_letters: bool = False
+    """Its agents talk with each other: they hear direct messages, and are asked for help and to take tasks over."""
+    reads_direct_messages: bool = False
     """It has a word for a message that is no task."""
     shakes_hands: bool = False
     """Its agents are asked whether they agree to a contract. Others agreed when they declared their terms."""
@@ -31,15 +31,15 @@ class ProtocolCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PROTOCOL_CAPABILITIES = {
-    "agentmsg": ProtocolCapabilities(converses=True, reads_letters=True),
+    "agentmsg": ProtocolCapabilities(converses=True, reads_direct_messages=True),
     "a2acp": ProtocolCapabilities(
-        reads_letters=True, shakes_hands=True, seals=True, limited=True, hub="protocol-broker-agent"
+        reads_direct_messages=True, shakes_hands=True, seals=True, limited=True, hub="protocol-broker-agent"
     ),
     "forge": ProtocolCapabilities(answers_always=True, keeps_queued=True),
 }
 
 CONVERSES = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.converses)
-READS_LETTERS = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.reads_letters)
+READS_DIRECT_MESSAGES = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.reads_direct_messages)
 SHAKES_HANDS = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.shakes_hands)
 SEALS = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.seals)
 LIMITED = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if of.limited)

@@ -31,12 +31,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     poll_presence: int = 60 * SECOND
     """An agent that polled so recently is there, even between two polls."""
     notice_attempts: int = 8
-    letter_waits: tuple[int, int, int] = (SECOND, 30 * SECOND, 2)
+    direct_message_waits: tuple[int, int, int] = (SECOND, 30 * SECOND, 2)
     """What an agent that converses does not acknowledge leaves again after the first of these, then after so many times
     as long as before, at most the second (agentmsg-D7)."""
-    letter_jitter: bool = True
-    letter_attempts: int = 4
-    """How often a work order or a notice is put before such an agent. Letters say so themselves."""
+    direct_message_jitter: bool = True
+    direct_message_attempts: int = 4
+    """How often a work order or a notice is put before such an agent. Direct messages say so themselves."""
     replay_memory: int = HOUR
     """How long a message or a nonce that counts once is remembered by itself (a2acp-D12, D15): much longer than one may
     be old."""
@@ -65,7 +65,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     keep_finished: int = 30 * DAY
     """How long a task that ended is kept, with all that was said in it; 0 is for ever."""
     request_memory: int = 24 * HOUR
-    """How long a finished request answers for its id, and a letter is recognised when it comes again (all-D5)."""
+    """How long a finished request answers for its id, and a direct message is recognised when it comes again
+    (all-D5)."""
     per_minute: tuple[int, int, int] = (1000, 100, 10_000)
     """Messages in a sliding minute of an agent, a collaboration and everybody, in the protocols that are limited
     (a2acp-D16); 0 is no limit."""
@@ -74,7 +75,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How long a contract is good for (a2acp-D7)."""
     bytes_per_agent: int = 4 * 1024 * 1024 * 1024
     """What one principal may have lying here that is not done with (`policy.quotas`); 0 is no limit."""
-    letters_per_agent: int = 1_000_000
+    direct_messages_per_agent: int = 1_000_000
     entities_per_agent: int = 10_000
     messages_per_agent: int = 1_200_000
     """In a sliding minute, whatever it speaks and over all its links; 0 is no limit."""

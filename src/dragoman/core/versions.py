@@ -2,7 +2,7 @@
 
 If it began at 1 again, a writer that read version 1 before the deletion could change the new thing as if it were the
 old one, and a watcher that knows a version would take the new one for a repetition. So the last version of what is gone
-is remembered among the letters (`Heard`), for as long as finished tasks are kept.
+is remembered among the direct messages (`Heard`), for as long as finished tasks are kept.
 
 The entry of an agent is never gone while the agent is there: who reads it finds what the hub sees. So its deletion
 leaves an entry that says nothing and has the version of the deletion; and an agent that is added again under its old

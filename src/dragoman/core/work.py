@@ -409,7 +409,7 @@ class Work:
         return self._minutes.get(key) or self.directory.minutes.get(key)
 
     def passed(self, id: str) -> str | None:
-        """The digest of a letter that left without a row, if it is remembered."""
+        """The digest of a direct message that left without a row, if it is remembered."""
         return self._passed.get(id) or self.directory.passed.get(id)
 
     def used(self, id: int) -> int | None:
@@ -710,7 +710,7 @@ class Work:
             self._settle_task(entry)
         for entry in self._dirty[Delivery].values():
             for delivery, times in ((entry.base, -1), (entry.row, 1)):
-                if isinstance(delivery, Delivery) and delivery.letter is not None:
+                if isinstance(delivery, Delivery) and delivery.direct_message is not None:
                     directory.note_holding(delivery, times)
         for entry in self._dirty[Entity].values():
             if entry.base is not None:

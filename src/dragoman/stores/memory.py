@@ -146,8 +146,8 @@ class MemoryStore:
         finally:
             self._in_unit = False
 
-    async def note(self, letters: Mapping[str, str]) -> None:
-        for id, content in letters.items():
+    async def note(self, direct_messages: Mapping[str, str]) -> None:
+        for id, content in direct_messages.items():
             self._passed.pop(id, None)
             self._passed[id] = content
         for id in list(islice(self._passed, max(0, len(self._passed) - PASSED))):

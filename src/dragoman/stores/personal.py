@@ -1,5 +1,5 @@
-"""Personal data at rest: what a personal event, letter or question says is kept encrypted, and so is what the head of a
-personal task has of words (`HEAD`): whoever has only the file reads nothing.
+"""Personal data at rest: what a personal event, direct message or question says is kept encrypted, and so is what the
+head of a personal task has of words (`HEAD`): whoever has only the file reads nothing.
 
 The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
 """
@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from dragoman.core.lookups import Row
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Letter
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage
 from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.ports import Changes, StoreFailed, Vault
 
 SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""
-WITH_LETTERS = frozenset({Delivery, Question, DeadLetter})
-KEPT = WITH_LETTERS | {Event, Task}
+WITH_DIRECT_MESSAGES = frozenset({Delivery, Question, DeadLetter})
+KEPT = WITH_DIRECT_MESSAGES | {Event, Task}
 WORDS = ("question", "options", "default", "answer", "details")
 """What a question says, and is answered."""
 HEAD = ("name", "description", "thread", "metadata")
@@ -32,7 +32,7 @@ def is_personal(row: Any) -> bool:
     kind = type(row)
     if kind is Event or kind is Task or (kind is Question and row.personal):
         return bool(row.personal)
-    return kind in WITH_LETTERS and row.letter is not None and row.letter.personal
+    return kind in WITH_DIRECT_MESSAGES and row.direct_message is not None and row.direct_message.personal
 
 
 def any_personal(rows: Sequence[Any]) -> bool:
@@ -42,7 +42,7 @@ def any_personal(rows: Sequence[Any]) -> bool:
         if kind is Event or kind is Task:
             if row.personal:
                 return True
-        elif kind in WITH_LETTERS and (row.letter is not None or kind is Question) and is_personal(row):
+        elif kind in WITH_DIRECT_MESSAGES and (row.direct_message is not None or kind is Question) and is_personal(row):
             return True
     return False
 
@@ -77,11 +77,13 @@ def _shut(row: Row, vault: Vault | None) -> Row:
         words = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in WORDS}))
         sealed = msgspec.json.decode(_sealed(vault, words, _of_question(row)))
         row = msgspec.structs.replace(row, **NO_WORDS, details={"sealed": sealed})
-    letter: Letter | None = row.letter  # type: ignore[union-attr]
-    if letter is None or not letter.personal:
+    direct_message: DirectMessage | None = row.direct_message  # type: ignore[union-attr]
+    if direct_message is None or not direct_message.personal:
         return row
-    letter = msgspec.structs.replace(letter, body=_sealed(vault, letter.body, _of_letter(letter)))
-    return msgspec.structs.replace(row, letter=letter)
+    direct_message = msgspec.structs.replace(
+        direct_message, body=_sealed(vault, direct_message.body, _of_direct_message(direct_message))
+    )
+    return msgspec.structs.replace(row, direct_message=direct_message)
 
 
 def _headless(row: Task, vault: Vault) -> Task:
@@ -111,10 +113,10 @@ def _opened(row: Any, vault: Vault | None) -> Any:
         return msgspec.structs.replace(row, body=_unsealed(vault, row.body, _of_event(row, "body")), raw=raw)
     if type(row) is Question and row.personal:
         row = _asked(row, vault)
-    if row.letter is None or not row.letter.personal:
+    if row.direct_message is None or not row.direct_message.personal:
         return row
-    body = SHUT if vault is None else _unsealed(vault, row.letter.body, _of_letter(row.letter))
-    return msgspec.structs.replace(row, letter=msgspec.structs.replace(row.letter, body=body))
+    body = SHUT if vault is None else _unsealed(vault, row.direct_message.body, _of_direct_message(row.direct_message))
+    return msgspec.structs.replace(row, direct_message=msgspec.structs.replace(row.direct_message, body=body))
 
 
 def _asked(row: Question, vault: Vault | None) -> Question:
@@ -147,5 +149,5 @@ def _of_question(row: Question) -> dict[str, str]:
     return {"question": row.id, "agent": row.agent}
 
 
-def _of_letter(letter: Letter) -> dict[str, str]:
-    return {"letter": letter.message_id, "sender": letter.sender}
+def _of_direct_message(direct_message: DirectMessage) -> dict[str, str]:
+    return {"letter": direct_message.message_id, "sender": direct_message.sender}

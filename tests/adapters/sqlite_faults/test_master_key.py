@@ -12,7 +12,7 @@ import pytest
 from dragoman.app.keys import DataVault
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Secret
-from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.deliveries import DirectMessage
 from dragoman.core.ports import Changes
 from dragoman.security.keys import encode64
 from dragoman.stores.files import DirectoryFiles
@@ -24,8 +24,8 @@ from tests.adapters.records import contract, dead_letter, delivery, event, quest
 WORDS = msgspec.Raw(b'{"patient":"Zaphod"}')
 
 
-def letter() -> Letter:
-    return Letter(
+def letter() -> DirectMessage:
+    return DirectMessage(
         message_id="m", sender=AgentId("ada"), kind="note", body=WORDS, digest="d", personal=True, protocol="agentmsg"
     )
 
@@ -36,8 +36,8 @@ def personal_rows(vault: DataVault) -> dict[str, Any]:
         "task": task("t", personal=True, name="Zaphod"),
         "event": event("t", 1, personal=True, body=WORDS),
         "question": question("q", "t", personal=True),
-        "delivery": delivery("d", "t", letter=letter()),
-        "dead letter": dead_letter("x", "t", letter=letter()),
+        "delivery": delivery("d", "t", direct_message=letter()),
+        "dead letter": dead_letter("x", "t", direct_message=letter()),
         "contract": contract("c", secret=Secret(kid="k", locked=locked)),
     }
 

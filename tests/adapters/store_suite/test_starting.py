@@ -13,7 +13,7 @@ from hypothesis import given
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.model.contracts import Party, Standing
-from dragoman.core.model.deliveries import DeliveryState, Letter, MessageKind
+from dragoman.core.model.deliveries import DeliveryState, DirectMessage, MessageKind
 from dragoman.core.model.holdings import Holding
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import Status
@@ -92,14 +92,16 @@ async def test_opening_returns_what_a_hub_begins_with(kind: str, tmp_path: Path)
 @every_store
 async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_path: Path) -> None:
     words = msgspec.Raw(b'{ "text" : "\xc3\xa4" }')
-    spoken = Letter(sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg")
+    spoken = DirectMessage(
+        sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg"
+    )
     rows = [
         task("a", status=Status.RUNNING, request_bytes=10),
         task("b", status=Status.COMPLETED, request_bytes=100),
         task("c", queue="code", request_bytes=1000),
         task("d", queue="code"),
-        delivery("1", "1", "bob", kind=MessageKind.LETTER, letter=spoken, size=16),
-        delivery("2", "2", "ann", kind=MessageKind.UNDELIVERED, letter=spoken, size=16),
+        delivery("1", "1", "bob", kind=MessageKind.DIRECT_MESSAGE, direct_message=spoken, size=16),
+        delivery("2", "2", "ann", kind=MessageKind.UNDELIVERED, direct_message=spoken, size=16),
         entity("kept", created_by=AgentId("cid"), value={"ä": 1}),
         entity("cid:tokens", Registry.RESOURCE),
     ]
@@ -107,7 +109,7 @@ async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_pa
     _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows))
     assert recovered.holdings == {
         principal: Holding(bytes=1010),
-        AgentId("ann"): Holding(bytes=16, letters=1),
+        AgentId("ann"): Holding(bytes=16, direct_messages=1),
         AgentId("cid"): Holding(bytes=8, entities=1),
     }
 

@@ -226,7 +226,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         await self._answer_handover(accepted=False, error=why)
 
     async def _answer_handover(self, **terms: Any) -> None:
-        request = await soon(self.letters.get())
+        request = await soon(self.direct_messages.get())
         assert (request["type"], request["payload"]["to_agent"]) == ("TASK_HANDOFF", self.id)
         payload = {"agent_id": self.id, **terms}
         await self.deliver(self.message("TASK_HANDOFF", payload, to=request["from"], correlation_id=request["id"]))
@@ -240,7 +240,7 @@ class AgentmsgWorker(AgentmsgParty, Worker):
         return str((await self._respond(text, response_type))["description"])
 
     async def _respond(self, text: str, response_type: str, **more: Any) -> dict[str, Any]:
-        request = await soon(self.letters.get())
+        request = await soon(self.direct_messages.get())
         assert request["type"] == "HELP_REQUEST"
         payload = {
             "responder_id": self.id,

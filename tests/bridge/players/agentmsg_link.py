@@ -47,7 +47,7 @@ class AgentmsgParty(Party):
         self._seen: set[str] = set()
         self._kept: dict[str, asyncio.Future[Message]] = {}
         self._answers: defaultdict[str, asyncio.Queue[Message]] = defaultdict(asyncio.Queue)
-        self.letters: asyncio.Queue[Message] = asyncio.Queue()
+        self.direct_messages: asyncio.Queue[Message] = asyncio.Queue()
         """What others asked of this one: help, to take a task over."""
 
     async def connect(self) -> None:
@@ -106,7 +106,7 @@ class AgentmsgParty(Party):
             case "TASK_HANDOFF" if "accepted" in message["payload"]:
                 self._answers[about].put_nowait(message)
             case "HELP_REQUEST" | "TASK_HANDOFF" | "ERROR_REPORT":
-                self.letters.put_nowait(message)
+                self.direct_messages.put_nowait(message)
             case _:
                 await self.hear(message, message["payload"])
 

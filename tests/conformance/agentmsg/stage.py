@@ -245,7 +245,7 @@ async def reopened(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def opened(rules: Rules | None = None, *, immediate: bool = True) -> AsyncIterator[Stage]:
-    stage = Stage(MemoryStore(immediate=immediate), rules or Rules(letter_jitter=False))
+    stage = Stage(MemoryStore(immediate=immediate), rules or Rules(direct_message_jitter=False))
     await stage.start()
     async with reopened(stage):
         yield stage

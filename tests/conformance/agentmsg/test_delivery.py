@@ -167,8 +167,8 @@ async def test_what_is_never_acknowledged_ends_among_the_dead_letters(
             await stage.pass_time(2**attempt)
         assert await link.told() == {}
     [dead] = await stage.store.dead_letters(limit=10)
-    assert dead.letter is not None
-    assert (dead.receiver, dead.attempts, dead.letter.message_id) == ("bob", max_retries + 1, said["id"])
+    assert dead.direct_message is not None
+    assert (dead.receiver, dead.attempts, dead.direct_message.message_id) == ("bob", max_retries + 1, said["id"])
     told = await ada.hears("ERROR_REPORT")
     assert (told["from"], told["metadata"]["correlation_id"]) == ("hub", said["id"])
     assert told["payload"]["error_type"] == "NETWORK_ERROR"
@@ -257,7 +257,9 @@ async def test_letters_to_an_agent_that_was_removed_are_dead_and_their_senders_t
     await stage.pass_time(1)
     assert (await ada.hears("ERROR_REPORT"))["metadata"]["correlation_id"] == said["id"]
     assert stage.store.rows(Delivery) == []
-    assert [dead.letter and dead.letter.message_id for dead in stage.store.rows(DeadLetter)] == [said["id"]]
+    assert [dead.direct_message and dead.direct_message.message_id for dead in stage.store.rows(DeadLetter)] == [
+        said["id"]
+    ]
 
 
 @pytest.mark.requirement("AM-DLV-6")

@@ -104,7 +104,7 @@ async def test_an_agent_is_shown_without_its_credential(world: Any, make: Any) -
 async def test_what_an_agent_has_pending_is_shown_for_that_agent_alone(world: Any, make: Any) -> None:
     agent = make.agent()
     world.know(agent)
-    world.intake.holdings[agent.id] = Holding(bytes=5, letters=2, entities=1)
+    world.intake.holdings[agent.id] = Holding(bytes=5, direct_messages=2, entities=1)
     assert (await world.client.get(f"{API}/mux-1")).json()["pending"] == {"bytes": 5, "letters": 2, "state_entities": 1}
     assert "pending" not in (await world.client.get(API)).json()["agents"][0]
 

@@ -132,9 +132,9 @@ async def test_a_dead_letter_is_redriven_edited_or_not_or_discarded(world: Any, 
     assert (await world.client.post(f"{path}/redrive", json={"input": {"b": 2}})).json()["id"] == task.id
     assert (await world.client.post(f"{path}/discard")).json()["id"] == dead.id
     assert world.intake.asked == [
-        Redrive(principal=ADMIN, protocol="api", letter=dead.id),
-        Redrive(principal=ADMIN, protocol="api", letter=dead.id, input=b'{"b":2}'),
-        Discard(principal=ADMIN, protocol="api", letter=dead.id),
+        Redrive(principal=ADMIN, protocol="api", dead_letter=dead.id),
+        Redrive(principal=ADMIN, protocol="api", dead_letter=dead.id, input=b'{"b":2}'),
+        Discard(principal=ADMIN, protocol="api", dead_letter=dead.id),
     ]
     assert (await world.client.post(f"{path}/redrive", json={"inptu": {}})).status_code == 422
     for verb in ("redrive", "discard"):

@@ -129,7 +129,7 @@ async def dead_letter(world):
     await heard(world)
     await world.ask_ack("i1", world.i1.take())
     await insert(world, records.dead_letter("letter", task.id))
-    return task.id, lambda: world.ask(Discard(principal=ADMIN, letter="letter"))
+    return task.id, lambda: world.ask(Discard(principal=ADMIN, dead_letter="letter"))
 
 
 async def child(world):

@@ -152,7 +152,7 @@ async def dead_letter(world):
     contract = await agreed(world)
     await heard(world)
     await insert(world, records.dead_letter("letter", contract.id))
-    return contract, lambda: world.ask(Discard(principal=ADMIN, letter="letter"))
+    return contract, lambda: world.ask(Discard(principal=ADMIN, dead_letter="letter"))
 
 
 async def kept_task(world):
@@ -198,12 +198,12 @@ async def test_the_newest_contract_of_a_collaboration_goes_last(world):
 async def test_help_that_was_given_long_ago_is_forgotten_and_what_is_asked_is_not(world):
     for id, can in (("ada", ()), ("bob", ("code",))):
         await world.add(id, protocol="agentmsg", capabilities=can)
-    letter = world.letter("ada", kind="HELP_REQUEST")
-    asked = AskHelp(principal=AgentId("ada"), letter=letter, question="which way?", topic="code")
+    letter = world.direct_message("ada", kind="HELP_REQUEST")
+    asked = AskHelp(principal=AgentId("ada"), direct_message=letter, question="which way?", topic="code")
     question = await world.ask(asked)
     told = GiveHelp(
         principal=AgentId("bob"), request_id=letter.message_id, verdict=HelpVerdict.ANSWERED,
-        letter=world.letter("bob", "left", kind="HELP_RESPONSE"),
+        direct_message=world.direct_message("bob", "left", kind="HELP_RESPONSE"),
     )  # fmt: skip
     open_question = records.question("open", None, created_at=world.time)
     await insert(world, open_question)

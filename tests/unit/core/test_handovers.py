@@ -40,7 +40,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     moved = await world.task(task.id)
     assert (moved.owner, moved.status, moved.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
     [yours] = bob.take()
-    assert yours.delivery.kind is MessageKind.YOURS
+    assert yours.delivery.kind is MessageKind.HANDOFF
     body = msgspec.json.decode(yours.event.body)
     assert body["input"] == {"file": "a.py"}
     assert body["handover"]["metadata"] == {"tried": "x"}
@@ -59,13 +59,13 @@ async def test_who_says_yes_and_never_acknowledges_the_work_is_given_it_again(wo
     await world.ask(request)
     await bob.ack(*bob.take())
     await world.ask(takes(world, "bob", request))
-    assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.YOURS]
+    assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.HANDOFF]
     for _ in range(10):
         await world.advance(1)
         await world.ask(Beat(principal=AgentId("bob")))
-    assert [outgoing.delivery.kind for outgoing in bob.take()][:2] == [MessageKind.YOURS, MessageKind.WORK]
+    assert [outgoing.delivery.kind for outgoing in bob.take()][:2] == [MessageKind.HANDOFF, MessageKind.WORK]
     assert (await world.task(task.id)).attempts == 2
-    assert [dead.kind for dead in await world.store.dead_letters(limit=10)] == [MessageKind.YOURS]
+    assert [dead.kind for dead in await world.store.dead_letters(limit=10)] == [MessageKind.HANDOFF]
 
 
 async def test_the_time_that_a_task_waited_for_help_is_not_taken_from_who_takes_it_over(world):
@@ -201,7 +201,7 @@ async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):
     await world.ask(takes(world, "bob", request))
     await bob.ack(*bob.take())
     await world.finish("bob", id)
-    assert [p.delivery.kind for p in ann.take()][-1] in (MessageKind.RESULT, MessageKind.LETTER)
+    assert [p.delivery.kind for p in ann.take()][-1] in (MessageKind.RESULT, MessageKind.DIRECT_MESSAGE)
     assert (await world.task(id)).origin.called == "t-1"
 
 

@@ -65,7 +65,7 @@ async def test_who_has_the_task_now_hears_of_its_parts_beside_whoever_asked_for_
     assert outcomes(await read(ann)) == {before.id: 1}
     taken = await handed(world, task, "ann", bob)
     assert outcomes(taken) == {before.id: 1}  # what is done already is theirs to know, too
-    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.YOURS]
+    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.HANDOFF]
     named = msgspec.json.decode(order.event.body)["handover"]["parts"]
     assert {part["task_id"]: part["status"] for part in named} == {before.id: "completed", after.id: "assigned"}
     await read(ann)
@@ -180,7 +180,7 @@ async def test_a_work_order_names_no_more_parts_than_it_can_and_those_first_that
         await world.finish("i1", done[-1].id, body=b'{"result":1}')
     going = [await part_of(world, task) for _ in range(3)]
     taken = await handed(world, task, "ann", bob)
-    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.YOURS]
+    [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.HANDOFF]
     named = [part["task_id"] for part in msgspec.json.decode(order.event.body)["handover"]["parts"]]
     assert (len(named), set(named[:3])) == (200, {part.id for part in going})
     assert set(outcomes(taken)) == {part.id for part in done}  # all of them are told

@@ -49,7 +49,10 @@ async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_t
     not_yours = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="right"))
     assert (not_yours.kind, "bob, an agent, is asked" in not_yours.message) == (Kind.CONFLICT, True)
     [letter] = bob.take()
-    assert (letter.delivery.kind, letter.event.message_id) == (MessageKind.LETTER, request.letter.message_id)
+    assert (letter.delivery.kind, letter.event.message_id) == (
+        MessageKind.DIRECT_MESSAGE,
+        request.direct_message.message_id,
+    )
     await bob.ack(letter)
     await world.ask(helps(world, "bob", request, ANSWERED, answer="left"))
     [answer] = ann.take()
@@ -124,11 +127,11 @@ async def test_an_escalated_request_goes_to_the_asker_and_with_its_words_to_the_
     passed = await world.ask(escalation := helps(world, "bob", request, ESCALATED, answer=PASSED_ON))
     assert (passed.status, passed.asked_of, passed.asked_before) == (QuestionStatus.WITH_AGENT, "cid", ("bob",))
     [told] = ann.take()
-    assert told.event.message_id == escalation.letter.message_id
+    assert told.event.message_id == escalation.direct_message.message_id
     assert (await world.task(task.id)).waiting is Waiting.HELP
     said = Escalation(agent=AgentId("bob"), content="not mine to say", resources=tuple(RESOURCES))
     [asked] = cid.take()
-    assert (asked.event.message_id, asked.event.escalations) == (request.letter.message_id, (said,))
+    assert (asked.event.message_id, asked.event.escalations) == (request.direct_message.message_id, (said,))
     assert await world.ask(escalation) == passed  # said again, it happens once
     assert (ann.take(), cid.take()) == ([], [])
     await ann.ack(told)
@@ -166,9 +169,14 @@ async def test_a_helper_of_another_protocol_escalates_by_its_result_and_is_told_
     ver = await world.connect("ver")
     await world.finish("rev", order.task.id, body=msgspec.json.encode({"result": PASSED_ON}))
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.kind, told.event.sender) == (MessageKind.LETTER, ESCALATED_LETTER, "rev")
+    assert (told.delivery.kind, told.event.kind, told.event.sender) == (
+        MessageKind.DIRECT_MESSAGE,
+        ESCALATED_LETTER,
+        "rev",
+    )
     assert msgspec.json.decode(told.event.body) == {
-        "agent": "rev", "content": "not mine to say", "resources": RESOURCES, "request_id": request.letter.message_id,
+        "agent": "rev", "content": "not mine to say", "resources": RESOURCES,
+        "request_id": request.direct_message.message_id,
     }  # fmt: skip
     assert (await world.task(task.id)).waiting is Waiting.HELP
     [order] = ver.take()
@@ -391,7 +399,7 @@ async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     assert [msgspec.json.decode(outgoing.event.body) for outgoing in bob.take()] == [{"text": "by the way"}]
     records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
     assert len(records) == 3
-    assert asked.letter.message_id in {record.subject for record in records}
+    assert asked.direct_message.message_id in {record.subject for record in records}
 
 
 @pytest.mark.parametrize("end", ["removed", "gone"])

@@ -22,7 +22,7 @@ CRITICAL, LOW = Priority.CRITICAL, Priority.LOW
 
 @pytest.fixture(params=["loads first", "peeks"])
 async def world(request):
-    world = await World(MemoryStore(immediate=request.param == "peeks"), Rules(letter_jitter=False)).start()
+    world = await World(MemoryStore(immediate=request.param == "peeks"), Rules(direct_message_jitter=False)).start()
     for id in ("ann", "bob"):
         await world.add(id, protocol="agentmsg")
     await world.add("boss", "orchestrator")
@@ -45,7 +45,11 @@ async def test_a_kept_letter_is_in_the_store_until_it_is_acknowledged(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(world.tell("ann", "bob"))
     [outgoing] = bob.take()
-    assert (outgoing.delivery.kind, outgoing.delivery.attempt, texts([outgoing])) == (MessageKind.LETTER, 1, ["hello"])
+    assert (outgoing.delivery.kind, outgoing.delivery.attempt, texts([outgoing])) == (
+        MessageKind.DIRECT_MESSAGE,
+        1,
+        ["hello"],
+    )
     assert len(rows(world)) == 1
     await bob.ack(outgoing)
     assert rows(world) == []
@@ -102,7 +106,7 @@ async def test_a_letter_that_left_once_does_not_leave_again_after_a_restart(worl
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(told)
     assert bob.take() == []
-    other = msgspec.structs.replace(told, letter=msgspec.structs.replace(told.letter, digest="other"))
+    other = msgspec.structs.replace(told, direct_message=msgspec.structs.replace(told.direct_message, digest="other"))
     assert (await world.refused(other)).kind is Kind.MISMATCH
 
 
@@ -113,7 +117,7 @@ async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused
     for _ in range(2):
         await world.ask(told)
     assert len(bob.take()) == 1
-    other = msgspec.structs.replace(told, letter=msgspec.structs.replace(told.letter, digest="other"))
+    other = msgspec.structs.replace(told, direct_message=msgspec.structs.replace(told.direct_message, digest="other"))
     assert (await world.refused(other)).kind is Kind.MISMATCH
 
 
@@ -153,10 +157,10 @@ async def test_without_an_acknowledgment_it_leaves_again_after_growing_waits_and
         await world.advance(0.1)
     assert [(attempt, round(at)) for attempt, at in seen] == [(1, 0), (2, 1), (3, 3), (4, 7)]
     [letter] = await world.store.dead_letters(task=None, after=None, limit=10)
-    assert (letter.kind, letter.attempts, letter.receiver) == (MessageKind.LETTER, 4, "bob")
+    assert (letter.kind, letter.attempts, letter.receiver) == (MessageKind.DIRECT_MESSAGE, 4, "bob")
     [told] = ann.take()[:1]
     assert (told.delivery.kind, told.delivery.reason.kind) == (MessageKind.UNDELIVERED, Kind.UNAVAILABLE)
-    await world.ask(Redrive(principal=ADMIN, letter=letter.id))
+    await world.ask(Redrive(principal=ADMIN, dead_letter=letter.id))
     assert texts(bob.take()) == ["hello"]
 
 
@@ -376,7 +380,7 @@ async def test_a_work_order_leaves_when_a_letter_before_it_is_out_of_the_way(wor
     task = await world.submit(None, pinned="bob", follows=True)
     await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
     bob = await world.connect("bob")
-    assert {outgoing.delivery.kind for outgoing in bob.take()} == {MessageKind.LETTER, MessageKind.WORK}
+    assert {outgoing.delivery.kind for outgoing in bob.take()} == {MessageKind.DIRECT_MESSAGE, MessageKind.WORK}
     await world.restart()
     polled = await world.poll("bob", most=1)
     assert texts(polled) == ["about it"]
@@ -396,8 +400,8 @@ async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_it
     await world.ask(world.tell("ann", "bob", lane=task.id))
     await world.connect("bob", acknowledges=True)
     letter, order = sorted(rows(world), key=lambda row: row.seq)
-    assert (letter.kind, order.kind, letter.task) == (MessageKind.LETTER, MessageKind.WORK, task.id)
-    answer = msgspec.structs.replace(letter, kind=MessageKind.ANSWER, letter=None, attempt=99)
+    assert (letter.kind, order.kind, letter.task) == (MessageKind.DIRECT_MESSAGE, MessageKind.WORK, task.id)
+    answer = msgspec.structs.replace(letter, kind=MessageKind.ANSWER, direct_message=None, attempt=99)
     world.store._tables[Delivery][letter.id] = answer
     await world.restart()
     bob = await world.connect("bob", acknowledges=True)
@@ -421,7 +425,7 @@ async def test_a_poll_takes_several_of_a_lane_and_what_is_owed_comes_again_in_or
 
 async def test_however_the_waits_of_a_polls_messages_end_they_come_again_in_order():
     """Each has a wait of its own, with jitter: one that ends before that of the message before it waits for that."""
-    world = await World(rules=Rules(letter_jitter=True)).start()
+    world = await World(rules=Rules(direct_message_jitter=True)).start()
     for id in ("ann", "bob"):
         await world.add(id, protocol="agentmsg")
     for number in range(8):

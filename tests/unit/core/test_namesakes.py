@@ -80,15 +80,21 @@ async def test_nothing_can_be_added_to_what_the_first_asked_for(world):
 async def test_what_the_first_asked_is_answered_to_nobody(world):
     for id in (ANN, BOB):
         await world.connect(id, acknowledges=True)
-    letter = world.letter("ann", kind="HELP_REQUEST")
-    request = AskHelp(principal=ANN, letter=letter, question="how?", topic="x", task_id=TaskId(world.uuid()), to=BOB)
+    letter = world.direct_message("ann", kind="HELP_REQUEST")
+    request = AskHelp(
+        principal=ANN, direct_message=letter, question="how?", topic="x", task_id=TaskId(world.uuid()), to=BOB
+    )
     await world.ask(request)
     words = Ask(question="left or right?")
     loose = [await world.ask(AskPerson(principal=ANN, request_id=f"q{n}", ask=words)) for n in range(100)]
     await replaced(world, ANN)
     subtask_owner = await world.connect("ann", acknowledges=True)
     answer = GiveHelp(
-        principal=BOB, request_id=letter.message_id, letter=world.letter("bob"), verdict=HelpVerdict.ANSWERED, answer={}
+        principal=BOB,
+        request_id=letter.message_id,
+        direct_message=world.direct_message("bob"),
+        verdict=HelpVerdict.ANSWERED,
+        answer={},
     )
     assert (await world.refused(answer)).kind is Kind.CONFLICT
     assert {(await world.store.question(one.id)).status for one in loose} == {QuestionStatus.WITHDRAWN}

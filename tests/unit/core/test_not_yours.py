@@ -58,8 +58,8 @@ OF_A_TASK: dict[str, Make] = {
 OF_ANOTHER: dict[str, Make] = {
     "delivery": lambda of: Acknowledge(principal=EVE, deliveries=(of,)),
     "question": lambda of: Answer(principal=EVE, question=of, answer="yes"),
-    "redrive": lambda of: Redrive(principal=EVE, letter=of),
-    "discard": lambda of: Discard(principal=EVE, letter=of),
+    "redrive": lambda of: Redrive(principal=EVE, dead_letter=of),
+    "discard": lambda of: Discard(principal=EVE, dead_letter=of),
     "request": lambda of: TellAgain(principal=EVE, request_id=of),
 }
 

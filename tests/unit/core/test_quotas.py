@@ -65,19 +65,19 @@ async def test_the_first_request_is_taken_whatever_its_size_and_people_have_no_q
 
 
 async def test_letters_count_until_they_are_acknowledged_also_after_a_restart() -> None:
-    world = await peopled(letters_per_agent=2)
+    world = await peopled(direct_messages_per_agent=2)
     await world.add("friend", protocol="agentmsg")
     await world.add("writer", protocol="agentmsg")
     writer = AgentId("writer")
 
     first, second, third = (
-        Tell(principal=writer, to=AgentId("friend"), letter=world.letter("writer")) for _ in range(3)
+        Tell(principal=writer, to=AgentId("friend"), direct_message=world.direct_message("writer")) for _ in range(3)
     )
     await world.ask(first)
     await world.ask(second)
     await world.restart()
-    size = len(first.letter.body) + len(second.letter.body)
-    assert held(world, writer) == Holding(bytes=size, letters=2)
+    size = len(first.direct_message.body) + len(second.direct_message.body)
+    assert held(world, writer) == Holding(bytes=size, direct_messages=2)
     fault = await world.refused(third)
     assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "letters")
     await world.ask(second)  # the same again is no more

@@ -31,7 +31,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "jitter": st.booleans(),
 }
 CONFIGS = st.fixed_dictionaries({}, optional=FIELDS)
-SETTINGS = Rules(letter_jitter=False)
+SETTINGS = Rules(direct_message_jitter=False)
 
 
 def in_force(own: dict[str, Any], policy: dict[str, Any]) -> retry.RetryConfig:
@@ -114,7 +114,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
             world.time = Instant(row.wake_at)
             await world.settle()
         assert bob.take() == []
-        [dead] = [one for one in world.store.rows(DeadLetter) if one.kind is MessageKind.LETTER]
+        [dead] = [one for one in world.store.rows(DeadLetter) if one.kind is MessageKind.DIRECT_MESSAGE]
         assert dead.attempts == attempts
         await world.intake.stop()
 
@@ -155,7 +155,10 @@ async def test_the_policys_attempts_are_those_of_notices_and_what_it_takes_back_
     await world.ask(world.tell("ann", "bob", attempts=1))
     await world.advance(0.5)  # the letter is dead, and ann is told, once
     await world.advance(0.5)
-    assert sorted(dead.kind for dead in world.store.rows(DeadLetter)) == [MessageKind.LETTER, MessageKind.UNDELIVERED]
+    assert sorted(dead.kind for dead in world.store.rows(DeadLetter)) == [
+        MessageKind.DIRECT_MESSAGE,
+        MessageKind.UNDELIVERED,
+    ]
     changed = await world.policy(retry_config=None)
     assert "retry_config" not in changed.value
     await world.ask(world.tell("ann", "bob"))

@@ -10,9 +10,9 @@ from tests.adapters.records import delivery, task
 
 from dragoman.core.ids import AgentId, DeliveryId
 from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Ready
-from dragoman.core.model.deliveries import Delivery, Letter
+from dragoman.core.model.deliveries import Delivery, DirectMessage
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite.cache import LETTER_BYTES, HotCache
+from dragoman.stores.sqlite.cache import DIRECT_MESSAGE_BYTES, HotCache
 
 FRONT = Ready("code", 4)
 WAITING = [task(f"t{n:03}", queue="code", rank=n) for n in range(PAGE)]
@@ -38,7 +38,7 @@ def test_of_a_long_queue_only_its_front_is_read_until_it_is_short() -> None:
 
 
 def letter(n: int, size: int) -> Delivery:
-    words = Letter(
+    words = DirectMessage(
         sender=AgentId("ann"),
         message_id=f"m{n}",
         kind="HEARTBEAT",
@@ -46,7 +46,7 @@ def letter(n: int, size: int) -> Delivery:
         body=msgspec.Raw(b'"' + b"x" * size + b'"'),
         protocol="agentmsg",
     )
-    return delivery(f"d{n}", f"d{n}", letter=words)
+    return delivery(f"d{n}", f"d{n}", direct_message=words)
 
 
 def known(cache: HotCache, count: int) -> list[int]:
@@ -56,11 +56,11 @@ def known(cache: HotCache, count: int) -> list[int]:
 def test_of_messages_only_so_many_bytes_are_cached_and_the_newest_of_them() -> None:
     cache = HotCache(100_000)
     megabyte = 1_000_000
-    count = 3 * LETTER_BYTES // megabyte
+    count = 3 * DIRECT_MESSAGE_BYTES // megabyte
     for n in range(count):
         cache.follow(Changes(added=[letter(n, megabyte)]), {})
     kept = known(cache, count)
-    assert 0 < len(kept) * megabyte <= LETTER_BYTES
+    assert 0 < len(kept) * megabyte <= DIRECT_MESSAGE_BYTES
     assert kept == list(range(kept[0], count))
     cache.follow(Changes(removed=[letter(n, megabyte) for n in kept]), {})
     for n in range(count, count + 10):  # what went is not counted any more, and what is rewritten counts once
@@ -75,5 +75,5 @@ def test_a_removed_message_leaves_the_cached_inbox_of_its_receiver_too() -> None
     inbox = Inbox(AgentId("bob"), 4)
     cache.learn(inbox, [letter(0, 10)])
     assert cache.answer(inbox) == [letter(0, 10)]
-    cache.learn(DeliveryById(DeliveryId("d1")), [letter(1, LETTER_BYTES)])
+    cache.learn(DeliveryById(DeliveryId("d1")), [letter(1, DIRECT_MESSAGE_BYTES)])
     assert cache.answer(inbox) is None

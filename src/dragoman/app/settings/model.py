@@ -75,7 +75,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_per_agent: Annotated[int, Meta(ge=0)] = _D.bytes_per_agent
     """Requests of its unfinished tasks, its unacknowledged letters, and what it keeps in the shared state."""
-    letters_per_agent: Annotated[int, Meta(ge=0)] = _D.letters_per_agent
+    letters_per_agent: Annotated[int, Meta(ge=0)] = _D.direct_messages_per_agent
     """Messages to other agents that were not acknowledged yet."""
     state_entities_per_agent: Annotated[int, Meta(ge=0)] = _D.entities_per_agent
     """Tasks that it keeps in the shared state."""
@@ -179,14 +179,14 @@ class AgentmsgSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often agents are asked to show that they are alive."""
     heartbeats_missed: Count = _D.heartbeats_missed
     """An agent that is silent for so many of them is offline (agentmsg-D12)."""
-    retry_base_seconds: Span = _D.letter_waits[0] / SECOND
+    retry_base_seconds: Span = _D.direct_message_waits[0] / SECOND
     """What was not acknowledged is sent again after so long at first (agentmsg-D7),"""
-    retry_multiplier: Count = _D.letter_waits[2]
+    retry_multiplier: Count = _D.direct_message_waits[2]
     """then after so many times as long as before,"""
-    retry_max_seconds: Span = _D.letter_waits[1] / SECOND
+    retry_max_seconds: Span = _D.direct_message_waits[1] / SECOND
     """at most so long."""
-    retry_jitter: bool = _D.letter_jitter
-    attempts: Count = _D.letter_attempts
+    retry_jitter: bool = _D.direct_message_jitter
+    attempts: Count = _D.direct_message_attempts
     """How often a work order or a notice is sent; agents' own messages say so themselves."""
     budget_per_task: Usd | None = None
     """USD; without a number there is no limit. The shared policy may say otherwise later."""
@@ -278,7 +278,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def core_rules(self) -> Rules:
         """The rules as the core counts them: whole microseconds."""
-        of, letters, broker = self.rules, self.agentmsg, self.a2acp
+        of, agentmsg, broker = self.rules, self.agentmsg, self.a2acp
         return Rules(
             idle_limit=_micros(of.idle_seconds),
             total_limit=_micros(of.total_seconds),
@@ -298,21 +298,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             keep_finished=int(of.keep_finished_days * DAY),
             max_backlog=of.max_backlog,
             bytes_per_agent=self.quotas.bytes_per_agent,
-            letters_per_agent=self.quotas.letters_per_agent,
+            direct_messages_per_agent=self.quotas.letters_per_agent,
             entities_per_agent=self.quotas.state_entities_per_agent,
             messages_per_agent=self.quotas.messages_per_minute,
-            heartbeat=_micros(letters.heartbeat_seconds),
-            heartbeats_missed=letters.heartbeats_missed,
-            letter_waits=(
-                _micros(letters.retry_base_seconds),
-                _micros(letters.retry_max_seconds),
-                letters.retry_multiplier,
+            heartbeat=_micros(agentmsg.heartbeat_seconds),
+            heartbeats_missed=agentmsg.heartbeats_missed,
+            direct_message_waits=(
+                _micros(agentmsg.retry_base_seconds),
+                _micros(agentmsg.retry_max_seconds),
+                agentmsg.retry_multiplier,
             ),
-            letter_jitter=letters.retry_jitter,
-            letter_attempts=letters.attempts,
-            budget_per_task=letters.budget_per_task,
-            budget_per_agent=letters.budget_per_agent,
-            budget_total=letters.budget_total,
+            direct_message_jitter=agentmsg.retry_jitter,
+            direct_message_attempts=agentmsg.attempts,
+            budget_per_task=agentmsg.budget_per_task,
+            budget_per_agent=agentmsg.budget_per_agent,
+            budget_total=agentmsg.budget_total,
             per_minute=(broker.messages_per_agent, broker.messages_per_collaboration, broker.messages_per_broker),
             contract_lasts=int(broker.contract_hours * HOUR),
         )

@@ -7,7 +7,7 @@
     progress, result, error,  the agent     a task of the caller's, given    the caller
     a question                              to the agent
     a request for help or to  the agent     an agent that can be asked       that agent
-    take over, a letter
+    take over, a direct message
 
 What is lost on the way is what `bindings.losses` says of the features that the message really has.
 """
@@ -277,7 +277,7 @@ _TELLS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     AskPerson: lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
     AskHelp: lambda asked: {"question": asked.question, "topic": asked.topic, "priority": asked.priority.value},
     HandOver: lambda asked: {"reason": asked.reason.value, "type": asked.type},
-    Tell: lambda told: {"letter": told.letter.kind},
+    Tell: lambda told: {"letter": told.direct_message.kind},
     ReportFault: lambda told: {"fault": msgspec.to_builtins(told.fault)},
 }  # fmt: skip
 
@@ -326,7 +326,7 @@ _ALONE: Mapping[type[Any], Feature] = {
     AskPerson: F.QUESTION,
     AskHelp: F.HELP,
     HandOver: F.HANDOVER,
-    Tell: F.LETTER,
+    Tell: F.DIRECT_MESSAGE,
 }
 
 __all__ = ["Lost", "Translation", "features", "translate", "understood"]

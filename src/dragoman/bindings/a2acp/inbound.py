@@ -53,7 +53,7 @@ from dragoman.core.commands import (
     Timing,
 )
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
-from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.deliveries import DirectMessage
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents, mapping
@@ -292,7 +292,7 @@ def _event(said: Said) -> Tell:
         protocol=PROTOCOL,
         seen=message.message_id,
         sealed_by=said.sealed_by,
-        letter=Letter(
+        direct_message=DirectMessage(
             sender=said.agent.id,
             message_id=message.message_id,
             kind=message.intent or "event",

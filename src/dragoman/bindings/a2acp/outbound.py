@@ -34,7 +34,7 @@ from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Sayi
 from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Standing
-from dragoman.core.model.deliveries import Letter, MessageKind, Outgoing
+from dragoman.core.model.deliveries import DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -55,9 +55,9 @@ def wanted(outgoing: Outgoing) -> str | None:
     if kind is MessageKind.ANSWER and outgoing.event.about is Asking.HANDSHAKE:
         answer = outgoing.event.answer
         return answer.get("contract_id") if type(answer) is dict else None
-    if kind is MessageKind.LETTER:
-        letter: Letter = outgoing.event
-        return letter.contract
+    if kind is MessageKind.DIRECT_MESSAGE:
+        direct_message: DirectMessage = outgoing.event
+        return direct_message.contract
     return None if outgoing.task is None else outgoing.task.contract
 
 
@@ -276,26 +276,30 @@ def _progress(said: Saying) -> bytes:
 
 def _event(said: Saying) -> bytes:
     """What another agent says of its own accord."""
-    letter: Letter = said.outgoing.event
-    source, body = said.voice.party(letter.sender), _parse(letter.body)
-    if letter.protocol != PROTOCOL:
-        return _foreign(said, letter, body.get("payload"), source)
+    direct_message: DirectMessage = said.outgoing.event
+    source, body = said.voice.party(direct_message.sender), _parse(direct_message.body)
+    if direct_message.protocol != PROTOCOL:
+        return _foreign(said, direct_message, body.get("payload"), source)
     intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body.get("extra"))
     envelope = body.get("envelope")
     if envelope is not None:
         id = envelope["message_id"]
         return said.say(EVENT, intent, {**content, **around}, source=source, encryption="aes256", id=id, extra=extra)
-    if said.contract is None and letter.personal:
+    if said.contract is None and direct_message.personal:
         content = {}  # its contract was forgotten: nothing of it goes out in clear
     return said.put(EVENT, intent, content, around, source, extra)
 
 
-def _foreign(said: Saying, letter: Letter, content: Any, source: Agent) -> bytes:
-    message = said.say(EVENT, letter.kind, content if type(content) is dict else {"payload": content}, source=source)
+def _foreign(said: Saying, direct_message: DirectMessage, content: Any, source: Agent) -> bytes:
+    message = said.say(
+        EVENT, direct_message.kind, content if type(content) is dict else {"payload": content}, source=source
+    )
     large = oversize(message)
     if not large:
         return message
-    return said.say(EVENT, letter.kind, {"message": "it is larger than a message may be", **large}, source=source)
+    return said.say(
+        EVENT, direct_message.kind, {"message": "it is larger than a message may be", **large}, source=source
+    )
 
 
 # -- contracts ---------------------------------------------------------------------------------------------------
@@ -390,7 +394,7 @@ def _news(said: Saying) -> bytes:
 
 _WORDS: Mapping[MessageKind, Callable[[Saying], bytes]] = {
     MessageKind.WORK: _work,
-    MessageKind.YOURS: _work,
+    MessageKind.HANDOFF: _work,
     MessageKind.PROGRESS: _progress,
     MessageKind.FAILURE: _failure,
     MessageKind.CANCEL: _control(intents.CANCEL),
@@ -399,5 +403,5 @@ _WORDS: Mapping[MessageKind, Callable[[Saying], bytes]] = {
     MessageKind.PROPOSAL: _proposal,
     MessageKind.ANSWER: _answer,
     MessageKind.CONTRACT: _news,
-    MessageKind.LETTER: _event,
+    MessageKind.DIRECT_MESSAGE: _event,
 }

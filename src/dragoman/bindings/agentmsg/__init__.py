@@ -4,7 +4,7 @@ inbound       a message of an agent becomes commands          outbound   an outg
 reports       what is said about tasks                        answers    what the hub itself answers
 conversation  what agents ask of each other                   failures   faults become ErrorReports, and back
 views         tasks in agentmsg's words                       names      what tasks and messages are called
-exchange      one message, and the letter it is carried as
+exchange      one message, and the direct message it is carried as
 """
 
 from dragoman.bindings.agentmsg.answers import (

@@ -1,4 +1,5 @@
-"""One message as the binding holds it, and what every kind of it has in common: its letter, its priority, its trace."""
+"""One message as the binding holds it, and what every kind of it has in common: its direct message, its priority, its
+trace."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dragoman.core.commands import Tell
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.backoff import Backoff
-from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.deliveries import DirectMessage
 from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.tasks import Priority
 from dragoman.protocols.agentmsg import codec, routing
@@ -56,11 +57,11 @@ class Said(NamedTuple):
         """What it says, in short: the same message again has the same."""
         return (self.content or codec.fingerprint(self.tree)).hex()
 
-    def letter(self) -> Letter:
+    def direct_message(self) -> DirectMessage:
         """The message as it is carried to somebody else: word for word."""
         message = self.message
         metadata = message.metadata
-        return Letter(
+        return DirectMessage(
             sender=self.agent.id,
             message_id=message.id,
             kind=message.type.value,
@@ -92,7 +93,7 @@ class Said(NamedTuple):
         return Tell(
             principal=self.agent.id,
             protocol=PROTOCOL,
-            letter=self.letter(),
+            direct_message=self.direct_message(),
             to=to,
             priority=effective(message),
             lane=None if about is None else task_id(about),

@@ -74,8 +74,8 @@ WITH_THE_HUB = frozenset({MessageType.REGISTER, MessageType.STATE_UPDATE, Messag
 CARRIED = frozenset(
     {MessageType.TASK_UPDATE, MessageType.TASK_COMPLETE, MessageType.TASK_FAILED, MessageType.HELP_RESPONSE}
 )
-"""What is a letter where it is no report. An answer to a handoff is not among them: one that the hub does not know is
-over, and a late yes would make its reader believe that the task is gone."""
+"""What is a direct message where it is no report. An answer to a handoff is not among them: one that the hub does not
+know is over, and a late yes would make its reader believe that the task is gone."""
 
 
 def commands_of(
@@ -115,7 +115,7 @@ def commands_of(
 
 
 def otherwise(agent: Agent, message: Message, tree: dict[str, Any], data: bytes, fault: Fault) -> Tell | None:
-    """What a message means after all, whose first meaning was refused with `fault`: a letter, or nothing.
+    """What a message means after all, whose first meaning was refused with `fault`: a direct message, or nothing.
 
     "No such task, or not yours" to a message for another agent says only that the hub has no part in it; an answer to
     what somebody else was asked is not for its reader, either.
@@ -129,8 +129,8 @@ def otherwise(agent: Agent, message: Message, tree: dict[str, Any], data: bytes,
 
 
 def acknowledged(message: Message, known: Mapping[str, DeliveryId] | None = None) -> tuple[DeliveryId, ...]:
-    """The deliveries that an ACK settles. `known` are the letters that its sender was given, by their message ids;
-    messages of the hub's own need no memory, and a delivery may be named itself."""
+    """The deliveries that an ACK settles. `known` are the direct messages that its sender was given, by their message
+    ids; messages of the hub's own need no memory, and a delivery may be named itself."""
     ack: Ack = message.payload
     metadata = message.metadata
     named = [codec.lowered(id) for id in (metadata.correlation_id, *ack.message_ids, metadata.delivery_id) if id]

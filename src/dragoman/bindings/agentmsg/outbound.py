@@ -11,8 +11,8 @@
     pause         TASK_UPDATE `paused`                              high          the agent
     resume        TASK_UPDATE `in_progress`                         high          the agent
     answer        HELP_RESPONSE; TASK_HANDOFF to a takeover         high          the agent that asked
-    letter        what its sender wrote, word for word              its own       whom it was written to
-    undelivered   ERROR_REPORT about the letter                     critical      its sender
+    direct        what its sender wrote, word for word              its own       whom it was written to
+    undelivered   ERROR_REPORT about the direct message             critical      its sender
 
 What came in agentmsg goes out in the fields it came in, also those that nobody here knows (all-D6), under its sender's
 name; everything else comes from the hub. `metadata.delivery_id` is what to acknowledge. Offered again, it is the same
@@ -42,7 +42,7 @@ from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_o
 from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told, question_told
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import ESCALATED, Escalation, Letter, MessageKind, Outgoing
+from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind, Outgoing
 from dragoman.core.model.shared_tasks import SHOWN
 from dragoman.core.model.tasks import Asking, Event, EventKind, Priority, Question, Task
 from dragoman.messages.faults import Fault, Kind
@@ -68,8 +68,8 @@ def wire_of(outgoing: Outgoing, agent: Agent, now: Instant, *, whole: str | None
     """The frame of an outgoing message, and the id of its message. `whole` is the output of a result that
     `ends_in_pieces`."""
     kind = outgoing.delivery.kind
-    if kind is MessageKind.LETTER:
-        return _letter(outgoing, agent)
+    if kind is MessageKind.DIRECT_MESSAGE:
+        return _direct_message(outgoing, agent)
     if kind is MessageKind.RESULT:
         return _result(outgoing, agent, whole)
     return _WORDS[kind](outgoing, agent)
@@ -87,36 +87,36 @@ def ends_in_pieces(event: Event) -> bool:
     return said.chunk is not None or (said.value is None and not said.output)
 
 
-# -- letters -----------------------------------------------------------------------------------------------------
+# -- direct messages -----------------------------------------------------------------------------------------------
 
 
-def _letter(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
+def _direct_message(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     """The same bytes, but for the metadata and, where the hub chose the receiver, its name; and beside a request for
     help what those said who passed it on."""
-    letter: Letter = outgoing.event
-    if (letter.protocol, letter.kind) == (HUB, ESCALATED):
-        return _escalated(outgoing, letter, agent)
-    if letter.protocol != PROTOCOL:
-        return _foreign(outgoing, letter, agent)
+    direct_message: DirectMessage = outgoing.event
+    if (direct_message.protocol, direct_message.kind) == (HUB, ESCALATED):
+        return _escalated(outgoing, direct_message, agent)
+    if direct_message.protocol != PROTOCOL:
+        return _foreign(outgoing, direct_message, agent)
     delivery = outgoing.delivery
-    fields: dict[str, Any] = cast(dict[str, Any], _fields(letter.body))
+    fields: dict[str, Any] = cast(dict[str, Any], _fields(direct_message.body))
     metadata = _parse(fields.get("metadata", _EMPTY))
     metadata["delivery_id"] = delivery.id
     metadata["retry_count"] = delivery.attempt - 1 if delivery.attempt else 0
     fields["metadata"] = metadata
     if fields["to"] != (to := _name(agent.id)):
         fields["to"] = to
-        if letter.kind == MessageType.TASK_HANDOFF and "to_agent" in (payload := _fields(fields["payload"])):
+        if direct_message.kind == MessageType.TASK_HANDOFF and "to_agent" in (payload := _fields(fields["payload"])):
             fields["payload"] = {**payload, "to_agent": to}
-    if letter.escalations:
-        said = [escalation_view(one) for one in letter.escalations]
+    if direct_message.escalations:
+        said = [escalation_view(one) for one in direct_message.escalations]
         fields["payload"] = {**_fields(fields["payload"]), "escalations": said}
-    return _encode(fields), letter.message_id
+    return _encode(fields), direct_message.message_id
 
 
-def _escalated(outgoing: Outgoing, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+def _escalated(outgoing: Outgoing, direct_message: DirectMessage, agent: Agent) -> tuple[bytes, str]:
     """An agent that was given a request for help as a task passed it on: what a helper of this protocol would say."""
-    body = _parse(letter.body)
+    body = _parse(direct_message.body)
     payload = {
         **escalation_view(msgspec.convert(body, Escalation)),
         "request_id": body["request_id"],
@@ -124,21 +124,24 @@ def _escalated(outgoing: Outgoing, letter: Letter, agent: Agent) -> tuple[bytes,
         "follow_up_required": True,
         "estimated_effort": 0,
     }
-    own = {"from": _name(letter.sender), "id": _name(derived_v4(outgoing.delivery.id))}
+    own = {"from": _name(direct_message.sender), "id": _name(derived_v4(outgoing.delivery.id))}
     return _say(MessageType.HELP_RESPONSE, payload, outgoing, agent, own=own, correlation=body["request_id"])
 
 
-def _foreign(outgoing: Outgoing, letter: Letter, agent: Agent) -> tuple[bytes, str]:
+def _foreign(outgoing: Outgoing, direct_message: DirectMessage, agent: Agent) -> tuple[bytes, str]:
     """What an agent of another protocol says of its own accord: an update of what the two have in common."""
-    body = _parse(letter.body)
+    body = _parse(direct_message.body)
     content, around = body.get("payload"), body.get("around") or {}
     words = content.get("message") if type(content) is dict else None
     payload = {
-        "task_id": body.get("task") or around.get("correlation_id") or letter.contract or letter.message_id,
-        "message": words if type(words) is str and words else letter.kind,
-        "event": {"intent": letter.kind, "payload": content},
+        "task_id": body.get("task")
+        or around.get("correlation_id")
+        or direct_message.contract
+        or direct_message.message_id,
+        "message": words if type(words) is str and words else direct_message.kind,
+        "event": {"intent": direct_message.kind, "payload": content},
     }
-    own = {"from": _name(letter.sender), "id": _name(derived_v4(outgoing.delivery.id))}
+    own = {"from": _name(direct_message.sender), "id": _name(derived_v4(outgoing.delivery.id))}
     return _say(MessageType.TASK_UPDATE, payload, outgoing, agent, own=own, priority="high")
 
 
@@ -347,19 +350,21 @@ def _ended(event: Event, fault: Fault) -> str:
 
 def _undelivered(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     delivery = outgoing.delivery
-    letter = delivery.letter or cast(Letter, outgoing.event)
-    kind = letter.kind or MessageType.TASK_ASSIGNMENT.value  # which became a task, and is no letter any more
-    what = f"{kind} {letter.message_id} was never acknowledged; see whether its receiver is there, send it anew"
+    direct_message = delivery.direct_message or cast(DirectMessage, outgoing.event)
+    kind = (
+        direct_message.kind or MessageType.TASK_ASSIGNMENT.value
+    )  # which became a task, and is no direct message any more
+    what = f"{kind} {direct_message.message_id} was never acknowledged; see whether its receiver is there, send it anew"
     fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
-    facts = {"message_id": letter.message_id, "type": kind, **fault.facts}
+    facts = {"message_id": direct_message.message_id, "type": kind, **fault.facts}
     told = msgspec.structs.replace(fault, facts=facts)
     error = report(told, error_id=derived_v4(delivery.id))
-    return _say(MessageType.ERROR_REPORT, error, outgoing, agent, correlation=letter.message_id)
+    return _say(MessageType.ERROR_REPORT, error, outgoing, agent, correlation=direct_message.message_id)
 
 
 _WORDS: Mapping[MessageKind, Callable[[Outgoing, Agent], tuple[bytes, str]]] = {
     MessageKind.WORK: _work,
-    MessageKind.YOURS: _work,
+    MessageKind.HANDOFF: _work,
     MessageKind.PROGRESS: _progress,
     MessageKind.FAILURE: _failure,
     MessageKind.CANCEL: _cancel,

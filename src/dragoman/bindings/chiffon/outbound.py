@@ -284,7 +284,7 @@ def _control(
 
 _WORDS: dict[MessageKind, Callable[[Outgoing, Agent, Instant], tuple[bytes, ...]]] = {
     MessageKind.WORK: _work,
-    MessageKind.YOURS: _work,
+    MessageKind.HANDOFF: _work,
     MessageKind.PROGRESS: _progress,
     MessageKind.RESULT: _result,
     MessageKind.FAILURE: _failure,
@@ -342,7 +342,14 @@ def _say(
 
 
 _TO_AGENTS = frozenset(
-    {MessageKind.WORK, MessageKind.YOURS, MessageKind.CANCEL, MessageKind.PAUSE, MessageKind.RESUME, MessageKind.ANSWER}
+    {
+        MessageKind.WORK,
+        MessageKind.HANDOFF,
+        MessageKind.CANCEL,
+        MessageKind.PAUSE,
+        MessageKind.RESUME,
+        MessageKind.ANSWER,
+    }
 )
 
 

@@ -201,7 +201,7 @@ def _answer(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
 
 _WORDS: dict[MessageKind, Callable[[Outgoing, Instant], tuple[Anything, ...]]] = {
     MessageKind.WORK: _work,
-    MessageKind.YOURS: _work,
+    MessageKind.HANDOFF: _work,
     MessageKind.PROGRESS: _progress,
     MessageKind.RESULT: _result,
     MessageKind.FAILURE: _result,

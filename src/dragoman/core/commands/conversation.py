@@ -1,4 +1,4 @@
-"""What agents say to each other: letters, help, handovers."""
+"""What agents say to each other: direct messages, help, handovers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.core.lookups import (
     Lookup,
     TaskById,
 )
-from dragoman.core.model.deliveries import Letter
+from dragoman.core.model.deliveries import DirectMessage
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 from dragoman.messages.tasks import Handoff
@@ -27,7 +27,7 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     """
 
     action: ClassVar = "letter.send"
-    letter: Letter
+    direct_message: DirectMessage
     to: AgentId
     priority: Priority = Priority.NORMAL
     lane: TaskId | None = None
@@ -38,22 +38,22 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
 
     @property
     def recorded(self) -> bool:
-        return not self.letter.once  # a record of it would cost more than it does
+        return not self.direct_message.once  # a record of it would cost more than it does
 
     @property
     def subject(self) -> str:
-        return self.letter.message_id
+        return self.direct_message.message_id
 
 
 class AskHelp(Command, frozen=True, gc=False, kw_only=True):
     """An agent asks another one for help, or whoever can, or in the end a person. Outcome: the question.
 
     Its task, if the hub knows it and it is the asker's, waits until help came. `topic` is what somebody must be able to
-    do who helps; `letter` is carried to one that speaks the same protocol, others get a task.
+    do who helps; `direct_message` is carried to one that speaks the same protocol, others get a task.
     """
 
     action: ClassVar = "help.ask"
-    letter: Letter
+    direct_message: DirectMessage
     question: str
     topic: str
     to: AgentId | None = None
@@ -79,12 +79,12 @@ class HelpVerdict(enum.StrEnum):
 class GiveHelp(Command, frozen=True, gc=False, kw_only=True):
     """Whoever was asked for help answers. `request_id` is the message that asked. Outcome: the question.
 
-    `letter` is carried to the asker; `more`: another answer will follow, for the same request.
+    `direct_message` is carried to the asker; `more`: another answer will follow, for the same request.
     """
 
     action: ClassVar = "help.give"
     request_id: str
-    letter: Letter
+    direct_message: DirectMessage
     verdict: HelpVerdict
     answer: Any = None
     more: bool = False
@@ -107,13 +107,14 @@ class Handing(enum.StrEnum):
 class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: a question.
 
-    `letter` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`, `history`,
-    `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what the hub
-    knows itself. A task that the hub has never heard of is taken down first, as the asker's own: `type`, `trace_id`.
+    `direct_message` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`,
+    `history`, `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what
+    the hub knows itself. A task that the hub has never heard of is taken down first, as the asker's own: `type`,
+    `trace_id`.
     """
 
     action: ClassVar = "task.hand_over"
-    letter: Letter
+    direct_message: DirectMessage
     reason: Handing
     deadline: Instant
     to: AgentId | None = None
@@ -134,7 +135,7 @@ class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
 
     action: ClassVar = "task.take_over"
     request_id: str
-    letter: Letter
+    direct_message: DirectMessage
     accepted: bool
     terms: dict[str, Any] = {}
 

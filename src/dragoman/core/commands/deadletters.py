@@ -14,29 +14,29 @@ from dragoman.core.lookups import (
 
 class Redrive(Command, frozen=True, gc=False, kw_only=True):
     """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task, or, where it was a
-    letter between agents, the dead letter."""
+    dead letter between agents, the dead letter."""
 
     action: ClassVar = "deadletter.redrive"
-    letter: DeliveryId
+    dead_letter: DeliveryId
     input: bytes | None = None
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        return (DeadLetterById(self.letter),)
+        return (DeadLetterById(self.dead_letter),)
 
     @property
     def subject(self) -> str:
-        return self.letter
+        return self.dead_letter
 
 
 class Discard(Command, frozen=True, gc=False, kw_only=True):
     """Forget a dead letter; its task stays as it is. Outcome: the dead letter."""
 
     action: ClassVar = "deadletter.discard"
-    letter: DeliveryId
+    dead_letter: DeliveryId
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        return (DeadLetterById(self.letter),)
+        return (DeadLetterById(self.dead_letter),)
 
     @property
     def subject(self) -> str:
-        return self.letter
+        return self.dead_letter

@@ -35,7 +35,7 @@ class Wake(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Unanswered(Command, frozen=True, gc=False, kw_only=True):
-    """The letter that asked an agent something did not arrive."""
+    """The direct message that asked an agent something did not arrive."""
 
     principal: AgentId = HUB
     question: QuestionId

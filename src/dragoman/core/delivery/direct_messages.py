@@ -1,14 +1,14 @@
-"""Letters: what one agent writes to another, carried word for word.
+"""Direct messages: what one agent writes to another, carried word for word.
 
-Two promises (agentmsg-D4). A letter that is kept is a row from the commit that accepted it until it is acknowledged,
-and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be reached and
-nothing stands before it in its lane, it is no row. The store only notes, durably and before it leaves, that it passed
-(`Store.note`), so that it is known when it comes again, also to the next hub.
+Two promises (agentmsg-D4). A direct message that is kept is a row from the commit that accepted it until it is
+acknowledged, and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be
+reached and nothing stands before it in its lane, it is no row. The store only notes, durably and before it leaves, that
+it passed (`Store.note`), so that it is known when it comes again, also to the next hub.
 
-A lane is (task, receiver). A letter about a task that the hub knows stands in that task's lane, behind work orders and
-results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its own. A
-lane goes by the rank of the best letter in it: whoever stands before a critical one is as critical (agentmsg-D5), so
-ranks never fall along a lane, and its head always has the best.
+A lane is (task, receiver). A direct message about a task that the hub knows stands in that task's lane, behind work
+orders and results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its
+own. A lane goes by the rank of the best direct message in it: whoever stands before a critical one is as critical
+(agentmsg-D5), so ranks never fall along a lane, and its head always has the best.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party
 from dragoman.core.model.contracts import Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Letter, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage, Heard, MessageKind
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of
 from dragoman.core.rules import Rules
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 PAGE = 512
 
@@ -43,24 +43,24 @@ def tell(work: Work, command: Tell) -> None:
     if receiver is None:
         message = f"there is no agent {command.to!r}; write to one that is there, or to the hub"
         raise refuse(Kind.NOT_FOUND, message, field="to")
-    if not receiver.reads_letters:
+    if not receiver.reads_direct_messages:
         raise refuse(
             Kind.UNSUPPORTED_WORK,
-            f"{receiver.id} speaks {receiver.protocol}, which has no word for {command.letter.kind}; give it a task",
+            f"{receiver.id} speaks {receiver.protocol}, which has no {command.direct_message.kind}; give it a task",
             field="to",
-            work_type_requested=command.letter.kind,
+            work_type_requested=command.direct_message.kind,
             supported_types=[],
         )
     task = None if command.lane is None else work.task(command.lane)
-    if command.letter.contract is not None:
-        check_terms(work, command, command.letter.contract, task)
+    if command.direct_message.contract is not None:
+        check_terms(work, command, command.direct_message.contract, task)
     reports = command.reports or (command.progress and task is not None and command.to == task.origin.principal)
     sender = command.principal
     if reports and task is not None and not is_party(work.agent(sender), sender, task):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
-    if not is_known(work, command.letter, 0):
-        quotas.check(work, sender, bytes=len(command.letter.body), letters=1)
-        _send(work, command.letter, receiver.id, command.priority, command.lane, task)
+    if not is_known(work, command.direct_message, 0):
+        quotas.check(work, sender, bytes=len(command.direct_message.body), direct_messages=1)
+        _send(work, command.direct_message, receiver.id, command.priority, command.lane, task)
 
 
 def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
@@ -80,35 +80,44 @@ def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
 
 
 def carry(
-    work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None = None, *, turn: int = 0
+    work: Work,
+    direct_message: DirectMessage,
+    to: AgentId,
+    priority: Priority,
+    about: TaskId | None = None,
+    *,
+    turn: int = 0,
 ) -> None:
-    """Put a letter on its way, unless it is already. `turn` tells apart those that reach several agents in turn."""
-    if not is_known(work, letter, turn):
-        _send(work, letter, to, priority, about, None if about is None else work.task(about))
+    """Put a direct message on its way, unless it is already. `turn` tells apart those that reach several agents in
+    turn."""
+    if not is_known(work, direct_message, turn):
+        _send(work, direct_message, to, priority, about, None if about is None else work.task(about))
 
 
-def _send(work: Work, letter: Letter, to: AgentId, priority: Priority, about: TaskId | None, task: Task | None) -> None:
+def _send(
+    work: Work, direct_message: DirectMessage, to: AgentId, priority: Priority, about: TaskId | None, task: Task | None
+) -> None:
     """`task` is what it is about, where the hub knows that."""
     id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
         lane = TaskId(f"~{about}") if task is None else about
         if task is not None and task.personal:
-            letter = msgspec.structs.replace(letter, personal=True)
+            direct_message = msgspec.structs.replace(direct_message, personal=True)
         last = work.one(LaneEnd(lane, to))
     delivery = Delivery(
         id=id,
         task=lane,
         receiver=to,
         seq=1 if last is None else last.seq + 1,
-        kind=MessageKind.LETTER,
+        kind=MessageKind.DIRECT_MESSAGE,
         event=0,
         rank=rank_of(work, priority),
         created_at=work.now,
         head=last is None,
-        wake_at=letter.expires_at,
-        letter=letter,
-        size=len(letter.body),
+        wake_at=direct_message.expires_at,
+        direct_message=direct_message,
+        size=len(direct_message.body),
     )
     if last is not None and last.rank > delivery.rank:
         hurry(work, delivery)
@@ -116,11 +125,12 @@ def _send(work: Work, letter: Letter, to: AgentId, priority: Priority, about: Ta
 
 
 def carry_again(work: Work, dead: DeadLetter) -> None:
-    """A person sends a letter on its way that did not arrive; its time to live does not count any more."""
-    assert dead.letter is not None
+    """A person sends a direct message on its way that did not arrive; its time to live does not count any more."""
+    assert dead.direct_message is not None
     assert dead.receiver is not None
     if work.agent(dead.receiver) is None:
-        raise refuse(Kind.CONFLICT, f"there is no agent {dead.receiver!r} any more; discard the letter", letter=dead.id)
+        message = f"there is no agent {dead.receiver!r} any more; discard the dead letter"
+        raise Refused(Fault(kind=Kind.CONFLICT, message=message, facts={"letter": dead.id}))
     last = None if dead.task == TaskId(dead.id) else work.one(LaneEnd(dead.task, dead.receiver))
     delivery = Delivery(
         id=dead.id,
@@ -132,23 +142,23 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         rank=work.now,
         created_at=work.now,
         head=last is None,
-        letter=msgspec.structs.replace(dead.letter, expires_at=None),
-        size=len(dead.letter.body),
+        direct_message=msgspec.structs.replace(dead.direct_message, expires_at=None),
+        size=len(dead.direct_message.body),
         reason=dead.reason if dead.kind is MessageKind.UNDELIVERED else None,
     )
     put_on_its_way(work, delivery, () if last is None else (last,))
 
 
-def is_known(work: Work, letter: Letter, turn: int) -> bool:
-    """Whether the same letter came before; now it did. Other words under its id are refused (all-D5)."""
-    id = name_of(letter.sender, letter.message_id, turn)
-    if letter.once:
-        said = mark_of(letter.digest)
+def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
+    """Whether the same direct message came before; now it did. Other words under its id are refused (all-D5)."""
+    id = name_of(direct_message.sender, direct_message.message_id, turn)
+    if direct_message.once:
+        said = mark_of(direct_message.digest)
         known = work.passed(id)
         if known is None:
             work.note_passed(id, said)
     else:
-        said = letter.digest
+        said = direct_message.digest
         heard = work.one(HeardById(id))
         known = None if heard is None else heard.digest
         if known is None:
@@ -159,7 +169,7 @@ def is_known(work: Work, letter: Letter, turn: int) -> bool:
 
 
 def clear_out(work: Work, command: ClearOut) -> int:
-    """Nobody will ever read them: letters to an agent that was removed are dead, and their senders told.
+    """Nobody will ever read them: direct messages to an agent that was removed are dead, and their senders told.
 
     There may be many, so a page goes at a time. A hub that dies in between finds the rest (`Recovered.parted`)."""
     message = f"{command.agent} was removed; write to somebody else"
@@ -179,7 +189,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
 
 
 def sweep(work: Work, command: Sweep) -> int:
-    """Forget letters that arrived long ago."""
+    """Forget direct messages that arrived long ago."""
     rows = work.find(Spent(Instant(work.now - work.rules.request_memory), PAGE))
     for row in rows:
         work.remove(row)

@@ -30,13 +30,13 @@ from dragoman.core.model.agents import Link
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.backoff import wait_of
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import Delivery, DeliveryState, Letter, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, DeliveryState, DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, Question, Status, Task, Waiting
 from dragoman.core.work import Work
 
 # -- leases: over which link a delivery may leave, and how long it is held there ---------------------------------------
 
-ORDERS = frozenset({MessageKind.WORK, MessageKind.YOURS})
+ORDERS = frozenset({MessageKind.WORK, MessageKind.HANDOFF})
 """What gives an agent work: how it is sent again is for the task's caller to say."""
 
 
@@ -74,8 +74,8 @@ def lease(
         wake_at = None
     else:
         wake_at = Instant(work.now + work.rules.poll_lease)
-    if delivery.letter is not None and delivery.letter.expires_at is not None and wake_at is not None:
-        wake_at = min(wake_at, delivery.letter.expires_at)
+    if delivery.direct_message is not None and delivery.direct_message.expires_at is not None and wake_at is not None:
+        wake_at = min(wake_at, delivery.direct_message.expires_at)
     delivery = msgspec.structs.replace(
         delivery,
         state=DeliveryState.LEASED,
@@ -110,15 +110,15 @@ def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False)
     work.send(link, outgoing)
 
 
-def news_of(work: Work, delivery: Delivery) -> Event | Question | Letter | Contract | None:
-    """What a delivery tells of. A letter that asks has with it what those said who passed the question on."""
-    letter = delivery.letter
-    if letter is not None:
-        asked = None if letter.asks is None else work.one(QuestionById(letter.asks))
+def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage | Contract | None:
+    """What a delivery tells of. A direct message that asks has with it what those said who passed the question on."""
+    direct_message = delivery.direct_message
+    if direct_message is not None:
+        asked = None if direct_message.asks is None else work.one(QuestionById(direct_message.asks))
         if asked is None or not asked.escalations:
-            return letter
+            return direct_message
         others = tuple(one for one in asked.escalations if one.agent != delivery.receiver)
-        return msgspec.structs.replace(letter, escalations=others)
+        return msgspec.structs.replace(direct_message, escalations=others)
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
     if delivery.contract is not None:
@@ -136,8 +136,8 @@ def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: T
     own = None
     if delivery.kind in ORDERS:
         own = (task or work.known_task(delivery.task)).retry
-    elif delivery.kind is MessageKind.LETTER and delivery.letter is not None:
-        own = delivery.letter.retry
+    elif delivery.kind is MessageKind.DIRECT_MESSAGE and delivery.direct_message is not None:
+        own = delivery.direct_message.retry
     return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
 
 
@@ -169,7 +169,7 @@ def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
         state=DeliveryState.WAITING,
         session=None,
         ordered=False,
-        wake_at=None if delivery.letter is None else delivery.letter.expires_at,
+        wake_at=None if delivery.direct_message is None else delivery.direct_message.expires_at,
         head=head,
     )
 

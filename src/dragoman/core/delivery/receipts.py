@@ -1,7 +1,7 @@
 """A message that came before has its first outcome again, and other words under its id are refused (all-D5).
 
 The store knows (`Heard`), so a hub that died between its commit and its answer does not turn a yes into a no. For what
-becomes a task, a question or a letter, that row knows it; this is for what leaves no row of its own.
+becomes a task, a question or a direct message, that row knows it; this is for what leaves no row of its own.
 """
 
 from __future__ import annotations

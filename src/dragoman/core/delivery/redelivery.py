@@ -33,7 +33,7 @@ from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import FIRST, PAGE, DeliveryById, Inbox, Lane, LeasedTo, QuestionById, Unacknowledged
 from dragoman.core.model.agents import Link
 from dragoman.core.model.backoff import LONGEST
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Letter, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, DirectMessage, MessageKind
 from dragoman.core.model.policy import NAME
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
@@ -46,8 +46,8 @@ from dragoman.messages.tasks import DeadLettered
 
 
 def attempts_of(work: Work, delivery: Delivery) -> int:
-    if delivery.letter is not None and delivery.kind is MessageKind.LETTER:
-        return delivery.letter.attempts
+    if delivery.direct_message is not None and delivery.kind is MessageKind.DIRECT_MESSAGE:
+        return delivery.direct_message.attempts
     if not converses(work, delivery.receiver):
         return work.rules.notice_attempts
     if delivery.kind in ORDERS:
@@ -55,56 +55,58 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
         if own is not None and own.attempts is not None:
             return own.attempts
     said = work.policy.retry
-    return work.rules.letter_attempts if said is None or said.attempts is None else said.attempts
+    return work.rules.direct_message_attempts if said is None or said.attempts is None else said.attempts
 
 
 def outlived(work: Work, delivery: Delivery) -> bool:
     """Whether nobody is to be bothered with it any more (agentmsg-D6)."""
-    letter = delivery.letter
-    return letter is not None and letter.expires_at is not None and letter.expires_at <= work.now
+    direct_message = delivery.direct_message
+    return (
+        direct_message is not None and direct_message.expires_at is not None and direct_message.expires_at <= work.now
+    )
 
 
 def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
-    """A letter's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
-    letter = delivery.letter
-    assert letter is not None
-    message = f"{letter.kind} was not delivered to {delivery.receiver} in its time"
-    fault = Fault(kind=Kind.TIMEOUT, message=message, facts={"message_id": letter.message_id})
+    """A direct message's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
+    direct_message = delivery.direct_message
+    assert direct_message is not None
+    message = f"{direct_message.kind} was not delivered to {delivery.receiver} in its time"
+    fault = Fault(kind=Kind.TIMEOUT, message=message, facts={"message_id": direct_message.message_id})
     work.audit(
-        principal=letter.sender, action="letter.expire", protocol=letter.protocol, subject=letter.message_id,
-        reason=str(fault),
+        principal=direct_message.sender, action="letter.expire", protocol=direct_message.protocol,
+        subject=direct_message.message_id, reason=str(fault),
     )  # fmt: skip
-    asks = None if letter.asks is None else work.one(QuestionById(letter.asks))
+    asks = None if direct_message.asks is None else work.one(QuestionById(direct_message.asks))
     if asks is not None and not asks.asked_before:  # whoever asked hears that, too, once, beside the answer
-        tell_sender(work, letter, fault, delivery.rank)
+        tell_sender(work, direct_message, fault, delivery.rank)
     give_up(work, delivery, fault, onward=onward)
 
 
 def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> None:
-    """It will not arrive: out of its lane; the sender of a letter is told. `onward`: what stands behind it may leave,
-    unless whoever calls goes through the lane already."""
+    """It will not arrive: out of its lane; the sender of a direct message is told. `onward`: what stands behind it may
+    leave, unless whoever calls goes through the lane already."""
     work.remove(delivery)
     vacate(work, delivery)
-    letter = delivery.letter
-    told = letter is not None and not letter.once and delivery.kind is MessageKind.LETTER
-    if letter is not None and letter.asks is not None:
-        work.ask_afterwards(Unanswered(question=letter.asks, agent=delivery.receiver))
+    direct_message = delivery.direct_message
+    told = direct_message is not None and not direct_message.once and delivery.kind is MessageKind.DIRECT_MESSAGE
+    if direct_message is not None and direct_message.asks is not None:
+        work.ask_afterwards(Unanswered(question=direct_message.asks, agent=delivery.receiver))
         told = False
-    if letter is not None and told:
-        tell_sender(work, letter, fault, delivery.rank)
+    if direct_message is not None and told:
+        tell_sender(work, direct_message, fault, delivery.rank)
     if onward:
         advance(work, () if is_alone(delivery) else lane_of(work, delivery))
 
 
-def tell_sender(work: Work, letter: Letter, fault: Fault, rank: int) -> None:
+def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: int) -> None:
     """Its sender hears that it will not arrive, if it has a word for that."""
-    if not converses(work, letter.sender):
+    if not converses(work, direct_message.sender):
         return
     id = DeliveryId(work.mint())
-    words = msgspec.structs.replace(letter, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    words = msgspec.structs.replace(direct_message, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
-        id=id, task=TaskId(id), receiver=letter.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
-        created_at=work.now, letter=words, reason=fault,
+        id=id, task=TaskId(id), receiver=direct_message.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
+        created_at=work.now, direct_message=words, reason=fault,
     )  # fmt: skip
     put_on_its_way(work, notice, ())
 
@@ -121,14 +123,14 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
             attempts=delivery.attempt,
             at=work.now,
             reason=reason,
-            letter=delivery.letter,
+            direct_message=delivery.direct_message,
         )
     )
     if not delivery.alone:
         task = work.known_task(delivery.task)
         said = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
         task = work.record(task, EventKind.DEAD_LETTERED, said, agent=delivery.receiver)
-        if delivery.kind is MessageKind.YOURS and task.owner == delivery.receiver and unbegun(task, delivery):
+        if delivery.kind is MessageKind.HANDOFF and task.owner == delivery.receiver and unbegun(task, delivery):
             task = msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace))
         work.put(task)
     give_up(work, delivery, reason, onward=onward)
@@ -239,8 +241,8 @@ def wait_anew(work: Work, command: WaitAnew) -> int:
         if row.wake_at is None or row.leaves_once:
             continue
         wake_at = due_at(work, row, row.attempt, command.since)
-        if row.letter is not None and row.letter.expires_at is not None:
-            wake_at = min(wake_at, row.letter.expires_at)
+        if row.direct_message is not None and row.direct_message.expires_at is not None:
+            wake_at = min(wake_at, row.direct_message.expires_at)
         if wake_at != row.wake_at:
             work.put(msgspec.structs.replace(row, wake_at=wake_at))
             moved += 1
@@ -253,13 +255,13 @@ def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitA
     """What a hub that starts asks of itself: the last one may have died between a change of the policy and the waits
     that follow from it. Older waits than the longest there is are over."""
     policy = directory.entities.get(f"{Registry.POLICY.value}/{NAME}")
-    if policy is None or policy.updated_at + max(LONGEST, rules.letter_waits[1]) < now:
+    if policy is None or policy.updated_at + max(LONGEST, rules.direct_message_waits[1]) < now:
         return []
     return [WaitAnew(agent=id, since=now) for id in sorted(directory.conversing)]
 
 
 def lease_expired(work: Work, delivery: Delivery) -> None:
-    """Nobody acknowledged it in time: offer it again, or give up. A letter may also have waited too long."""
+    """Nobody acknowledged it in time: offer it again, or give up. A direct message may also have waited too long."""
     if delivery.wake_at is None or delivery.wake_at > work.now:
         return
     if outlived(work, delivery):

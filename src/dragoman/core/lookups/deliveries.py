@@ -75,7 +75,7 @@ class HeardById(Lookup[Heard], frozen=True, gc=False):
 
 
 class Spent(Lookup[Heard], frozen=True, gc=False):
-    """Letters of before a time: they need not be recognised any more."""
+    """Direct messages of before a time: they need not be recognised any more."""
 
     row: ClassVar = Heard
     before: Instant

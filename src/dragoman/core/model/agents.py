@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import SECOND, AgentId, Instant, SessionId
-from dragoman.core.protocol_capabilities import CONVERSES, READS_LETTERS
+from dragoman.core.protocol_capabilities import CONVERSES, READS_DIRECT_MESSAGES
 
 
 class BreakerState(enum.StrEnum):
@@ -108,8 +108,8 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
         return self.protocol in CONVERSES
 
     @property
-    def reads_letters(self) -> bool:
-        return self.protocol in READS_LETTERS
+    def reads_direct_messages(self) -> bool:
+        return self.protocol in READS_DIRECT_MESSAGES
 
     @property
     def guest(self) -> bool:

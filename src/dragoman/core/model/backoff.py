@@ -1,15 +1,15 @@
 """How long the acknowledgment of an attempt is waited for, and how often something is attempted (agentmsg-D7).
 
     who says it           waits of                              attempts at
-    --------------------  ------------------------------------  ------------------------------------------------
-    a letter's sender     this letter                           this letter (`Letter.attempts`; it always says so)
+    --------------------  ------------------------------------  -------------------------------------------------
+    the sender            its direct message                    the same (`DirectMessage.attempts`, always there)
     a task's caller       its work orders                       its work orders (`Task.retry`)
     the policy            everything for agents that converse   work orders and notices
     the hub's settings    the same                              the same
 
 Field by field, the first of them that says something counts. Senders and the policy are held to `SHORTEST` and
-`LONGEST`: between attempts the hub has others to serve, and a lane stands still behind its head. A letter that is
-attempted more than `OWN` times waits as all others do from then on.
+`LONGEST`: between attempts the hub has others to serve, and a lane stands still behind its head. A direct message that
+is attempted more than `OWN` times waits as all others do from then on.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Backoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 def wait_of(rules: Rules, id: str, attempt: int, policy: Backoff | None = None, own: Backoff | None = None) -> int:
     """How long an acknowledgment of this attempt is waited for. The jitter follows from the id: a decision that is made
-    twice is the same, and letters that left together do not come back together."""
-    base, most, factor = rules.letter_waits
+    twice is the same, and direct messages that left together do not come back together."""
+    base, most, factor = rules.direct_message_waits
     if policy is None and own is None:
         whole: float = min(base * factor ** min(attempt - 1, 40), most)
-        return int(whole * _share(id, attempt)) if rules.letter_jitter else int(whole)
+        return int(whole * _share(id, attempt)) if rules.direct_message_jitter else int(whole)
     said = [backoff for backoff in (own if attempt <= OWN else None, policy) if backoff is not None]
-    jitter = _first([backoff.jitter for backoff in said], rules.letter_jitter)
+    jitter = _first([backoff.jitter for backoff in said], rules.direct_message_jitter)
     whole = grown(
         _first([backoff.base for backoff in said], base),
         _first([backoff.most for backoff in said], most),

@@ -35,9 +35,9 @@ class MessageKind(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     ANSWER = "answer"  # what a person said, or that nobody did
-    LETTER = "letter"  # what another agent wrote, word for word
-    YOURS = "yours"  # a task that was taken over, with all that is known of it
-    UNDELIVERED = "undelivered"  # a letter of yours did not arrive
+    DIRECT_MESSAGE = "letter"  # what another agent wrote, word for word
+    HANDOFF = "yours"  # a task that was taken over, with all that is known of it
+    UNDELIVERED = "undelivered"  # a direct message of yours did not arrive
     PROPOSAL = "proposal"  # do you agree to a contract?
     CONTRACT = "contract"  # one of yours came into force, changed, or ended
 
@@ -56,11 +56,11 @@ class Escalation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
 
 ESCALATED = "help.escalated"
-"""The kind of a letter that the hub writes in its own form (`protocol` is `HUB`): an agent whose protocol has no help
-responses escalated a request. Its body is an `Escalation`, with the `request_id` beside it."""
+"""The kind of a direct message that the hub writes in its own form (`protocol` is `HUB`): an agent whose protocol has
+no help responses escalated a request. Its body is an `Escalation`, with the `request_id` beside it."""
 
 
-class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class DirectMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
@@ -86,15 +86,22 @@ class Letter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     escalations: tuple[Escalation, ...] = ()
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"kind": "cargo"}):
+class Delivery(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"kind": "cargo", "direct_message": "letter"},
+):
     """`head`: nothing of its lane stands before it.
 
     `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
     does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks, too.
 
     An answer or a proposal tells of a `question` instead of an event, news of a `contract` of that. A question that
-    belongs to no task is a lane by its id, and so is a contract. A `letter` is its own content; its lane is the task
-    that it is about, which the hub need not know, or its own (`task` is its id).
+    belongs to no task is a lane by its id, and so is a contract. A `direct_message` is its own content; its lane is the
+    task that it is about, which the hub need not know, or its own (`task` is its id).
     """
 
     id: DeliveryId
@@ -112,31 +119,31 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     ordered: bool = False
     wake_at: Instant | None = None
     question: QuestionId | None = None
-    letter: Letter | None = None
+    direct_message: DirectMessage | None = None
     reason: Fault | None = None
     contract: str | None = None
     size: int = 0
-    """Bytes of a letter's words."""
+    """Bytes of a direct message's words."""
     kept: bool = False
     """Progress that its agent called urgent: also an agent that converses is promised it at least once."""
 
     @property
     def leaves_once(self) -> bool:
         """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
-        if self.letter is not None:
-            return self.letter.once
+        if self.direct_message is not None:
+            return self.direct_message.once
         return self.kind is MessageKind.PROGRESS and not self.kept
 
     @property
     def alone(self) -> bool:
         """Whether it belongs to no task of the hub."""
-        if self.letter is not None or self.contract is not None:
+        if self.direct_message is not None or self.contract is not None:
             return True
         return self.question is not None and str(self.question) == self.task
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """That a letter was accepted: the same one again is recognised. `id` follows from its sender and id.
+    """That a direct message was accepted: the same one again is recognised. `id` follows from its sender and id.
 
     What else must be remembered for a while is here, too: nonces, and the versions of what was deleted.
     """
@@ -146,7 +153,14 @@ class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     at: Instant
 
 
-class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"kind": "cargo"}):
+class DeadLetter(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"kind": "cargo", "direct_message": "letter"},
+):
     """What could not be delivered or done. `event` names its content."""
 
     id: DeliveryId
@@ -157,7 +171,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     attempts: int
     at: Instant
     reason: Fault
-    letter: Letter | None = None
+    direct_message: DirectMessage | None = None
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
     row                                    whose                bytes                         counts as
     -------------------------------------  -------------------  ----------------------------  ---------
     a task that is not over                who asked for it     its request, as it came       –
-    a letter that is not acknowledged      who wrote it         its words                     a letter
+    an unacknowledged direct message       who wrote it         its words                     a message
     a task that agents keep in the state   who made the entity  its value                     an entity
 
 The hub counts them at its start and changes the counts after each commit, by the rows that changed.
@@ -25,13 +25,13 @@ _encode = msgspec.json.Encoder().encode
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
     bytes: int = 0
-    letters: int = 0
+    direct_messages: int = 0
     entities: int = 0
 
     def plus(self, other: Holding, times: int = 1) -> Holding:
         return Holding(
             self.bytes + times * other.bytes,
-            self.letters + times * other.letters,
+            self.direct_messages + times * other.direct_messages,
             self.entities + times * other.entities,
         )
 
@@ -45,9 +45,9 @@ def holding_of(row: Any) -> tuple[AgentId, Holding] | None:
     if kind is Task:
         return None if row.final else (row.origin.principal, Holding(bytes=row.request_bytes))
     if kind is Delivery:
-        if row.letter is None or row.kind is not MessageKind.LETTER:
+        if row.direct_message is None or row.kind is not MessageKind.DIRECT_MESSAGE:
             return None
-        return row.letter.sender, Holding(bytes=row.size, letters=1)
+        return row.direct_message.sender, Holding(bytes=row.size, direct_messages=1)
     if kind is Entity and row.registry is Registry.TASK:
         return row.created_by, Holding(bytes=len(_encode(row.value)), entities=1)
     return None

@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.model.backoff import Backoff
-from dragoman.core.model.deliveries import Escalation, Letter
+from dragoman.core.model.deliveries import DirectMessage, Escalation
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import READERS, Content
@@ -342,14 +342,16 @@ class Asking(enum.StrEnum):
     HANDSHAKE = "handshake"  # to agree on a contract
 
 
-class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class Question(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"direct_message": "letter"}
+):
     """A question to a person, asked by an agent, mostly in the course of a task. Answered exactly once.
 
     `request_id` is there where the agent goes on while it waits, and is told the answer under that id; `blocking` says
     whether it stands still for it. Without one the question ended the agent's turn, and the answer is its next work.
 
     Other agents are asked for help, and to take a task over, in the same form: `about` says which, `asked_of` who is
-    asked now (nobody: a person), `asked_before` who could not, `letter` the words that reach them.
+    asked now (nobody: a person), `asked_before` who could not, `direct_message` the words that reach them.
     """
 
     id: QuestionId
@@ -371,7 +373,7 @@ class Question(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     about: Asking = Asking.ANSWER
     asked_of: AgentId | None = None
     asked_before: tuple[AgentId, ...] = ()
-    letter: Letter | None = None
+    direct_message: DirectMessage | None = None
     personal: bool = False
     """It is about a task with personal data, so what it says may be, too: encrypted at rest."""
 

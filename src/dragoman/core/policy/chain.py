@@ -126,7 +126,9 @@ class RateLimit:
             contract = None if id is None else work.contract(id)
             return None if contract is None or contract.source.agent != command.principal else contract.collaboration
         if type(command) is Tell:
-            contract = None if command.letter.contract is None else work.contract(command.letter.contract)
+            contract = (
+                None if command.direct_message.contract is None else work.contract(command.direct_message.contract)
+            )
             return None if contract is None or command.principal not in contract.parties else contract.collaboration
         return command.collaboration if type(command) is RotateKey else None
 

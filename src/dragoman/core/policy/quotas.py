@@ -1,8 +1,8 @@
 """How much one principal may have lying in the store (`holdings`), whatever it speaks. 0 in a rule is no limit.
 
 Checked where something new is accepted; what is there already is never taken away. Every refusal is retryable: there
-is room again when tasks end, letters are acknowledged or entities are deleted. The counts are those of the last commit,
-so the commands of one unit may go beyond a limit together. People and the hub itself have no quota.
+is room again when tasks end, direct messages are acknowledged or entities are deleted. The counts are those of the last
+commit, so the commands of one unit may go beyond a limit together. People and the hub itself have no quota.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.messages.faults import Kind, refuse
 AGAIN_SECONDS = 5
 
 
-def check(work: Work, principal: AgentId, *, bytes: int = 0, letters: int = 0, entities: int = 0) -> None:
+def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: int = 0, entities: int = 0) -> None:
     """Refuse what would go beyond a quota of this principal."""
     if principal in (ADMIN, HUB):
         return
@@ -24,7 +24,13 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, letters: int = 0, e
         return  # the first of all is always taken, whatever its size
     for what, wanted, has, limit, until in (
         ("bytes", bytes, held.bytes, rules.bytes_per_agent, "some of your tasks are over or letters acknowledged"),
-        ("letters", letters, held.letters, rules.letters_per_agent, "some of them are acknowledged"),
+        (
+            "letters",
+            direct_messages,
+            held.direct_messages,
+            rules.direct_messages_per_agent,
+            "some of them are acknowledged",
+        ),
         ("entities", entities, held.entities, rules.entities_per_agent, "you have deleted some"),
     ):
         if wanted and limit and has + wanted > limit:

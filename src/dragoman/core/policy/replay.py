@@ -79,6 +79,7 @@ def mark_of(*words: str) -> str:
 
 
 def remember(work: Work, mark: str) -> None:
-    """For `Rules.replay_memory`: among the letters, which are remembered for longer, it counts as one of before."""
+    """For `Rules.replay_memory`: among the direct messages, which are remembered for longer, it counts as one of
+    before."""
     spent = work.rules.request_memory - work.rules.replay_memory
     work.put(Heard(id=mark, digest="", at=Instant(work.now - spent)))

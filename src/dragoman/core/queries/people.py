@@ -180,17 +180,17 @@ def question_out(question: Question) -> QuestionOut:
 
 
 def dead_letter_out(
-    letter: DeadLetter, *, body: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
+    dead_letter: DeadLetter, *, body: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
 ) -> DeadLetterOut:
     """`body` is the content of the event it would have told of, where that was read."""
     return DeadLetterOut(
-        id=letter.id,
-        task_id=letter.task if letter.letter is None else letter.task.removeprefix("~"),
-        receiver=letter.receiver,
-        kind=letter.kind,
-        attempts=letter.attempts,
-        at=rfc3339(letter.at),
-        error=error_out(letter.reason),
+        id=dead_letter.id,
+        task_id=dead_letter.task if dead_letter.direct_message is None else dead_letter.task.removeprefix("~"),
+        receiver=dead_letter.receiver,
+        kind=dead_letter.kind,
+        attempts=dead_letter.attempts,
+        at=rfc3339(dead_letter.at),
+        error=error_out(dead_letter.reason),
         body=body,
     )
 

@@ -247,8 +247,8 @@ def last_heard(work: Work, agent: Agent) -> Instant | None:
 
 
 def reads_soon(work: Work, agent: Agent) -> bool:
-    """Whether a letter would be read soon: it is present, was heard of lately (agentmsg-D12), or is so new that nobody
-    can tell yet. Who is present comes before the others where there is a choice."""
+    """Whether a direct message would be read soon: it is present, was heard of lately (agentmsg-D12), or is so new that
+    nobody can tell yet. Who is present comes before the others where there is a choice."""
     if present(work, agent.id):
         return True
     if not agent.converses or agent.silent_since is not None:
@@ -258,8 +258,8 @@ def reads_soon(work: Work, agent: Agent) -> bool:
 
 
 def can_be_asked(work: Work, agent: Agent) -> bool:
-    """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by letter,
-    any other is given the work; both wait for the next poll of an agent that polls."""
+    """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by direct
+    message, any other is given the work; both wait for the next poll of an agent that polls."""
     if absent(work, work.standing(agent.id)):
         return False
     if not agent.converses:

@@ -4,7 +4,7 @@ A request for help is a `Question` that is put to one after the other, until som
 
     asked of                        they get                     their answer
     ------------------------------  ---------------------------  ---------------------------------------------------
-    an agent that converses         the request, word for word   a letter to the asker: `GiveHelp`
+    an agent that converses         the request, word for word   a direct message to the asker: `GiveHelp`
     an agent of another protocol    a task of that topic         the task's result
     a person                        an open question             as to any question (`questions.answer`)
 
@@ -47,11 +47,11 @@ from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import QuestionById
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Letter, MessageKind
+from dragoman.core.model.deliveries import DirectMessage, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
-from dragoman.core.tasks.escalations import content_of, letter_about, noted, spelled, verdict_of
+from dragoman.core.tasks.escalations import content_of, direct_message_about, noted, spelled, verdict_of
 from dragoman.core.tasks.questions import close, go_on, held_or, order_of, question_id, told_of
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
@@ -64,18 +64,19 @@ NOT_YOURS = "no such request, or it was not put to you"
 SOMEBODY_ELSES = "put to somebody else"
 
 
-def asked_before(work: Work, letter: Letter) -> Question | None:
+def asked_before(work: Work, direct_message: DirectMessage) -> Question | None:
     """The question that this message put, if it came before. Other words under its id are refused (all-D5)."""
-    known = work.one(QuestionById(question_id(letter.message_id)))
+    known = work.one(QuestionById(question_id(direct_message.message_id)))
     if known is not None and (
-        known.letter is None or (known.agent, known.letter.digest) != (letter.sender, letter.digest)
+        known.direct_message is None
+        or (known.agent, known.direct_message.digest) != (direct_message.sender, direct_message.digest)
     ):
         raise other_words()
     return known
 
 
 def ask_help(work: Work, command: AskHelp) -> Question:
-    known = asked_before(work, command.letter)
+    known = asked_before(work, command.direct_message)
     if known is not None:
         return known
     task = None if command.task_id is None else work.task(command.task_id)
@@ -91,13 +92,13 @@ def ask_help(work: Work, command: AskHelp) -> Question:
         raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     patience = Instant(work.now + work.rules.total_limit)
     question = Question(
-        id=question_id(command.letter.message_id),
+        id=question_id(command.direct_message.message_id),
         task=None if task is None else task.id,
         agent=command.principal,
         question=command.question,
         created_at=work.now,
         wake_at=command.deadline or (patience if task is None else max(patience, task.deadline)),
-        request_id=command.letter.message_id,
+        request_id=command.direct_message.message_id,
         details={
             **command.details,
             "topic": command.topic,
@@ -107,9 +108,9 @@ def ask_help(work: Work, command: AskHelp) -> Question:
         },
         about=Asking.HELP,
         personal=task is not None and task.personal,
-        letter=msgspec.structs.replace(
-            command.letter,
-            asks=question_id(command.letter.message_id),
+        direct_message=msgspec.structs.replace(
+            command.direct_message,
+            asks=question_id(command.direct_message.message_id),
             personal=task is not None and task.personal,
         ),
     )
@@ -138,12 +139,12 @@ def ask_next(work: Work, question: Question) -> Question:
     for helper in helpers(work, question):
         question = msgspec.structs.replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
         if helper.converses:
-            assert question.letter is not None
+            assert question.direct_message is not None
             about = question.details.get("task_id")
             priority = Priority(question.details["priority"])
             turn = len(question.asked_before)
-            work.put(question)  # the letter may leave at once, with what others said of the question
-            carry(work, question.letter, helper.id, priority, about and TaskId(about), turn=turn)
+            work.put(question)  # the direct message may leave at once, with what others said of the question
+            carry(work, question.direct_message, helper.id, priority, about and TaskId(about), turn=turn)
             return question
         if give_as_task(work, question, helper):
             return question
@@ -230,31 +231,31 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
         return work.one(QuestionById(question_id(command.request_id)))
     question = put_to(work, command.request_id, command.principal, Asking.HELP)
     if command.verdict is HelpVerdict.ESCALATED:
-        return escalated(work, question, command.letter, command.answer)
+        return escalated(work, question, command.direct_message, command.answer)
     if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
-        note(work, command.principal, command.letter.message_id, command.letter.digest)
+        note(work, command.principal, command.direct_message.message_id, command.direct_message.digest)
         return now_asked(work, ask_next(work, passed_over(question)))
     return answered(work, question, command)
 
 
-def escalated(work: Work, question: Question, letter: Letter, said: Any) -> Question:
-    """The agent that is asked passes the request on: its letter goes to the asker, and the next agent that can help is
-    asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
+def escalated(work: Work, question: Question, direct_message: DirectMessage, said: Any) -> Question:
+    """The agent that is asked passes the request on: its direct message goes to the asker, and the next agent that can
+    help is asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
     about = question.details.get("task_id")
-    carry(work, letter, question.agent, Priority.HIGH, about and TaskId(about))
+    carry(work, direct_message, question.agent, Priority.HIGH, about and TaskId(about))
     return now_asked(work, ask_next(work, passed_over(noted(question, said))), escalated=True)
 
 
 def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
     """Whether this very answer was given already: whoever gave it did not hear that it counts."""
-    letter = command.letter
-    return receipt(work, command.principal, letter.message_id, letter.digest) is not None
+    direct_message = command.direct_message
+    return receipt(work, command.principal, direct_message.message_id, direct_message.digest) is not None
 
 
 def answered(work: Work, question: Question, command: GiveHelp) -> Question:
     """The answer goes to the asker in the helper's own words; a follow-up belongs to the same request."""
     about = question.details.get("task_id")
-    carry(work, command.letter, question.agent, Priority.HIGH, about and TaskId(about))
+    carry(work, command.direct_message, question.agent, Priority.HIGH, about and TaskId(about))
     question = msgspec.structs.replace(
         question,
         status=QuestionStatus.WITH_AGENT if command.more else QuestionStatus.ANSWERED,
@@ -305,7 +306,7 @@ def helped(work: Work, task: Task) -> None:
     answer = read_result(work.event(task.id, task.outcome or task.seq).body).content
     match verdict_of(answer):
         case HelpVerdict.ESCALATED:
-            escalated(work, question, letter_about(question, answer), answer)
+            escalated(work, question, direct_message_about(question, answer), answer)
         case HelpVerdict.UNABLE:
             unhelped(work, question, content_of(answer))
         case HelpVerdict.ANSWERED:

@@ -18,7 +18,7 @@ from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
-from dragoman.core.tasks.retry import begin_anew, drop_work_letters
+from dragoman.core.tasks.retry import begin_anew, drop_dead_letters_of_work
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import AttemptFailed, Progress
@@ -138,7 +138,7 @@ def retry(work: Work, command: Retry) -> Task:
     elif task.status not in (Status.FAILED, Status.CANCELLED):
         why = NOT_RETRIED[task.waiting or task.status]
         raise refuse(Kind.CONFLICT, why, task_id=task.id, status=task.status.value)
-    drop_work_letters(work, task)
+    drop_dead_letters_of_work(work, task)
     task = begin_anew(work, task, command.input)
     if owner is not None:
         fill(work, owner)

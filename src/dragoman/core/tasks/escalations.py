@@ -3,7 +3,7 @@
     the helper                     escalates by                           the asker gets
     -----------------------------  -------------------------------------  --------------------------------------------
     an agent that converses        a help response of that type           that response, word for word
-    an agent of another protocol   the result of its task:                a letter in the hub's form (`ESCALATED`), put
+    an agent of another protocol   the result of its task:                a message in the hub's form (`ESCALATED`), put
                                    {"response_type": "ESCALATION",        into words by the binding of the asker
                                    "content", "resources"?}
 
@@ -21,13 +21,13 @@ import msgspec
 
 from dragoman.core.commands import HelpVerdict
 from dragoman.core.ids import HUB
-from dragoman.core.model.deliveries import ESCALATED, Escalation, Letter
+from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation
 from dragoman.core.model.tasks import Question
 from dragoman.core.policy.replay import mark_of
 from dragoman.messages.brevity import in_short
 
-LETTERS = UUID("9b7f6c0e-3f7b-5c55-9c6a-64726167eeee")
-"""Namespace of the ids of letters that tell of an escalation."""
+DIRECT_MESSAGES = UUID("9b7f6c0e-3f7b-5c55-9c6a-64726167eeee")
+"""Namespace of the ids of direct messages that tell of an escalation."""
 
 LONGEST = 64 * 1024
 """Bytes of one helper's words, and of its resources, that the next one who is asked is told: the question is a row that
@@ -77,14 +77,14 @@ def noted(question: Question, answer: Any) -> Question:
     return msgspec.structs.replace(question, details=details)
 
 
-def letter_about(question: Question, answer: Any) -> Letter:
-    """What an agent without help responses said, to the asker. The same escalation again is the same letter."""
+def direct_message_about(question: Question, answer: Any) -> DirectMessage:
+    """What an agent without help responses said, to the asker. The same escalation again is the same direct message."""
     escalation = escalation_of(question, answer)
     told = {**msgspec.to_builtins(escalation), "request_id": question.request_id}
     body = msgspec.json.encode(told)
-    return Letter(
+    return DirectMessage(
         sender=escalation.agent,
-        message_id=str(uuid5(LETTERS, f"{question.id}/{len(question.asked_before)}")),
+        message_id=str(uuid5(DIRECT_MESSAGES, f"{question.id}/{len(question.asked_before)}")),
         kind=ESCALATED,
         digest=mark_of(ESCALATED, body.decode()),
         body=msgspec.Raw(body),

@@ -73,7 +73,7 @@ CALLERS = ("chain", "risk")
 
 
 def hand_over(work: Work, command: HandOver) -> Question:
-    known = asked_before(work, command.letter)
+    known = asked_before(work, command.direct_message)
     if known is not None:
         return known
     task = work.task(command.task_id) or take_down(work, command)
@@ -93,14 +93,14 @@ def hand_over(work: Work, command: HandOver) -> Question:
     task = work.sign_of_life(task, asked=True, delivery=None)
     work.put(task)
     question = Question(
-        id=question_id(command.letter.message_id),
+        id=question_id(command.direct_message.message_id),
         task=task.id,
         agent=command.principal,
         question=f"take over {task.type!r}: {task.description or command.reason.value}",
         created_at=work.now,
         status=QuestionStatus.WITH_AGENT,
         wake_at=min(command.deadline, task.deadline),
-        request_id=command.letter.message_id,
+        request_id=command.direct_message.message_id,
         blocking=False,
         details={
             "reason": command.reason.value,
@@ -111,8 +111,8 @@ def hand_over(work: Work, command: HandOver) -> Question:
         },
         about=Asking.TAKEOVER,
         personal=task.personal,
-        letter=msgspec.structs.replace(
-            command.letter, asks=question_id(command.letter.message_id), personal=task.personal
+        direct_message=msgspec.structs.replace(
+            command.direct_message, asks=question_id(command.direct_message.message_id), personal=task.personal
         ),
     )
     if len(task.handed) >= work.rules.hop_limit:
@@ -152,8 +152,8 @@ def take_down(work: Work, command: HandOver) -> Task:
     told = Submit(
         principal=command.principal,
         protocol=command.protocol,
-        request_id=f"handover:{command.letter.message_id}",
-        digest=command.letter.digest,
+        request_id=f"handover:{command.direct_message.message_id}",
+        digest=command.direct_message.digest,
         type=command.type,
         content=Request(),
         task_id=command.task_id,
@@ -196,9 +196,9 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
         elif budget.no_room(work, task, agent.id, needs_then(work, task, question)) is not None:
             obstacle = "budget for it"  # a yes could not count
         elif agent.converses:
-            assert question.letter is not None
+            assert question.direct_message is not None
             turn = len(question.asked_before)
-            carry(work, question.letter, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
+            carry(work, question.direct_message, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
             work.put(question)
             return question
         else:
@@ -239,13 +239,13 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
         agent = work.agent(command.principal)
         assert agent is not None
         question = taken(work, question, task, agent, command.terms, tell=False)
-        carry(work, command.letter, question.agent, Priority.HIGH, task.id)
+        carry(work, command.direct_message, question.agent, Priority.HIGH, task.id)
         return question
     if question.details["named"] is None:
-        note(work, command.principal, command.letter.message_id, command.letter.digest)
+        note(work, command.principal, command.direct_message.message_id, command.direct_message.digest)
         return refused(work, question, command.terms.get("error") or f"{command.principal} declined")
     question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
-    carry(work, command.letter, question.agent, Priority.HIGH, task.id)
+    carry(work, command.direct_message, question.agent, Priority.HIGH, task.id)
     return question
 
 
@@ -292,7 +292,7 @@ def taken(
         )  # fmt: skip
         task = budget.moved(work, task, agent.id)
         work.put(task)
-        offer(work, task, agent.id, MessageKind.YOURS, task.seq)
+        offer(work, task, agent.id, MessageKind.HANDOFF, task.seq)
         inherit(work, task, agent)
     else:
         assign(work, task, agent, seat(work, agent))

@@ -302,7 +302,7 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         } | fault.facts
         fault = msgspec.structs.replace(fault, facts=facts)
     task = end(work, task, Status.FAILED, fault=fault)
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         id=DeliveryId(work.mint()),
         task=task.id,
         receiver=task.owner,
@@ -312,8 +312,8 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         at=work.now,
         reason=hushed(task, fault) or fault,
     )
-    work.put(letter)
-    said = DeadLettered(fault=fault, dead_letter=letter.id, message_kind=letter.kind)
+    work.put(dead_letter)
+    said = DeadLettered(fault=fault, dead_letter=dead_letter.id, message_kind=dead_letter.kind)
     task = work.record(task, EventKind.DEAD_LETTERED, said)
     work.put(task)
     return task

@@ -367,15 +367,16 @@ def order_of(question: Question) -> str:
 
 def take_back(work: Work, question: Question) -> None:
     """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
-    letter, to = question.letter, question.asked_of
+    direct_message, to = question.direct_message, question.asked_of
     about = question.details.get("task_id") or question.task
-    if letter is None or to is None or about is None:
+    if direct_message is None or to is None or about is None:
         return
     lane = about if work.task(TaskId(about)) is not None else f"~{about}"
     for row in work.find(Lane(TaskId(lane), to)):
-        if row.letter is not None and row.letter.asks == question.id:
+        if row.direct_message is not None and row.direct_message.asks == question.id:
             settle(work, row)
             work.audit(
-                principal=letter.sender, action="letter.withdraw", protocol=letter.protocol, subject=letter.message_id,
-                reason=f"{letter.kind} to {to}: nobody waits for the answer any more",
+                principal=direct_message.sender, action="letter.withdraw", protocol=direct_message.protocol,
+                subject=direct_message.message_id,
+                reason=f"{direct_message.kind} to {to}: nobody waits for the answer any more",
             )  # fmt: skip

@@ -25,7 +25,7 @@ def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
 
 def redo(work: Work, task: Task) -> Task:
     """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
-    drop_work_letters(work, task)
+    drop_dead_letters_of_work(work, task)
     return set_back(work, retried(work, task))
 
 
@@ -35,10 +35,10 @@ def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
     return work.record(task, EventKind.RETRIED, source.next_round(input=given))
 
 
-def drop_work_letters(work: Work, task: Task) -> None:
-    for letter in work.find(DeadLettersOf(task.id)):
-        if letter.kind is MessageKind.WORK:
-            work.remove(letter)
+def drop_dead_letters_of_work(work: Work, task: Task) -> None:
+    for dead_letter in work.find(DeadLettersOf(task.id)):
+        if dead_letter.kind is MessageKind.WORK:
+            work.remove(dead_letter)
 
 
 def set_back(work: Work, task: Task) -> Task:

@@ -21,7 +21,7 @@ def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
 
 
 def unanswered(work: Work, command: Unanswered) -> None:
-    """The letter that asked did not arrive."""
+    """The direct message that asked did not arrive."""
     no_answer(work, command.question, command.agent, f"{command.agent} could not be reached")
 
 

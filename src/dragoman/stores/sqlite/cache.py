@@ -49,8 +49,8 @@ CONTRACTS = 3
 
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
-LETTER_BYTES = 16 << 20
-"""Of letters: very many may wait for a receiver that is slow, and each may be long."""
+DIRECT_MESSAGE_BYTES = 16 << 20
+"""Of direct messages: very many may wait for a receiver that is slow, and each may be long."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,7 +68,7 @@ class HotCache:
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._numbers: dict[TaskId, int] = {}
         self._deliveries: dict[DeliveryId, Delivery] = {}
-        self._letter_bytes = 0
+        self._direct_message_bytes = 0
         self._events: dict[tuple[TaskId, int], Event] = {}
         self._event_bytes = 0
         self._contracts: dict[str, Contract] = {}
@@ -269,9 +269,9 @@ class HotCache:
         return True
 
     def _keep_delivery(self, row: Delivery) -> None:
-        if row.letter is not None:
+        if row.direct_message is not None:
             old = self._deliveries.get(row.id)
-            self._letter_bytes += _letter_size(row) - (0 if old is None else _letter_size(old))
+            self._direct_message_bytes += _direct_message_size(row) - (0 if old is None else _direct_message_size(old))
         self._deliveries[row.id] = row
 
     def _put_delivery(self, row: Delivery) -> None:
@@ -288,7 +288,7 @@ class HotCache:
         if old is None:
             self._forget_shelves()
             return False
-        self._letter_bytes -= _letter_size(old)
+        self._direct_message_bytes -= _direct_message_size(old)
         for shelf in (
             self._of_task.get(old.task),
             (self._leased if old.state is DeliveryState.LEASED else self._inbox).get(old.receiver),
@@ -343,7 +343,7 @@ class HotCache:
         if len(self._deliveries) > most:
             for name in oldest(self._deliveries, most):
                 self._trim_delivery(name)
-        while self._letter_bytes > LETTER_BYTES:
+        while self._direct_message_bytes > DIRECT_MESSAGE_BYTES:
             for name in list(islice(self._deliveries, len(self._deliveries) // 4 + 1)):
                 self._trim_delivery(name)
         if self._event_bytes > EVENT_BYTES:
@@ -364,7 +364,7 @@ class HotCache:
 
     def _trim_delivery(self, id: DeliveryId) -> None:
         row = self._deliveries.pop(id)
-        self._letter_bytes -= _letter_size(row)
+        self._direct_message_bytes -= _direct_message_size(row)
         self._of_task.pop(row.task, None)
         self._inbox.pop(row.receiver, None)
         self._leased.pop(row.receiver, None)
@@ -393,8 +393,8 @@ def _best(shelf: dict[Any, Any] | None, lookup: Lookup[Any]) -> list[Any] | None
     return rows[: lookup.most]
 
 
-def _letter_size(row: Delivery) -> int:
-    return 0 if row.letter is None else memoryview(row.letter.body).nbytes
+def _direct_message_size(row: Delivery) -> int:
+    return 0 if row.direct_message is None else memoryview(row.direct_message.body).nbytes
 
 
 def _size(event: Event) -> int:

@@ -36,7 +36,7 @@ TASKS_REMOVED = 7  # of each its number, what it depends on, its files, its cont
 
 USED = 9  # message ids with the content that each stands for, packed (`used`)
 
-NOTED = 8  # letters that leave at most once, each with what it said: alone in its frame, and in no transaction
+NOTED = 8  # direct messages that leave at most once, each with what it said: alone in its frame, and in no transaction
 
 # Steps of a backup, each alone in its frame: (code, …)
 COPY_BEGIN = 16  # the file

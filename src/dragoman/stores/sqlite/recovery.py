@@ -107,12 +107,12 @@ def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
     )
     for whose, size in connection.execute(tasks):
         add(whose, Holding(bytes=int(size)))
-    letters = (
+    direct_messages = (
         "SELECT json_extract(body, '$.letter.sender'), total(json_extract(body, '$.size')), count(*) FROM delivery"
         " WHERE json_extract(body, '$.cargo') = 'letter' GROUP BY 1"
     )
-    for whose, size, count in connection.execute(letters):
-        add(whose, Holding(bytes=int(size), letters=count))
+    for whose, size, count in connection.execute(direct_messages):
+        add(whose, Holding(bytes=int(size), direct_messages=count))
     for (body,) in connection.execute("SELECT body FROM entity WHERE registry = 'TASK'"):
         found = holding_of(entity_from(body))
         assert found is not None

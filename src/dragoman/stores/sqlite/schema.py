@@ -108,8 +108,8 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT task.id AS task, event.key & 16777215 AS seq, event.at, event.kind, event.agent, event.body
         FROM event JOIN task ON task.no = event.key >> 24;
     """,
-    # 2: letters. They are too long for a table without row ids, most have a lane of their own that nobody looks up, and
-    # for a while, one that was accepted is recognised.
+    # 2: direct messages. They are too long for a table without row ids, most have a lane of their own that nobody looks
+    # up, and for a while, one that was accepted is recognised.
     """
     CREATE TABLE longer (
         no INTEGER PRIMARY KEY, id TEXT NOT NULL, task TEXT NOT NULL, receiver TEXT NOT NULL, seq INTEGER NOT NULL,

@@ -179,10 +179,12 @@ class SqliteStore:
         self._next_number = max(self._next_number, free)
         return there
 
-    async def note(self, letters: Mapping[str, str]) -> None:
+    async def note(self, direct_messages: Mapping[str, str]) -> None:
         if self._writer is None:
             raise StoreFailed("the store is not open")
-        await self._writer.note([(bytes.fromhex(id), bytes.fromhex(content)) for id, content in letters.items()])
+        await self._writer.note(
+            [(bytes.fromhex(id), bytes.fromhex(content)) for id, content in direct_messages.items()]
+        )
 
     def _drop_cache(self) -> None:
         if self._cache is not None:

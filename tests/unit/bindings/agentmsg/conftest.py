@@ -16,7 +16,7 @@ from dragoman.bindings.agentmsg import commands_of, wire_of
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Delivery, Letter, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection
@@ -80,8 +80,8 @@ def delivered(message_kind: MessageKind, task: Any, event: Any, **more: Any) -> 
     return Outgoing(delivery, task, event)
 
 
-def letter(tree: dict[str, Any], **more: Any) -> Letter:
-    return Letter(
+def letter(tree: dict[str, Any], **more: Any) -> DirectMessage:
+    return DirectMessage(
         sender=AgentId(tree["from"]),
         message_id=tree["id"],
         kind=tree["type"],

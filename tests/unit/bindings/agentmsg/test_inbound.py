@@ -164,7 +164,7 @@ def test_an_update_by_another_agent_cancels_or_is_a_direct_message() -> None:
     )
     told = one(message("TaskUpdate", to="bob"), holds=lambda _: False)
     assert isinstance(told, commands.Tell)
-    assert (told.to, told.lane, told.priority, told.letter.once) == ("bob", T1, Priority.NORMAL, True)
+    assert (told.to, told.lane, told.priority, told.direct_message.once) == ("bob", T1, Priority.NORMAL, True)
 
 
 def test_a_result_with_its_text_and_what_it_took() -> None:
@@ -270,7 +270,7 @@ def test_a_direct_message_is_delivered_word_for_word() -> None:
     beat, told = heard(tree)
     assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")
     assert isinstance(told, commands.Tell)
-    letter = told.letter
+    letter = told.direct_message
     assert bytes(letter.body) == json.dumps(tree).encode()
     digest = hashlib.sha256(
         msgspec.json.encode([tree[name] for name in ("from", "to", "type", "payload")], order="sorted")
@@ -284,7 +284,7 @@ def test_a_direct_message_is_delivered_word_for_word() -> None:
 def test_the_priority_decides_the_guarantee(priority: str, once: bool) -> None:
     told = heard(message("StatusUpdate", to="bob", priority=priority))[1]
     assert isinstance(told, commands.Tell)
-    assert (told.letter.once, told.priority) == (once, max("normal", priority, key=list(Priority).index))
+    assert (told.direct_message.once, told.priority) == (once, max("normal", priority, key=list(Priority).index))
 
 
 def test_a_report_about_no_task_of_the_sender_is_a_direct_message_after_all() -> None:
@@ -293,7 +293,7 @@ def test_a_report_about_no_task_of_the_sender_is_a_direct_message_after_all() ->
     missing = refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id").fault
     told = otherwise(ADA, codec.interpret(tree), tree, data, missing)
     assert told is not None
-    assert (told.to, told.lane, told.letter.once) == ("bob", T1, False)
+    assert (told.to, told.lane, told.direct_message.once) == ("bob", T1, False)
     conflict = refuse(Kind.CONFLICT, "over").fault
     assert otherwise(ADA, codec.interpret(tree), tree, data, conflict) is None
     to_hub = message("TaskComplete", to="hub")

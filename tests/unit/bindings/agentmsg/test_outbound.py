@@ -123,7 +123,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(outgoing: Make)
         "story": [{"at": NOW, "kind": "assigned", "agent": "ada", "details": {}}, {"at": NOW, "kind": "odd"}, "junk"],
     }
     body = {"input": {"a": 1}, "context": {"metadata": {"b": 2}, "history": [samples.EVENT]}, "handover": handover}
-    work = said(outgoing(MessageKind.YOURS, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
+    work = said(outgoing(MessageKind.HANDOFF, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
     assert work["input"] == {"a": 1}
     assert work["context"]["metadata"] == {"b": 2, "repo": "x"}
     assert work["context"]["dependencies"] == ["t-0"]
@@ -329,14 +329,14 @@ def test_a_cancelled_task_says_so(outgoing: Make) -> None:
 
 def test_a_direct_message_leaves_as_it_came_but_for_its_metadata() -> None:
     tree = message("HelpRequest", traceparent="x", note=1) | {"extra": {"metadata": {"retry_count": 9}}}
-    told = said(delivered(MessageKind.LETTER, None, letter(tree), attempt=2), BOB)
+    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(tree), attempt=2), BOB)
     assert told == tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 1}}
 
 
 def test_a_direct_message_without_a_receiver_names_the_chosen_agent() -> None:
-    told = said(delivered(MessageKind.LETTER, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
+    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
     assert (told["to"], told["payload"]["to_agent"]) == ("bob", "bob")
-    told = said(delivered(MessageKind.LETTER, None, letter(message("HelpRequest", to="*"))), BOB)
+    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(message("HelpRequest", to="*"))), BOB)
     assert told["to"] == "bob"
 
 
@@ -347,7 +347,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.Data
     shuffled = dict(data.draw(st.permutations(list(tree.items()))))
     text = json.dumps(shuffled, indent=data.draw(st.sampled_from([None, 1])))
     carried = msgspec.structs.replace(letter(tree), body=msgspec.Raw(text.encode()))
-    frame, id = wire_of(delivered(MessageKind.LETTER, None, carried), BOB, NOW)
+    frame, id = wire_of(delivered(MessageKind.DIRECT_MESSAGE, None, carried), BOB, NOW)
     expected = tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 0}}
     assert (json.loads(frame), id) == (expected, tree["id"])
 
@@ -362,7 +362,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.Data
 )
 def test_the_sender_of_a_lost_direct_message_gets_a_report(reason: Fault | None, type: str) -> None:
     tree = message("HelpRequest")
-    told = said(delivered(MessageKind.UNDELIVERED, None, letter(tree), letter=letter(tree), reason=reason))
+    told = said(delivered(MessageKind.UNDELIVERED, None, letter(tree), direct_message=letter(tree), reason=reason))
     assert (told["type"], told["from"], told["payload"]["error_type"]) == ("ERROR_REPORT", "hub", type)
     assert told["metadata"]["correlation_id"] == tree["id"]
     assert told["payload"]["context"]["details"]["message_id"] == tree["id"]

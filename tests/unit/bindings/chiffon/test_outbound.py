@@ -370,7 +370,7 @@ def test_messages_are_written_in_the_version_of_their_receiver(
 def test_every_kind_but_direct_messages_between_others_is_encoded(outgoing: Make, infra: Agent) -> None:
     for message_kind in set(MessageKind) - {
         MessageKind.ANSWER,
-        MessageKind.LETTER,
+        MessageKind.DIRECT_MESSAGE,
         MessageKind.UNDELIVERED,
         MessageKind.PROPOSAL,
         MessageKind.CONTRACT,

@@ -157,7 +157,7 @@ async def test_a_notice_nobody_acknowledges_becomes_a_dead_letter_and_can_be_red
         await world.advance(31)
     assert await world.poll("boss") == []
     [letter] = await world.store.dead_letters()
-    await world.ask(Redrive(principal=ADMIN, letter=letter.id))
+    await world.ask(Redrive(principal=ADMIN, dead_letter=letter.id))
     assert [p.delivery.kind for p in await world.poll("boss")] == ["result"]
     assert list(await world.store.dead_letters()) == []
 
@@ -195,13 +195,13 @@ async def test_a_dead_letter_can_be_edited_and_redriven_or_discarded(world):
     await world.advance(140)
     [letter] = await world.store.dead_letters()
     i1.take()
-    await world.ask(Redrive(principal=ADMIN, letter=letter.id, input=b'{"n":2}'))
+    await world.ask(Redrive(principal=ADMIN, dead_letter=letter.id, input=b'{"n":2}'))
     await world.advance(70)
     again = [p for p in i1.inbox if p.delivery.task == task.id] or pytest.fail("it was not sent again")
     assert bytes(again[0].event.body) == b'{"input":{"n":2}}'
     await world.advance(4000)
     [letter] = await world.store.dead_letters()
-    await world.ask(Discard(principal=ADMIN, letter=letter.id))
+    await world.ask(Discard(principal=ADMIN, dead_letter=letter.id))
     assert list(await world.store.dead_letters()) == []
 
 

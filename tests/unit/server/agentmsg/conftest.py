@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.commands import OpenLink, RegisterAgent
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Delivery, Letter, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView
@@ -265,7 +265,7 @@ def message(type: str, payload: dict[str, Any] | None = None, *, to: str = "hub"
 def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Outgoing:
     """A message of bob's for ada."""
     said = {**message("TASK_COMPLETE", to="ada"), "from": "bob", **fields}
-    letter = Letter(
+    letter = DirectMessage(
         sender=AgentId("bob"),
         message_id=said["id"],
         kind=said["type"],
@@ -274,7 +274,7 @@ def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Outgoing:
         protocol="agentmsg",
         once=once,
     )
-    return Outgoing(_delivery(number, MessageKind.LETTER, letter), None, letter)
+    return Outgoing(_delivery(number, MessageKind.DIRECT_MESSAGE, letter), None, letter)
 
 
 def work(number: int = 1) -> Outgoing:
@@ -314,7 +314,7 @@ def _task() -> Task:
     )
 
 
-def _delivery(number: int, kind: MessageKind, letter: Letter | None = None) -> Delivery:
+def _delivery(number: int, kind: MessageKind, letter: DirectMessage | None = None) -> Delivery:
     return Delivery(
         id=DeliveryId(uuid7(NOW, number)),
         task=TASK,
@@ -325,7 +325,7 @@ def _delivery(number: int, kind: MessageKind, letter: Letter | None = None) -> D
         rank=0,
         created_at=NOW,
         attempt=1,
-        letter=letter,
+        direct_message=letter,
     )
 
 

@@ -184,7 +184,7 @@ async def test_a_poll_gets_messages_with_their_delivery_ids(client: Any, hub: An
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
     (opened,) = hub.asked_for(OpenLink)
     assert (opened.principal, opened.ordered, opened.credit) == ("ada", False, 3)
-    outgoing_messages = [kit.work(1), kit.letter(2)]
+    outgoing_messages = [kit.work(1), kit.direct_message(2)]
     hub.ends[opened.session].deliver(outgoing_messages)
     messages = (await kit.soon(polling)).json()["messages"]
     assert [one["delivery_id"] for one in messages] == [outgoing.delivery.id for outgoing in outgoing_messages]
@@ -208,7 +208,7 @@ async def test_two_messages_of_one_name_are_acknowledged_one_after_the_other(cli
     same = "11111111-1111-4111-8111-111111111111"
     polling = asyncio.ensure_future(client("GET", "/messages?wait=5"))
     await hub.until(lambda: bool(hub.asked_for(OpenLink)))
-    outgoing_messages = [kit.letter(1, id=same), kit.letter(2, id=same)]
+    outgoing_messages = [kit.direct_message(1, id=same), kit.direct_message(2, id=same)]
     hub.ends[hub.asked_for(OpenLink)[0].session].deliver(outgoing_messages)
     await kit.soon(polling)
     for _ in outgoing_messages:

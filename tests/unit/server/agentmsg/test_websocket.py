@@ -150,7 +150,12 @@ async def test_a_report_about_no_task_of_the_hub_is_a_direct_message(connect: An
 async def test_an_ack_by_message_id_settles_the_delivery(connect: Any, hub: Any, kit: Any) -> None:
     async with connect() as peer:
         link = await peer.link()
-        outgoing_messages = [kit.work(1), kit.letter(2), kit.letter(3), kit.letter(4, once=True)]
+        outgoing_messages = [
+            kit.work(1),
+            kit.direct_message(2),
+            kit.direct_message(3),
+            kit.direct_message(4, once=True),
+        ]
         link.deliver(outgoing_messages)
         heard = [await peer.hear() for _ in outgoing_messages]
         await peer.say(kit.message("ACK", {"message_ids": [one["id"] for one in heard[:3]]}))
