@@ -5,11 +5,12 @@
     HTTP, WebSocket    `tls.certificate`
     gRPC               `coven.tls_certificate`, else the same
 
-A renewed one is shown to whoever connects next; links that are open go on. Files that will not do are left alone, the
+New connections see a renewed one; open ones go on. Files that will not do are left alone, the
 last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
 
-gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so it is told here, before
-anybody imports it, to speak it with nobody. (And not to print a line, past our log, for every handshake that fails.)
+gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so the variable is set
+here, before the import, such that it speaks 1.2 with nobody. (And not to print a line, past our log, for every
+handshake that fails.)
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Certificates:
 
     @property
     def shown(self) -> str:
-        """The HTTP port's certificate, for whoever is beside the hub and would know it again."""
+        """The HTTP port's certificate, for commands beside the hub, which trust it."""
         return "" if self.http is None else self.http.pair.chain.decode("ascii", "replace")
 
     async def watch(self, renewed: Callable[[], None]) -> None:
@@ -70,8 +71,8 @@ class Certificates:
             await asyncio.sleep(min(self._every, AGAIN) if self._doubted else self._every)
 
     def look(self, renewal: Renewal, now: int) -> bool:
-        """Whether its files are new, good, and in use from now on. What is wrong with them is told if it still is at
-        the next look: they are two, and somebody may be about to write the other."""
+        """Whether its files are new, good, and in use from now on. A problem with them is logged if it is still there
+        at the next look: they are two, and the other one may be about to be written."""
         file = renewal.files.certificate
         try:
             changed = renewal.renew(now)
@@ -89,10 +90,10 @@ class Certificates:
             self._warn_once(file, left, "a certificate expires soon", days=left, fix=f"renew it: {how_to_renew(file)}")
         return changed
 
-    def _warn_once(self, file: Path, what: object, words: str, **facts: object) -> None:
+    def _warn_once(self, file: Path, what: object, message: str, **facts: object) -> None:
         if self._warned.get(file) != what:
             self._warned[file] = what
-            log.warning(words, file=str(file), **facts)
+            log.warning(message, file=str(file), **facts)
 
 
 def _open(settings: Settings, certificate: str | None, key: str | None) -> Renewal | None:

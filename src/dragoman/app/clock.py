@@ -1,7 +1,7 @@
 """The real clock, and fresh ids.
 
 Time inside the hub is what a steady clock says has passed, and is steered to the wall clock by a hundredth of that at
-most: leases, retries and deadlines do not care if somebody sets the wall clock while we run, and yet a hub that runs
+most: leases, retries and deadlines do not care if the wall clock is set while the hub runs, and yet a hub that runs
 for months agrees with everybody else on what time it is. (What was written before a restart is compared with the wall
 clock of the restart; a jump in between moves due times by that much, once.)
 """
@@ -20,7 +20,7 @@ STEERING = 100
 slower than this; a lease of half a minute is off by 0.3 s."""
 
 FAR = 60 * 10**9
-"""Further apart than this the wall clock was set, and somebody should know."""
+"""Further apart than this the wall clock was set, and the operator should know."""
 
 steady: Callable[[], int] = (
     partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
@@ -36,7 +36,7 @@ class SystemClock:
         wall: Callable[[], int] = time.time_ns,
         steady: Callable[[], int] = steady,
     ) -> None:
-        """`far` is told once when the wall clock was set, by how many seconds."""
+        """`far` is called once when the wall clock was set, with the seconds."""
         self._tell_far = far
         self._wall = wall
         self._steady = steady

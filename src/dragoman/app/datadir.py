@@ -112,7 +112,7 @@ class DataDir:
     def whereabouts(self) -> Whereabouts | None:
         """Where the hub of this directory says it is, or None. It may have died without taking the note away.
 
-        A note that somebody else could have written is refused: it would lead our words to a hub of their choice.
+        A note that somebody else could have written is refused: it would send our messages to a hub of their choice.
         """
         try:
             with self.hub_file.open("rb") as note:

@@ -1,5 +1,5 @@
-"""What is known as of the last commit, without waiting for anybody: who is there, what they are busy with, what they
-share and agreed on. And word for those who wait for a change, as soon as there is one.
+"""What the hub knows in memory, as of the last commit: agents, the tasks they hold, what they share and agreed on. And
+an event for callers that wait for a change.
 
 The intake is one (`app.intake`): it alone changes what is seen here, after each commit.
 """

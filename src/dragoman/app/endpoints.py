@@ -124,7 +124,7 @@ def open_coven(hub: HubParts, tls: Renewal | None) -> CovenEndpoint | None:
     settings, of = hub.settings, hub.settings.coven
     if not of.enabled:
         return None
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash whoever forks; we only spawn
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a process that forks; we only spawn
     from dragoman.server.coven.endpoint import CovenEndpoint
     from dragoman.server.coven.limits import CovenLimits
 

@@ -5,7 +5,7 @@ written in one unit and committed with a real fsync; then, and only then, caller
 messages leave. There is no timer: one command alone commits at once, a thousand commit together.
 
 If a commit fails, every command of that unit is refused (OVERLOADED, retryable) and nothing of it happened as far
-as anybody was told: outgoing messages and the directory's changes are dropped with the unit.
+as any caller knows: outgoing messages and the directory's changes are dropped with the unit.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Intake(DirectoryView):
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     def part(self) -> None:
-        """From now on the hub is about to stop (`Directory.parting`). What anybody says is taken until it does."""
+        """From now on the hub is about to stop (`Directory.parting`). Commands are accepted until it does."""
         self._directory.parting = True
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ A task's hold on its files ends in the commit that forgets it (`core.tasks.forge
 So no task ever names bytes that are not there, and what a crash leaves in between, or between keeping a file and naming
 it, is found like everything else: it is old, and the store knows no task it belongs to.
 
-Nothing is removed that was kept or asked for a short while ago: whoever did may be about to name it in a task. That is
+Nothing is removed that was kept or asked for a short while ago: its owner may be about to name it in a task. That is
 asked in this order: is it old, is it nobody's, is it still old.
 """
 

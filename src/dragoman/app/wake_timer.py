@@ -1,7 +1,7 @@
 """The wake timer: has the intake look at the rows whose wake time has come.
 
 It sleeps until the earliest `wake_at` it knows of, or until the intake learns of an earlier one. Durations are
-measured on the monotonic clock, so a jump of the wall clock neither wakes anybody early nor leaves anybody asleep.
+measured on the monotonic clock, so a jump of the wall clock neither wakes a row early nor leaves one asleep.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The doorkeeper: the only way out of a sandbox that was allowed some hosts. Run as a script by a bare interpreter,
+"""The egress proxy: the only way out of a sandbox that was allowed some hosts. Run as a script by a bare interpreter,
 outside; imports nothing of ours.
 
-The door is a listening socket that the launcher made *inside*, in a network without any way out, and handed over. Here
+The listener is a socket that the launcher made *inside*, in a network without any way out, and handed over. Here
 it is answered, in the host's network: `CONNECT name:port` as any HTTP client says it to a proxy, and nothing else.
 
     a host that is not allowed              403
-    a name that means this machine, or      403, unless the address itself is what was allowed: otherwise whoever owns
-    a private network                       a name could point it at the hub
+    a name that means this machine, or      403, unless the address itself is what was allowed: otherwise the owner of
+    a private network                       the name could point it at the hub
     plain HTTP through the proxy            405: only CONNECT, so that one connection is one host
     a host that does not answer             502
 
-Enforced: name, port, and the address, which is looked up once and connected to. Not enforced: what is said through
+Enforced: name, port, and the address, which is looked up once and connected to. Not enforced: what is sent through
 an allowed connection, such as another name inside TLS to a server that serves both.
 """
 
@@ -123,7 +123,7 @@ def _respond(client: socket.socket, code: int, sentence: str) -> None:
 
 
 def _relay(one: socket.socket, other: socket.socket) -> None:
-    """Both ways, until both have said all, one breaks, or nothing is said for long."""
+    """Both ways, until both sides have closed, one breaks, or nothing is sent for long."""
     open_ends = {one: other, other: one}
     one.settimeout(IDLE_SECONDS)
     other.settimeout(IDLE_SECONDS)

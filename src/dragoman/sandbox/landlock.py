@@ -4,7 +4,7 @@ The same files, calls, limits and variables are refused as under bubblewrap, by 
 shared is the process table, the host's name and what `stat` tells of a file that cannot be opened. There is no /proc
 inside, and no /tmp but what is allowed. Signals to others are held back since Landlock ABI 6 (Linux 6.12). No socket of
 any family can be made, so hosts cannot be allowed and nothing inside can listen; pairs of sockets and pipes work.
-Whoever starts it has to end what it leaves behind.
+The process that starts it has to end what it leaves behind.
 """
 
 from __future__ import annotations

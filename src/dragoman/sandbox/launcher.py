@@ -1,4 +1,4 @@
-"""The launcher: puts up the walls around itself, then becomes the command. Run as a script by a bare interpreter
+"""The launcher: restricts itself, then becomes the command. Run as a script by a bare interpreter
 (`python -I -S launcher.py PLAN -- COMMAND…`), outside and again inside; it imports nothing of ours.
 
     outside   other variables and descriptors go away, its own control group, the way out if hosts are allowed,
@@ -7,7 +7,7 @@
     alone     no bubblewrap on this machine: capabilities, limits, Landlock and seccomp, all in one process
 
 The plan stands in the argument vector, which everybody on the machine may read: it holds paths and numbers, never the
-value of a variable. Where a wall cannot be put up the command is not run: exit code 126, and why on stderr.
+value of a variable. Where a restriction cannot be made the command is not run: exit code 126, and why on stderr.
 
 It runs twice at every start, so it imports little: json, typing and socket alone would double its time. That is why the
 plan is marshalled; both ends are the same interpreter. It is started compiled, where it lies so (`file`).
@@ -58,13 +58,13 @@ RIGHTS = {
 TCP = 0b11
 """Binding and connecting, since ABI 4."""
 SCOPES = 0b11
-"""Abstract sockets and signals to whoever is not inside, since ABI 6."""
+"""Abstract sockets and signals to processes outside, since ABI 6."""
 
 _libc: "list[Any]" = []
 
 
 class SandboxNotBuilt(Exception):
-    """A wall that could not be put up."""
+    """A restriction that could not be made."""
 
 
 def call(name: str, *arguments: object) -> int:
@@ -331,7 +331,7 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     close_all_but(set())
     try:
         os.setsid()
-    except PermissionError:  # it leads its group already: whoever started us saw to that
+    except PermissionError:  # it leads its group already: the process that started us saw to that
         pass
     os.chdir(plan["cwd"])
     file = found(command[0], environ)
@@ -345,7 +345,7 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
 
 
 def found(program: str, environ: "dict[str, str]") -> str:
-    """By PATH, as exec would; but before the walls, behind which our own library cannot be read any more."""
+    """By PATH, as exec would; but before the restrictions, under which our own library cannot be read any more."""
     if "/" in program:
         return program
     for place in environ.get("PATH", os.defpath).split(":"):
@@ -356,7 +356,7 @@ def found(program: str, environ: "dict[str, str]") -> str:
 
 
 def _start_egress_proxy(egress_proxy: "dict[str, Any]") -> int:
-    """Start the doorkeeper, who stays in our network; the door itself is made inside and handed to him."""
+    """Start the egress proxy, which stays in our network; its listener is made inside and handed to it."""
     import json
     import socket
 
@@ -381,7 +381,7 @@ def _hand_over_listener(descriptor: int) -> "dict[str, str]":
     with socket.socket(fileno=descriptor) as proxy, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
-        socket.send_fds(proxy, [b"door"], [listener.fileno()])
+        socket.send_fds(proxy, [b"listener"], [listener.fileno()])
         where = f"http://127.0.0.1:{listener.getsockname()[1]}"
     names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     return dict.fromkeys(names, where)

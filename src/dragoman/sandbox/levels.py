@@ -23,8 +23,8 @@ class SandboxBackend(Protocol):
     `self_test` attempts from inside everything that the level forbids, and passes only when all of it was refused; it
     raises nothing. `argv` gives the command line that runs a command (a program, a module's file, a file of source)
     inside: it starts nothing itself, passes on stdin, stdout and stderr and of the environment what the sandbox names,
-    and when the walls cannot be put up that command line ends with code 126 without having run anything. What it cannot
-    enforce it does not build: `Unavailable`.
+    and when the sandbox cannot be built that command line ends with code 126 without having run anything. What it
+    cannot enforce it does not build: `Unavailable`.
     """
 
     @property

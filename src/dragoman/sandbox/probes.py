@@ -221,7 +221,7 @@ def write_to_the_kernels_settings(inputs: Inputs) -> str:
 
 
 def kill_a_process_outside(inputs: Inputs) -> str:
-    """Whether it died is seen from outside; inside, the number may be somebody else's, but never ours."""
+    """Whether it died is seen from outside; inside, the number may be another process's, but never ours."""
     if inputs["victim"] == os.getpid():
         raise Refused("another one inside")
     os.kill(inputs["victim"], signal.SIGKILL)

@@ -11,7 +11,7 @@
 Where the kernel's own filters look only at the number, it remembers the answer (since 5.11): the length of the list
 costs nothing then.
 
-`DENIED` is a deny list, not an allow list: what runs inside is somebody's interpreter of any version, and namespaces,
+`DENIED` is a deny list, not an allow list: what runs inside may be any interpreter of any version, and namespaces,
 Landlock and limits stand behind it. It holds the system calls that widen the kernel's surface or reach around those.
 """
 
@@ -127,13 +127,13 @@ NEW_NAMESPACES = 0x7E020080
 
 IOCTL = Numbers(16, 29)
 TYPED_FOR_OTHERS = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: they type into the terminal of whoever started us."""
+"""TIOCSTI and TIOCLINUX: they type into the terminal of the process that started us."""
 
 SOCKET = Numbers(41, 198)
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 
 SET_ID = 0o6000
-"""S_ISUID | S_ISGID: a program of the hub's user that anybody on the machine could start would outlive every wall."""
+"""S_ISUID | S_ISGID: a program of the hub's user that anybody on the machine could start would outlive the sandbox."""
 MODES: dict[str, tuple[int, Numbers]] = {
     "chmod": (1, Numbers(90, None)),
     "fchmod": (1, Numbers(91, 52)),
@@ -150,7 +150,7 @@ CREATES = 0o20000100
 OPENS: dict[str, tuple[int, Numbers]] = {"open": (1, Numbers(2, None)), "openat": (2, Numbers(257, 56))}
 """The same, where the flags say so, which stand before the mode."""
 OPENAT2 = Numbers(437, 437)
-"""Its mode lies behind a pointer: said not to exist, and whoever uses it takes `openat`."""
+"""Its mode lies behind a pointer: said not to exist, and callers take `openat`."""
 
 # -- the program
 

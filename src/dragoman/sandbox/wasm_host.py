@@ -11,7 +11,8 @@
 
 Before the module's first instruction the process restricts itself as well (Landlock and seccomp, where the kernel has
 them): a hole in the compiler leads into another cell. A kernel without them does not lower the level, which rests on
-WebAssembly. Compiled code is kept only in a directory that belongs to us alone: whoever can write there can run code.
+WebAssembly. Compiled code is kept only in a directory that belongs to us alone: a program that can write there can run
+code.
 """
 
 from __future__ import annotations
@@ -181,9 +182,9 @@ def _watch(machinery: Any, seconds: float) -> None:
     threading.Thread(target=over, daemon=True).start()
 
 
-def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
+def become(request: dict[str, Any], streams: list[int], host: int) -> NoReturn:
     """What a fork does: it turns into the host of one module, and ends with it, or with the `host` it was forked from:
-    asked for here, the parent could be whoever takes in orphans."""
+    asked for here, the parent could be the process that adopts orphans."""
     code = REFUSED
     try:
         signal.set_wakeup_fd(-1)
@@ -193,8 +194,8 @@ def become(wish: dict[str, Any], streams: list[int], host: int) -> NoReturn:
             os.dup2(descriptor, place)
         launcher.close_all_but(set())
         os.environ.clear()
-        os.environ.update(wish["environ"])
-        code = run(wish["plan"], wish["words"])
+        os.environ.update(request["environ"])
+        code = run(request["plan"], request["words"])
     except BaseException as error:
         _say(code, f"the module cannot be run: {error}")
     finally:

@@ -3,7 +3,7 @@
     file         mode   what
     -----------  -----  -----------------------------------------------------------------
     ca.pem       0600   give this to clients: they trust what it signed
-    ca.key       0600   signs; whoever has it is believed by those clients
+    ca.key       0600   signs; clients that trust ca.pem believe its holder
     server.pem   0600   the server's certificate, then the CA's
     server.key   0600
     NAME.pem …   0600   a client's certificate and key, where clients show one

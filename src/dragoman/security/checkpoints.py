@@ -1,6 +1,6 @@
 """Signed checkpoints of the audit chain: that it had so many records at a time, and the hash of the last one.
 
-Whoever can write the database can write another chain with good hashes, and the note of its newest record too. A
+A program that can write the database can write another chain with good hashes, and the note of its newest record too. A
 checkpoint that was kept elsewhere gives that away: the chain must still hold its record, under its hash. It is signed
 with the key that signs tokens (Ed25519), whose public half it carries; the `kid` is that key's thumbprint, as in
 `/.well-known/jwks.json`.

@@ -13,8 +13,8 @@ is wrapped for the public key that stood in the handshake.
 
 Nonces are 96 random bits, never a counter: a counter that goes back (a restored backup, two processes with one key)
 repeats a nonce, and two messages under one nonce give the key stream away. A nonce that comes a second time under one
-key is refused, whatever message brings it: its sender is broken, or somebody replays. `NonceWatch` remembers as many
-as can come while a message counts as fresh (a2acp-D15).
+key is refused, whatever message brings it: its sender is broken, or an attacker replays it. `NonceWatch` remembers as
+many as can come while a message counts as fresh (a2acp-D15).
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Seal:
             plain = self._cipher.decrypt(nonce, ciphertext, bound)
         except InvalidTag:
             return Unopened(Flaw.TAMPERED)
-        # Only now: whoever holds no key cannot make us refuse a nonce to its owner.
+        # Only now: a sender without the key cannot make us refuse a nonce to its owner.
         if watch is not None and not watch.first(self.kid, nonce, ciphertext):
             return Unopened(Flaw.NONCE, "nonce")
         return plain

@@ -285,8 +285,8 @@ class Authority:
 def grant(asked: Sequence[str], allowed: Collection[str]) -> tuple[str, ...] | Refusal:
     """The capabilities that are both asked for and allowed, in the order asked (a2acp-D5). Who asks for none gets none,
     which is good for discovery and handshakes; who asks for some, none of them allowed, is refused. There are no
-    wildcards: whoever reads a list of grants must see what it grants."""
-    granted = tuple(word for word in dict.fromkeys(asked) if word in allowed)
+    wildcards: a person who reads a list of grants must see what it grants."""
+    granted = tuple(name for name in dict.fromkeys(asked) if name in allowed)
     if asked and not granted:
         return Refusal(Reason.CAPABILITY, "requested_capabilities", tuple(dict.fromkeys(asked))[:MOST])
     if len(granted) > MOST:

@@ -5,7 +5,7 @@
     EdDSA       us (Ed25519), rotated          signing.json, 0600, in 0700   yes, the public half
     HS256       an operator who insists on it  a file of theirs, 0600        never
 
-An algorithm belongs to its key (a2acp-D4): whoever looks a key up by its `kid` gets both, and what a token says
+An algorithm belongs to its key (a2acp-D4): a lookup by `kid` gives both, and what a token says
 about algorithms decides nothing. The `kid` of an Ed25519 key is its RFC 7638 thumbprint, so it cannot name another
 key; that of a secret is the name the operator gave it. Keys come from this ring only: a `kid` is looked up in a
 dictionary, never in a directory, a database or a URL.
@@ -139,7 +139,7 @@ class KeyFile:
             pass
         try:
             self._write([new_key(now)], replace=False)
-        except FileExistsError:  # somebody was faster: theirs it is
+        except FileExistsError:  # another process was faster: its key is used
             pass
         return self._read()
 

@@ -112,7 +112,7 @@ class MasterKeyFile:
             pass
         try:
             self._write([_fresh(now)], replace=False)
-        except FileExistsError:  # somebody was faster: theirs it is
+        except FileExistsError:  # another process was faster: its key is used
             pass
         return self._keys(self._read())
 

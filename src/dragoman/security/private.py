@@ -2,7 +2,7 @@
 
     what                 mode   otherwise
     -------------------  -----  -------------------------------------------------------
-    a directory of ours  0700   refused, never changed in silence: whoever could read it may have done so already
+    a directory of ours  0700   refused, never changed in silence: others may have read it already
     a file of ours       0600   refused likewise; appears whole or not at all, and is on the disk when we return
     owner                we, or root
 
@@ -68,7 +68,7 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, data: bytes, *, replace: bool) -> None:
-    """Atomic and durable. Without `replace`, raises `FileExistsError` when somebody was faster."""
+    """Atomic and durable. Without `replace`, raises `FileExistsError` when another process was faster."""
     try:
         durable.write(path, data, replace=replace)
     except FileExistsError:

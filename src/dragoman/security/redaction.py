@@ -6,7 +6,7 @@ intent's `pii` mark, and from there on it is held in ways that cannot leak:
     where it could leak                             what holds it back
     ----------------------------------------------  ---------------------------------------------------------------
     an exception that quotes what it choked on      `handling()`, where something is opened; `disclosed()`, where it is
-                                                    put into words: only its type and place are left of it
+                                                    made a text: only its type and place are left of it
     a log line written while it is handled          `blot_personal` keeps `PLAIN` names; other texts become the mark
     a field that carries contents by its name       `blot_personal`: the names in `CONTENTS`, always
 
@@ -33,7 +33,7 @@ PLAIN = frozenset({
     "message_id", "correlation_id", "collaboration_id", "contract_id", "task", "task_id", "trace_id", "kid", "code",
     "reason", "protocol", "error_type", "error_at",
 })  # fmt: skip
-"""Names whose texts are the hub's own words or ids: they stay while personal data is handled."""
+"""Names whose texts are the hub's own texts or ids: they stay while personal data is handled."""
 
 DEEPEST = 6
 _handled: ContextVar[bool] = ContextVar("handling personal data", default=False)
@@ -77,7 +77,7 @@ def disclosed(error: Exception, *, personal: bool) -> Exception:
 
 
 def place(traceback: TracebackType | None) -> str:
-    """Where it happened: file and line of the innermost frame. A path on this machine is not told."""
+    """Where it happened: file and line of the innermost frame. Without the path on this machine."""
     if traceback is None:
         return "an unknown place"
     while traceback.tb_next is not None:
@@ -120,7 +120,7 @@ def _blot(value: Any, hide: bool, depth: int) -> Any:
     if isinstance(value, Mapping):
         if depth >= DEEPEST:
             return MARK
-        # The names of a logged event are ours; those within its values may be anybody's.
+        # The names of a logged event are ours; those within its values may come from outside.
         return {
             MARK if hide and name not in PLAIN else str(name): _under(str(name), inner, hide, depth + 1)
             for name, inner in value.items()

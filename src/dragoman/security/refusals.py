@@ -1,6 +1,6 @@
 """Why a credential was not enough: one table, and the value that is returned.
 
-A refusal is no exception: that a token is expired is an ordinary answer, and whoever asks must look at it. Its sentence
+A refusal is no exception: that a token is expired is an ordinary answer, and the caller must look at it. Its sentence
 is fixed, says what to do next, and never holds the token, a claim or a key. In a2acp each of them is AUTH_FAILED.
 """
 

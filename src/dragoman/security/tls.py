@@ -1,4 +1,4 @@
-"""TLS for every listener: 1.3 or nothing (a2acp-D18), from files that are checked before anybody connects.
+"""TLS for every listener: 1.3 or nothing (a2acp-D18), from files that are checked before the first connection.
 
     problem with the files                        said at the start, with what to do
     --------------------------------------------  -----------------------------------------------
@@ -10,7 +10,7 @@
     no usable CA for client certificates          which file
 
 A renewed certificate is taken without a restart: `Renewal.renew()` reads the files again, checks them as at the
-start, and only then lets new handshakes have them. If they are bad, the old ones stay in use and the caller is told.
+start, and only then lets new handshakes have them. If they are bad, the old ones stay in use and `TlsProblem` says why.
 
 gRPC brings a TLS of its own that cannot be told a lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only
 suites that the certificate cannot serve, which leaves 1.3.

@@ -7,7 +7,8 @@ survives a power cut. That takes a disk's time, so it happens in a thread; the e
     files/0192…7c         kept: a line that describes it, then its bytes
 
 What of it is personal only a task knows, and a file is there before its task. So with a vault all of them are shut:
-whoever has only the directory reads nothing. The line is JSON, or `sealed` and what that is locked in; both are read.
+a reader who has only the directory reads nothing. The line is JSON, or `sealed` and what that is locked in; both are
+read.
 
 The time of a file is when it was kept or last described, by the hub's clock: whoever describes one may be about to make
 it part of a task, so from then on it is not old.

@@ -1,5 +1,5 @@
 """Personal data at rest: what a personal event, direct message or question says is kept encrypted, and so is what the
-head of a personal task has of words (`HEAD`): whoever has only the file reads nothing.
+head of a personal task has of words (`HEAD`): a reader who has only the file reads nothing.
 
 The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
 """

@@ -4,11 +4,11 @@
                                  │                └──────▶ stopped | crashed
                                  └─ stop ─▶ stopping ──▶ stopped
 
-While it runs it has a link to the hub like any other agent: a `ConnectionLoop` with forge's words. The link *vouches*
+While it runs it has a link to the hub like any other agent: a `ConnectionLoop` with a forge session. The link *vouches*
 for the agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault
 (D6).
 
-One that nobody vouches for runs behind `sandbox_policy` or not at all; the level in force stands in its row before it
+An untrusted child runs in a sandbox (`sandbox_policy`) or not at all; the level in force stands in its row before it
 is given any work, and it is ended when it works on one task for too long (a2acp-D17).
 
 Stopping (D10): `notify:shutdown`, the grace period, SIGTERM and the end of its stdin, 5 s, SIGKILL, each to the whole

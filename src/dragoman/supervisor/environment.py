@@ -7,7 +7,7 @@ The environment of a child is made, not inherited:
     `env`                                                   as given
     DRAGOMAN_AGENT_ID, DRAGOMAN_URL=stdio:                  who it is, and how to reach the hub
 
-In a sandbox HOME and TMPDIR are the child's own directory, and of the hub's user nothing is told.
+In a sandbox HOME and TMPDIR are the child's own directory, and the child learns nothing of the hub's user.
 
 Values may be secrets, so they are kept out of the store, its backups, the audit record and everything that people read:
 `EnvironmentFiles` has one file for each agent, for the hub's user alone, under a name of ours. A file is written before
@@ -26,7 +26,7 @@ from dragoman.supervisor.spec import ChildSpec
 
 INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
-"""What a child in a sandbox is not told."""
+"""What a child in a sandbox does not get."""
 OURS = "DRAGOMAN_"
 
 _decode = msgspec.json.Decoder(dict[str, str]).decode

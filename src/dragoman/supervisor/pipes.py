@@ -36,7 +36,7 @@ LINE, MESSAGE, KIB = 1.0, 25.0, 3.0
 READ_RATE, READ_BURST = 20_000.0, 20_000.0
 LOG_RATE, LOG_BURST = 200.0, 2000.0
 LONGEST_REST = 0.25
-"""Seconds for which a pipe is left alone at most: whoever drowned us is heard again soon."""
+"""Seconds for which a pipe is left alone at most: a child that printed too much is read again soon."""
 
 
 class TokenBucket:
@@ -70,7 +70,7 @@ class TokenBucket:
 AT_ONCE = 64 * 1024
 LINES_A_TURN = 128
 FEW = 4
-"""So many children may drown us at full pace; more of them share it."""
+"""So many children may print at the full rate; more of them share it."""
 
 ROOM = 256 * 1024
 """Unwritten bytes above which a child has no room for more."""
@@ -349,7 +349,7 @@ class StdinPipe:
         self._look = self._loop.call_later(self._pause, self._look_whether_read)
 
     def close(self) -> None:
-        """Whoever waits for room need not any more: what is said from now on is lost."""
+        """Nobody need wait for room any more: what is written from now on is lost."""
         if not self.open:
             return
         had_room, self.open = self.has_room, False

@@ -1,6 +1,6 @@
 """One process of a child agent: its streams, its link to the hub, its end.
 
-Towards the hub it is a link like any other: a `ConnectionLoop` with forge's words, for which it is the wire. Towards
+Towards the hub it is a link like any other: a `ConnectionLoop` with a forge session, for which it is the wire. Towards
 the process it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of
 its log.
 
@@ -41,7 +41,7 @@ from dragoman.wire.framing import Line, Overlong
 TERM_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 PART_SECONDS = 5.0
-"""So long the hub is waited for to give a child no more work, before it is told to end."""
+"""How long the process waits for the hub to give the child no more work, before it asks the child to end."""
 LAST_OUTPUT_SECONDS = 10.0
 """What an ended child printed last is read for so long."""
 CLOSED_PIPE_SECONDS = 1.0
@@ -53,14 +53,14 @@ REGISTERS = b'"request:register"'
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
 SKIPPED_LOG_SECONDS = 1.0
-"""Lines that were not kept are told of no more often than this."""
+"""The log says how many lines were not kept no more often than this."""
 CHECKS_PER_TASK = 20
 CHECK_SECONDS = (0.05, 1.0)
 """So often in the time of a task it is looked whether that is over, but within these bounds."""
 
 
 LogSink = Callable[[str, str, dict[str, Any]], None]
-"""Level, message, context: for what an agent logs in the protocol's own words."""
+"""Level, message, context: for what an agent logs by a message of the protocol."""
 
 
 class ChildContext(msgspec.Struct, frozen=True, eq=False):
@@ -192,7 +192,7 @@ class ChildProcess:
             self._task_limit = self._loop.create_task(self._enforce_task_limit(self._task_seconds))
 
     async def end(self, reason: str, grace: float) -> None:
-        """Ask it to end, then see to it (D10). One that is not connected yet is left to whoever connects it."""
+        """Ask it to end, then see to it (D10). A process that is not connected yet is ended by `Child` once it is."""
         if self._handle is None or self._stdin is None or self.ending:
             return
         self.ending = True
@@ -216,7 +216,7 @@ class ChildProcess:
             self._spawner.signal(self._handle, number)
 
     async def finish(self, how: Ended) -> None:
-        """It has ended: hear its last words, then close the link. What it still held is given back."""
+        """The process has ended: read its last output, then close the link. The hub takes back the tasks it held."""
         self._stop_waiting()
         outputs = [pipe for pipe in (self._stdout, self._stderr) if pipe is not None]
         if outputs:
@@ -251,7 +251,7 @@ class ChildProcess:
 
     async def _enforce_task_limit(self, seconds: float) -> None:
         """Kill it when it has worked on one task for too long. Time in which a task waits, for a person or for help, is
-        not its own; nor is what it says a reason to wait: whoever means ill says a lot."""
+        not its own; nor does its output buy it time: a malicious child prints a lot."""
         pause = min(max(seconds / CHECKS_PER_TASK, CHECK_SECONDS[0]), CHECK_SECONDS[1])
         worked: dict[TaskId, float] = {}
         last = self._loop.time()
@@ -345,7 +345,8 @@ class ChildProcess:
     # -- what it prints
 
     def _ready(self, line: Line) -> bool:
-        """A child that does not read its answers may not ask more; what it logs and tells is heard all the same."""
+        """A child that does not read its answers may send no further request; its log lines and events are read all the
+        same."""
         return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
 
     def _on_stdout(self, line: Line) -> float:
@@ -371,7 +372,7 @@ class ChildProcess:
         return pipes.LINE
 
     def _on_log_message(self, level: str, message: str, context: dict[str, Any]) -> None:
-        """In the protocol's own words, or what turned out to be none of them."""
+        """A log message of the protocol, or a line that turned out to be no message."""
         self._log_throttled(message, "event", level, context)
 
     def _log_throttled(

@@ -1,12 +1,12 @@
-"""How a child that nobody vouches for is started: behind the strongest walls that stand, or not at all (a2acp-D17).
+"""How an untrusted child is started: in the strongest sandbox this machine has, or not at all (a2acp-D17).
 
-    what runs                  behind
+    what runs                  in
     a program                  bubblewrap; landlock+seccomp only where the policy's minimum is that
     a WebAssembly module       Wasmtime, one run for each task (`modules.py`)
     neither holds here         nothing is started; the refusal says what is missing and what to do
 
 What the child may open is its own directory and what it was explicitly allowed. The hub's data directory is never among
-that. Walls are tried once in the life of a hub, when the first such child starts; all others wait for the same answer.
+that. Sandboxes are tested once in the life of a hub, when the first such child starts; all others wait for the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAST_SECONDS = 5.0
 
 
 class Sandboxed(msgspec.Struct, frozen=True):
-    """A child behind walls: their level, how it is started, and how long it may work on one task."""
+    """A sandboxed child: the level, how it is started, and how long it may work on one task."""
 
     level: Level
     launch: Launch

@@ -1,4 +1,4 @@
-"""The spawner: a small process of one thread that starts children for the hub, and buries them.
+"""The spawner: a small process of one thread that starts children for the hub, and reaps them.
 
 Run as a script by a bare interpreter (`python -I -S spawner.py FD MARK`), never forked from the hub: a fork of a grown
 process with threads is slow and unsafe, one of this is neither. It imports nothing of ours.
@@ -53,7 +53,7 @@ RESOURCES = {
     "file_size": resource.RLIMIT_FSIZE,
 }
 OOM_SCORE = b"300"
-"""A child is nearer to the kernel's mind than the hub when memory runs out."""
+"""When memory runs out the kernel kills a child before the hub."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,7 +73,7 @@ class Spawner:
         self._ending = False
 
     def serve(self) -> None:
-        """Until the hub is gone or we are told to end; then nothing of ours is left."""
+        """Until the hub is gone or sends SIGTERM; then no descendant is left."""
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -90,7 +90,7 @@ class Spawner:
                     elif descriptor == self._wake:
                         self._drain_wakeups()
                         self._reap()
-                    elif descriptor in self._start_pipes:  # not judged meanwhile, by its burial
+                    elif descriptor in self._start_pipes:  # not reported meanwhile, when it was reaped
                         self._report_start(descriptor)
         except (BrokenPipeError, ConnectionError):
             pass
@@ -109,7 +109,7 @@ class Spawner:
     def _send(self, **answer: object) -> None:
         self._hub.send(json.dumps(answer).encode())
 
-    # -- birth
+    # -- starting
 
     def _receive(self) -> None:
         room = array.array("i")
@@ -151,7 +151,7 @@ class Spawner:
         self._poll.register(pipe, select.POLLIN)
 
     def _report_start(self, pipe: int) -> None:
-        """A start has succeeded when the pipe was closed by exec without a word."""
+        """A start has succeeded when the pipe was closed by exec without an error in it."""
         try:
             why = os.read(pipe, 4096)
         except BlockingIOError:  # another one's, by the same number
@@ -164,7 +164,7 @@ class Spawner:
         elif key in self._pids:
             self._send(key=key, started=self._pids[key])
 
-    # -- death
+    # -- ending
 
     def _reap(self) -> None:
         """Everything that has ended. A child's group dies while its leader still holds its number."""
@@ -228,7 +228,7 @@ class Spawner:
 
 
 def _exec(request: "dict[str, Any]", streams: "list[int]", failure_pipe: int, parent: int) -> None:
-    """The child's first steps; ends in exec, or in a word to the spawner."""
+    """The child's first steps; ends in exec, or with an error in the pipe to the spawner."""
     try:
         os.setsid()
         _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -1,7 +1,7 @@
 """The hub's end of the spawner: start it when the first child is wanted, pass it streams, know when it died.
 
-Nothing here waits on the event loop. What the spawner says comes over the loop like any other I/O; what it is told
-goes into a socket that holds far more than is ever under way, and is kept for a moment if it does not.
+Nothing here waits on the event loop. What the spawner reports comes over the loop like any other I/O; requests
+go into a socket that holds far more than is ever under way, and is kept for a moment if it does not.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ MODULES = (".wasm", ".wat")
 
 
 class State(enum.StrEnum):
-    """Forge's words for where an agent stands (forge-D7)."""
+    """Forge's names for the state of an agent (forge-D7)."""
 
     INITIALIZING = "initializing"  # about to be started, or started anew after a pause
     IDLE = "idle"
     BUSY = "busy"
-    PAUSED = "paused"  # forge's word for what we do not do: tasks are paused here, not processes
+    PAUSED = "paused"  # forge has it; this hub pauses tasks, not processes
     STOPPING = "stopping"
     STOPPED = "stopped"  # ended as it should, and not to be started again
     CRASHED = "crashed"  # ended as it should not, and not to be started again
@@ -89,7 +89,7 @@ class SandboxRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GRACE, IDLE_GRACE = 30.0, 10.0
-"""Seconds between notify:shutdown and SIGTERM (D10). Whoever has nothing to finish needs no half minute."""
+"""Seconds between notify:shutdown and SIGTERM (D10). A child that has nothing to finish needs no half minute."""
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
 """All children of the hub: which there are, where each stands, and that none is left at the end.
 
 An agent is a child if its row says how it is started (`spec.DETAIL` in its details). So children come back after a
-restart of the hub, whoever added them; those of the configuration are held against what it says now.
+restart of the hub; those of the configuration are compared with what it says now.
 
     hub starts    leftovers of an earlier life are killed; declared agents are added, changed or removed; all start
     hub stops     `drain`: all are asked to end at once, and seen to
@@ -44,7 +44,7 @@ KILL_SECONDS = 5.0
 
 
 class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent to be run, as somebody asked for it. `env` are the values."""
+    """An agent that the configuration or a person wants the hub to run. `env` are the values."""
 
     id: str
     spec: ChildSpec
@@ -54,7 +54,7 @@ class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Of all but the values of its environment: a hash would help whoever guesses at them."""
+        """Of all but the values of its environment: a hash would help an attacker who guesses at them."""
         plain = {
             "id": self.id,
             "recipe": self.spec,
@@ -66,7 +66,7 @@ class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a child stands, for people. Of its environment only the names are told."""
+    """Where a child stands, for people. Of its environment it has only the names."""
 
     state: State
     since: Instant
@@ -177,7 +177,7 @@ class Supervisor:
         child.start()
 
     async def remove(self, id: AgentId, *, reason: str = "this agent was removed from the hub") -> None:
-        """Stop it and forget what was kept for it. Its row is somebody else's to remove."""
+        """Stop it and forget what was kept for it. The caller removes its row."""
         child = self._children.pop(id, None)
         if child is None:
             return
@@ -215,7 +215,7 @@ class Supervisor:
     # -- what people ask
 
     def status(self, id: AgentId) -> State | None:
-        """In forge's words; None for an agent that is no child."""
+        """The state in forge's terms; None for an agent that is no child."""
         child = self._children.get(id)
         return None if child is None else child.state
 

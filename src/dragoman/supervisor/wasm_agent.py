@@ -8,7 +8,7 @@ end. What it prints is the agent's: forge's messages, and log lines.
 
     a module that…                       its task
     says `completed` or `failed`         is that
-    ends without a word                  failed: how it ended
+    ends without a result                failed: how it ended
     uses up its time, fuel or memory     failed: what it used up; the next run may do better on other input, not on this
     is cancelled, or the hub goes        ended with it
 
@@ -75,7 +75,7 @@ class ModuleRun:
         self.end = os.pidfd_open(pid)
         self.lines = Lines()
         self.found = False
-        """It said itself what became of the task."""
+        """Whether the module itself reported what became of the task."""
         self.cancelled = False
 
 
@@ -141,8 +141,8 @@ class ModuleHost:
         host = os.getpid()
         pid = os.fork()
         if pid == 0:
-            wish = {"plan": self._plan, "words": self._words, "environ": self._environ}
-            wasm_host.become(wish, [stdin, stdout, 2], host)
+            request = {"plan": self._plan, "words": self._words, "environ": self._environ}
+            wasm_host.become(request, [stdin, stdout, 2], host)
         os.close(stdin)
         os.close(stdout)
         job = self._jobs[task] = ModuleRun(task, pid, out)
@@ -196,7 +196,7 @@ class ModuleHost:
 
 
 def _is_final(line: bytes, task: str) -> bool:
-    """Whether this says what became of the task, so that it need not be said by us."""
+    """Whether this says what became of the task, so that this process need not report it."""
     if b'"request:update-task"' not in line and b'"event:progress"' not in line:
         return False
     try:

@@ -11,7 +11,7 @@ The structs of `model` are the table. A value comes from the first of these that
 
 A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
 mistyped limit must not become the default in silence. (Only a variable without a group is let be, unless it looks
-like one of ours: it may be anybody's.) All errors are told at once, also those of values that do not go together
+like one of ours: it may be anybody's.) All errors are reported at once, also those of values that do not go together
 (`loading.contradictions`).
 
 Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those

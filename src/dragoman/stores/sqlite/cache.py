@@ -1,6 +1,6 @@
 """The rows the hub works on now, so that in the steady state a load does not touch SQLite.
 
-There is one writer, this hub, so the cache is coherent by construction: it is told of every commit that
+There is one writer, this hub, so the cache is coherent by construction: it learns of every commit that
 succeeded and is dropped after every one that did not. It holds rows, and *shelves*: the complete set of rows under a
 key (a task's deliveries, a receiver's inbox, a queue). One rule keeps it right: **a row that lies on a shelf is in
 the cache as a row; when it leaves as a row, its shelves go with it.** A shelf that is not there means "ask SQLite",
@@ -45,7 +45,7 @@ SHORT = 16
 """Of a longer lane only what was asked for is read: most tasks have one or two deliveries."""
 
 CONTRACTS = 3
-"""Times as many of them as of other rows: whoever has a contract comes back to it."""
+"""Times as many of them as of other rows: agents with a contract come back to it."""
 
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
@@ -113,7 +113,7 @@ class HotCache:
         if id is None:
             names = self.names
             return [] if names.lack(claim) and (lookup.task is None or names.lack(lookup.task)) else None
-        if lookup.task not in (None, id):  # somebody else may have the id: SQLite knows
+        if lookup.task not in (None, id):  # another task may have the id: SQLite knows
             return None
         return [self._tasks[id]]
 

@@ -2,7 +2,7 @@
 database.
 
 A snapshot keeps the write-ahead log from beginning anew (see `wal`). So while the log waits for readers, a list that
-takes long is interrupted, and whoever asked for it may ask again.
+takes long is interrupted, and the caller may ask again.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def audit(
 
 
 def _audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
-    """The record; where somebody edited it or a column beside it, be it by a space, without its hash."""
+    """The record; if it or a column beside it was edited, be it by a space, without its hash."""
     try:
         record = audit_from(body)
     except (msgspec.MsgspecError, TypeError):

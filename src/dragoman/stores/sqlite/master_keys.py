@@ -29,7 +29,7 @@ FOUND = """
 
 
 class KeyHolder(Protocol):
-    """Whoever has the master keys."""
+    """What has the master keys (`app.keys.DataVault`)."""
 
     @property
     def in_use(self) -> str | None:

@@ -262,6 +262,6 @@ def answer(connection: apsw.Connection, lookup: Lookup[Any]) -> list[Any]:
 
 
 def of_task(connection: apsw.Connection, task: TaskId, limit: int) -> list[Delivery]:
-    """What is on its way about one task, to whomever."""
+    """The deliveries about one task, to every receiver."""
     sql = "SELECT body FROM delivery WHERE task = ? AND task <> id LIMIT ?"
     return [delivery_from(body) for (body,) in connection.execute(sql, (task, limit))]

@@ -165,7 +165,7 @@ def _hash_of(body: str) -> str:
     try:
         return audit_from(body).hash
     except (msgspec.MsgspecError, TypeError):
-        return ""  # somebody damaged it, and `audit verify` says so
+        return ""  # it was damaged, and `audit verify` says so
 
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {

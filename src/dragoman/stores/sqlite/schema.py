@@ -267,7 +267,7 @@ def name_of(error: BaseException) -> str:
 
 
 def known_version(connection: apsw.Connection, path: str) -> int:
-    """The version of its schema. Raises `StoreRefused` if it is somebody else's, or newer than we are."""
+    """The version of its schema. Raises `StoreRefused` if the file is another program's, or newer than this version."""
     version = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
     if owner != APPLICATION_ID and not (owner == 0 and version == 0 and not _tables(connection)):

@@ -117,7 +117,7 @@ class SqliteStore:
                 try:
                     page, after = await self._list(partial(recovery.names, sql=sql, after=after))
                 except StoreFailed:
-                    return  # whoever asks for a row meets the same, and is told
+                    return  # the next read of a row meets the same, and its caller hears of it
                 names.note_all(page)
         names.complete = True
 

@@ -7,8 +7,8 @@ reads from it any more. A reader whose transaction stays open, or readers that o
     ---------------------  -----------------------------------------------------------------------------------
     an eighth of the cap   a second thread moves it (SQLite works outside the GIL), so commits do not wait; only
                            the rest, what was written meanwhile, is moved between two commits
-    a quarter              waits for that thread, and then, while nothing new is written, for readers: whoever
-                           reads since before sees the end of it, whoever comes reads the database alone
+    a quarter              waits for that thread, and then, while nothing new is written, for readers:
+                           those that began before reach their end, new ones read the database alone
     each further eighth    waits for readers once more
     the cap                refuses units until it can begin the log anew
 

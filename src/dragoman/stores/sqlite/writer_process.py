@@ -76,7 +76,7 @@ class Writer(asyncio.Protocol):
         self._settled: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened = self._next_answer()
-        """What it says unasked, and perhaps before anybody looks: whether it could open the database."""
+        """Its first answer comes unasked: whether it could open the database."""
 
     @classmethod
     async def start(cls, path: Path, lock: int, log_cap: int) -> Writer:
