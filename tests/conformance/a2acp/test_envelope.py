@@ -318,7 +318,7 @@ def test_a_credential_is_never_shown() -> None:
     assert TOKEN not in repr(error) + repr(error.answer)
 
 
-def test_a_fingerprint_is_what_is_said_and_not_how() -> None:
+def test_a_fingerprint_depends_on_the_content_and_not_on_its_spelling() -> None:
     said = tree()
     turned = dict(reversed(said.items()))
     assert codec.fingerprint(said) == codec.fingerprint({**turned, "timestamp": "x", "security": {}})

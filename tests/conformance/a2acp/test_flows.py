@@ -57,7 +57,7 @@ def test_every_message_of_a_flow_is_one_that_its_party_may_send(name: str) -> No
 
 
 @pytest.mark.requirement("A2-FLW-1", "A2-CTR-2")
-def test_the_flows_schemas_fit_where_the_story_goes_on_and_not_where_it_ends() -> None:
+def test_the_flows_schemas_fit_where_the_flow_goes_on_and_not_where_it_ends() -> None:
     for name, answers in (("agent-collaboration-flow", ["yes"]), ("error-handling-flow", ["no"])):
         target = FLOWS[name].parties["target"].capabilities[0]
         payloads = [step.send["payload"] for step in FLOWS[name].steps if step.send]

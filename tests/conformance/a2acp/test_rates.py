@@ -79,7 +79,7 @@ def test_no_sliding_minute_holds_more_than_the_limit(limit: int, pauses: list[in
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 20 * SECOND), min_size=1, max_size=40))
-def test_whoever_waits_as_told_passes(limit: int, pauses: list[int]) -> None:
+def test_a_client_that_waits_as_asked_passes(limit: int, pauses: list[int]) -> None:
     minute, now = Minute(), NOON
     for pause in pauses:
         now += pause

@@ -241,7 +241,7 @@ MISFITS: list[tuple[Any, Any, str, str]] = [
 
 @pytest.mark.requirement("A2-SCH-2", "a2acp-D7", "A2-CTR-2")
 @pytest.mark.parametrize(("target", "source", "answer", "pointer"), MISFITS)
-def test_what_does_not_fit_is_told_by_pointer(target: Any, source: Any, answer: str, pointer: str) -> None:
+def test_what_does_not_fit_is_refused_by_pointer(target: Any, source: Any, answer: str, pointer: str) -> None:
     verdict = accepts(target, source)
     assert verdict.answer.value == answer
     assert pointer in [misfit.pointer for misfit in verdict.misfits]
@@ -261,7 +261,7 @@ def test_the_documents_mismatch_is_explained() -> None:
 
 
 @pytest.mark.requirement("A2-SCH-2", "a2acp-D7")
-def test_a_source_that_is_silent_about_a_property_is_told_what_to_do() -> None:
+def test_a_source_schema_that_omits_a_property_is_refused_with_what_to_do() -> None:
     """An open schema lets anything be sent under the name; either way of saying more makes it fit."""
     target, source = thing(["rows"], rows={}, note=TEXT), thing(["rows"], rows={})
     [misfit] = accepts(target, source).misfits

@@ -139,7 +139,7 @@ def test_a_request_is_held_to_its_contract(changed: dict[str, Any], field: str |
 
 
 @pytest.mark.requirement("A2-CTR-5", "a2acp-D8")
-def test_who_has_no_contract_is_told_so_and_no_more() -> None:
+def test_an_agent_without_a_contract_learns_so_and_no_more() -> None:
     bare = judge(None, read(tree(payload={})), START)
     unknown = judge(None, read(tree()), START)
     stranger = {"agent_id": "eve", "domain": "lab", "version": "1.0.0"}
@@ -163,7 +163,7 @@ def test_a_response_goes_the_other_way() -> None:
 
 
 @pytest.mark.requirement("a2acp-D7")
-def test_a_contract_that_is_over_is_told_by_its_standing() -> None:
+def test_a_contract_that_is_over_is_refused_with_its_status() -> None:
     one = held()
     assert judge(one, read(tree()), after(86_399)) is None
     refusal = judge(one, read(tree()), after(86_400))

@@ -247,7 +247,7 @@ async def test_a_lane_goes_on_behind_a_dead_letter(stage: Stage, pair: tuple[Spe
 
 
 @pytest.mark.requirement("AM-DLV-7")
-async def test_letters_to_an_agent_that_was_removed_are_dead_and_their_senders_told(
+async def test_messages_to_a_removed_agent_are_dead_letters_and_their_senders_get_a_report(
     stage: Stage, pair: tuple[Speaker, Speaker]
 ) -> None:
     ada, _ = pair
@@ -263,7 +263,9 @@ async def test_letters_to_an_agent_that_was_removed_are_dead_and_their_senders_t
 
 
 @pytest.mark.requirement("AM-DLV-6")
-async def test_what_expired_is_on_record_and_its_sender_was_told(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+async def test_an_expired_message_is_on_record_and_reported_to_its_sender(
+    stage: Stage, pair: tuple[Speaker, Speaker]
+) -> None:
     ada, bob = pair
     kept = await ada.say("ERROR_REPORT", "bob", note(ada, "now or never"), ttl_ms=2000)
     once = await ada.say("HEARTBEAT", "bob", {"agent_id": "ada"}, ttl_ms=2000)
@@ -345,7 +347,7 @@ async def test_what_was_accepted_outlives_the_hub(stage: Stage, pair: tuple[Spea
 
 
 @pytest.mark.requirement("AM-LNK-7")
-async def test_both_doors_carry_the_same_messages(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
+async def test_both_transports_carry_the_same_messages(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     payload = note(ada, "the same", "t-9", x_extra=[1, {"a": None}])
     polled, heard = [], []

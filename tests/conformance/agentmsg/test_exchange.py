@@ -109,9 +109,7 @@ async def test_the_same_message_many_times_at_once_joins_the_first(stage: Stage,
 
 
 @pytest.mark.requirement("agentmsg/all-D5")
-async def test_what_came_before_is_known_after_a_restart_of_the_door(
-    stage: Stage, pair: tuple[Speaker, Speaker]
-) -> None:
+async def test_used_ids_are_known_after_a_restart_of_the_endpoint(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     """The desk's memory is a shortcut; the store is what remembers."""
     ada, bob = pair
     letter = await ada.say("ERROR_REPORT", "bob", note(ada, "once"))
@@ -124,7 +122,7 @@ async def test_what_came_before_is_known_after_a_restart_of_the_door(
 
 @pytest.mark.requirement("agentmsg/all-D5", "AM-DLV-5")
 @pytest.mark.parametrize("kind", ["TASK_FAILED", "ERROR_REPORT"])
-async def test_a_failure_that_is_told_again_after_a_crash_ends_no_second_attempt(
+async def test_a_failure_that_is_sent_again_after_a_crash_ends_no_second_attempt(
     stage: Stage, pair: tuple[Speaker, Speaker], kind: str
 ) -> None:
     ada, bob = pair
@@ -179,7 +177,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 @pytest.mark.requirement("AM-MTA-2", "AM-MSG-4")
-async def test_what_is_told_of_a_task_is_the_agents_message_and_names_the_assignment(
+async def test_a_report_of_a_task_is_the_agents_message_and_names_the_assignment(
     stage: Stage, pair: tuple[Speaker, Speaker]
 ) -> None:
     ada, bob = pair
@@ -303,7 +301,7 @@ async def test_what_an_agent_says_of_the_end_is_what_the_registry_says(
 
 @pytest.mark.requirement("agentmsg/B4")
 @pytest.mark.parametrize("by", ["who asked", "the shared state"])
-async def test_a_cancelled_task_is_told_as_an_update(stage: Stage, pair: tuple[Speaker, Speaker], by: str) -> None:
+async def test_a_cancelled_task_is_reported_as_an_update(stage: Stage, pair: tuple[Speaker, Speaker], by: str) -> None:
     ada, bob = pair
     await bob.works(ada, "t-1")
     await bob.say("TASK_ASSIGNMENT", "ada", words.assignment("t-2", context=words.context(

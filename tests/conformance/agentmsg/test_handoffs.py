@@ -87,7 +87,7 @@ async def test_the_shared_state_has_the_whole_context_of_a_task_through_all_hand
 
 
 @pytest.mark.requirement("AM-HND-7", "agentmsg-D8")
-async def test_who_takes_a_task_over_hears_what_its_parts_come_to_and_so_does_whoever_asked_for_them(
+async def test_the_new_owner_and_the_agent_that_asked_hear_the_outcome_of_subtasks(
     stage: Stage, cast: dict[str, Speaker]
 ) -> None:
     bob, cid, dot = cast["bob"], cast["cid"], cast["dot"]
@@ -287,7 +287,7 @@ async def test_who_left_the_choice_open_hears_why_nobody_took_it(stage: Stage, c
 
 
 @pytest.mark.requirement("AM-HND-5")
-async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_an_agent_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
     request = await offered(stage, cast["bob"], "*")
     assert (await cast["cid"].hears("TASK_HANDOFF"))["id"] == request["id"]
 
@@ -330,7 +330,7 @@ async def test_what_is_set_aside_for_a_task_moves_with_it(stage: Stage, cast: di
 
 
 @pytest.mark.requirement("AM-HND-4")
-async def test_a_task_that_the_hub_never_heard_of_can_change_hands_too(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_a_task_that_the_hub_does_not_know_can_change_hands_too(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]
     request = await bob.say("TASK_HANDOFF", "cid", words.handoff("own idea", "bob", "cid"))
     await cid.hears("TASK_HANDOFF")

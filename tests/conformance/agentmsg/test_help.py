@@ -137,7 +137,7 @@ async def test_who_is_unable_makes_room_for_the_next(stage: Stage, cast: dict[st
 
 
 @pytest.mark.requirement("AM-HLP-6")
-async def test_who_was_named_and_is_unable_says_so_itself(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_a_named_helper_that_is_unable_answers_itself(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]
     request = await bob.say("HELP_REQUEST", "cid", words.help_request("bob", "t-1"))
     await cid.hears("HELP_REQUEST")
@@ -245,7 +245,7 @@ async def test_who_is_alive_is_asked_though_it_does_not_poll(stage: Stage, cast:
 
 
 @pytest.mark.requirement("AM-HLP-6")
-async def test_somebody_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_an_agent_between_two_polls_can_be_asked(stage: Stage, cast: dict[str, Speaker]) -> None:
     await cast["cid"].hear()
     request = await cast["bob"].say("HELP_REQUEST", "hub", words.help_request("bob", "t-1"))
     assert (await cast["cid"].hears("HELP_REQUEST"))["id"] == request["id"]

@@ -189,7 +189,7 @@ def test_what_a_message_says_of_its_attempts_agrees(link: Link) -> None:
 
 
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")
-def test_an_expired_message_is_dropped_and_its_sender_told_if_it_was_promised_more(link: Link) -> None:
+def test_an_expired_message_is_dropped_and_reported_to_its_sender_if_it_was_promised_more(link: Link) -> None:
     frame = link.agent.say(DONE, link.stamp(), ttl_ms=500)
     assert routing.expires_at(decode(frame)) == after(500)
     event = one(link.hub.receive(frame, after(500)), Outlived)
@@ -243,7 +243,7 @@ def test_each_end_speaks_in_its_own_name(link: Link) -> None:
 
 
 @pytest.mark.requirement("AM-LNK-1")
-def test_some_words_are_for_one_end_only(link: Link) -> None:
+def test_some_messages_are_for_one_end_only(link: Link) -> None:
     said = {**tree("Welcome"), "from": "ada", "to": "hub"}
     assert one(link.hub.receive(json.dumps(said).encode()), Invalid).field == "type"
     said = {**tree("StateAnswer"), "from": "ada", "to": "hub"}

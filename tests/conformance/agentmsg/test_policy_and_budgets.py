@@ -22,9 +22,7 @@ async def pair(stage: Stage) -> tuple[Speaker, Speaker]:
 
 
 @pytest.mark.requirement("agentmsg-D11")
-async def test_the_policys_defaults_hold_until_somebody_changes_them(
-    stage: Stage, pair: tuple[Speaker, Speaker]
-) -> None:
+async def test_the_policys_defaults_hold_until_they_are_changed(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
     ada, bob = pair
     body = (await stage.get("/state/POLICY/policy")).json()
     policy = msgspec.convert(body["value"], PolicyState)

@@ -367,7 +367,7 @@ async def test_a_watch_follows_tasks_agents_resources_and_the_policy(
 
 
 @pytest.mark.requirement("AM-SST-4")
-async def test_who_stayed_away_too_long_is_told_to_read_anew() -> None:
+async def test_a_watcher_that_stayed_away_too_long_is_asked_to_read_the_state_again() -> None:
     async with opened(Rules(state_log=3)) as stage:
         for n in range(40):
             await stage.change("CREATE", "TASK", f"t{n}", {}, 0)

@@ -46,7 +46,7 @@ async def orders(speaker: Speaker) -> list[str]:
 
 
 @pytest.mark.requirement("AM-STA-4")
-async def test_the_registry_shows_what_an_agent_said_last_and_what_before(
+async def test_the_registry_shows_an_agents_last_status_and_those_before(
     stage: Stage, cast: dict[str, Speaker]
 ) -> None:
     bob = cast["bob"]
@@ -65,7 +65,7 @@ async def test_the_registry_shows_what_an_agent_said_last_and_what_before(
 
 
 @pytest.mark.requirement("AM-STA-4")
-async def test_a_report_to_another_agent_is_heard_by_both(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_a_report_to_another_agent_reaches_both(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]
     said = await bob.say("STATUS_UPDATE", "cid", words.status("bob", stage.at, state="ERROR"))
     assert (await cid.hears("STATUS_UPDATE"))["payload"] == said["payload"]
@@ -124,7 +124,7 @@ async def test_who_is_away_gets_no_work_until_it_is_back(stage: Stage, cast: dic
 
 
 @pytest.mark.requirement("AM-CTX-4")
-async def test_required_capabilities_bind_whoever_does_it(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_required_capabilities_bind_the_agent_that_does_it(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob, cid = cast["bob"], cast["cid"]
     await cid.say("REGISTER", "hub", {"agent_id": "cid", "capabilities": ["python"], "task_types": ["review"]})
     name = await work(cast["ada"], constraints=words.constraints(required_capabilities=["python"]))
@@ -148,7 +148,9 @@ async def test_a_deadline_ends_the_task_wherever_it_is(stage: Stage, cast: dict[
 
 
 @pytest.mark.requirement("AM-CTX-4")
-async def test_limits_are_told_and_unfit_ones_refused(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_the_agent_reads_its_limits_and_a_task_beyond_an_allocation_is_refused(
+    stage: Stage, cast: dict[str, Speaker]
+) -> None:
     ada, bob = cast["ada"], cast["bob"]
     limits = words.constraints(max_tokens=900, budget_usd=0.5, quality_threshold=0.9)
     await work(ada, constraints=limits)
@@ -183,7 +185,7 @@ async def test_reports_are_seen_with_their_task_and_their_agent(stage: Stage, ca
 
 
 @pytest.mark.requirement("AM-ERR-4", "AM-STA-4")
-async def test_an_agent_whose_first_word_is_an_error_is_there(stage: Stage, cast: dict[str, Speaker]) -> None:
+async def test_an_agent_whose_first_message_is_an_error_is_there(stage: Stage, cast: dict[str, Speaker]) -> None:
     bob = cast["bob"]
     await bob.say("ERROR_REPORT", "hub", words.error("bob"))
     assert (await entry(stage, "bob"))["state"] == "IDLE"

@@ -166,7 +166,7 @@ def test_a_status_outside_of_its_bounds_is_refused(place: str, value: Any) -> No
         ("Heartbeat", "state", "busy", "state"),
     ],
 )
-def test_a_word_outside_of_its_list_is_refused(name: str, place: str, value: Any, named: str) -> None:
+def test_a_value_outside_of_its_list_is_refused(name: str, place: str, value: Any, named: str) -> None:
     assert refused(changed(name, place, value)).field == f"payload.{named}"
 
 

@@ -77,7 +77,7 @@ def test_a_registration_names_its_versions() -> None:
 
 
 @pytest.mark.requirement("CH-VER-2", "chiffon-D9")
-def test_the_lowest_common_version_wins_unless_told_otherwise() -> None:
+def test_the_lowest_common_version_wins_unless_configured_otherwise() -> None:
     ours = ("1.10", "1.9", "2.0")
     assert versions.negotiate(["2.0", "1.10", "1.9"], ours) == "1.9"
     assert versions.negotiate(["2.0", "1.10", "junk"], ours) == "1.10"

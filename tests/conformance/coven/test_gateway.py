@@ -55,7 +55,7 @@ async def test_all_seven_events_reach_the_task_in_order() -> None:
 
 
 @pytest.mark.requirement("CO-RSP-5")
-async def test_error_ends_a_request_as_a_failure_with_its_words() -> None:
+async def test_error_ends_a_request_as_a_failure_with_its_message() -> None:
     async with gateway() as hub:
         agent = await hub.agent("worker")
         task = await hub.submit()
@@ -111,7 +111,7 @@ async def test_one_message_at_a_time_and_the_rest_waits_in_the_store() -> None:
 @pytest.mark.requirement("CO-REC-1")
 @pytest.mark.requirement("CO-REC-2")
 @pytest.mark.requirement("coven-D6")
-async def test_who_waits_for_an_agent_that_broke_the_protocol_is_told_how() -> None:
+async def test_the_caller_of_an_agent_that_broke_the_protocol_learns_how() -> None:
     async with gateway() as hub:
         agent = await hub.agent("worker")
         call = await hub.call(SendMessage(request_id="q1", content="long", to_agent="worker"))

@@ -112,7 +112,7 @@ async def test_a_question_ends_the_turn_and_its_answer_is_the_next_message() -> 
 
 @pytest.mark.requirement("coven/B4")
 @pytest.mark.parametrize("hears", [True, False])
-async def test_cancel_is_told_to_agents_that_hear_it_and_the_result_is_ignored(hears: bool) -> None:
+async def test_a_cancel_goes_to_agents_that_understand_it_and_the_result_is_ignored(hears: bool) -> None:
     async with gateway() as hub:
         agent = await hub.stream()
         register = coven_pb2.AgentMessage()

@@ -290,7 +290,7 @@ def test_cancel_goes_only_to_agents_that_declared_it(make_link: Any) -> None:
 
 
 @pytest.mark.requirement("CO-EXT-2")
-def test_what_is_said_about_a_request_that_was_given_up_is_dropped_until_it_ends(link: Any) -> None:
+def test_events_about_a_request_that_was_given_up_are_dropped_until_it_ends(link: Any) -> None:
     link.open(extensions=())
     link.message("r1")
     link.hub.abandon()
@@ -303,7 +303,7 @@ def test_what_is_said_about_a_request_that_was_given_up_is_dropped_until_it_ends
 
 
 @pytest.mark.requirement("CO-EXT-2")
-def test_a_request_given_up_is_heard_again_only_if_nothing_of_it_was_dropped(make_link: Any) -> None:
+def test_a_request_given_up_counts_again_only_if_nothing_of_it_was_dropped(make_link: Any) -> None:
     link = make_link().open(extensions=())
     link.message("r1")
     link.hub.abandon()
@@ -332,7 +332,7 @@ def test_our_fields_beside_an_event_are_skipped_by_the_documents_client() -> Non
     assert codec.decode_response(data) == said
 
 
-def test_each_role_says_only_its_own_words(link: Any) -> None:
+def test_each_role_sends_only_its_own_messages(link: Any) -> None:
     link.open()
     with pytest.raises(LocalProtocolError):
         link.hub.send(Heartbeat(1))

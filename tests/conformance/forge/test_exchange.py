@@ -157,7 +157,7 @@ async def test_the_hub_does_not_listen_to_more_than_the_bucket_holds(hub: ForgeH
 
 
 @pytest.mark.requirement("forge-D1")
-async def test_an_agent_may_be_told_more_than_it_may_say() -> None:
+async def test_an_agent_may_receive_longer_lines_than_it_may_send() -> None:
     """The input of a task came from elsewhere, and an agent must not lose it to a limit on lines."""
     orchestrator, session = await opened()
     long = "x" * (2 * 1024 * 1024)

@@ -58,7 +58,7 @@ def test_bytes_that_are_no_text_are_a_log_line_too() -> None:
 
 
 @pytest.mark.parametrize("blanks", [b" ", b"\t" * 64, b" \r" * 500])
-def test_blanks_before_a_message_are_no_words(blanks: bytes) -> None:
+def test_blanks_before_a_message_are_skipped(blanks: bytes) -> None:
     [asked] = codec.read(blanks + json.dumps(ASKED).encode(), Role.HUB)
     assert isinstance(asked, RequestReceived)
     each = codec.read(blanks + json.dumps([ASKED, PROGRESS]).encode(), Role.HUB)
@@ -125,7 +125,7 @@ BROKEN = (b'{"a":1,"a":2}', b'{"a":NaN}', b'{"a":"caf\xe9"}', b'{"a":' + b"[" * 
 
 @pytest.mark.requirement("FG-FUT-3", "forge-all-D3")
 @pytest.mark.parametrize("payload", BROKEN)
-def test_a_broken_message_in_a_batch_is_refused_and_the_others_are_heard(payload: bytes) -> None:
+def test_a_broken_message_in_a_batch_is_refused_and_the_others_count(payload: bytes) -> None:
     broken = json.dumps({**ASKED, "id": "broken"}).encode()[:-3] + payload + b"}"
     good = json.dumps(ASKED).encode()
     batch = b" [ " + good + b" , " + broken + b"," + good + b" ] "
@@ -139,7 +139,7 @@ def test_a_broken_message_in_a_batch_is_refused_and_the_others_are_heard(payload
 @pytest.mark.requirement("FG-FUT-3", "forge-all-D3")
 @pytest.mark.parametrize("encoding", Encoding)
 @pytest.mark.parametrize(("nested", "asks"), [([[ASKED]], True), ([PROGRESS, 1], False), ([[[PROGRESS], ASKED]], True)])
-def test_a_batch_in_a_batch_is_refused_and_the_others_are_heard(nested: Any, asks: bool, encoding: Encoding) -> None:
+def test_a_batch_in_a_batch_is_refused_and_the_others_count(nested: Any, asks: bool, encoding: Encoding) -> None:
     frame = msgspec.msgpack.encode if encoding is Encoding.MSGPACK else msgspec.json.encode
     batch = frame([ASKED, nested, PROGRESS])
     before, refused, after = codec.read(batch, Role.HUB, encoding=encoding)

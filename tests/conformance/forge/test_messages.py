@@ -74,7 +74,7 @@ def test_what_agents_say_is_read_and_written_back_equal(
 
 @pytest.mark.requirement("FG-MSG-4", "FG-RSP-2", "FG-RSP-3", "FG-PRI-5", "FG-NOT-3")
 @pytest.mark.parametrize("name", TO_AGENTS)
-def test_what_agents_are_told_is_read_and_written_back_equal(name: str, examples: dict[str, Any]) -> None:
+def test_messages_to_agents_are_read_and_written_back_equal(name: str, examples: dict[str, Any]) -> None:
     event = heard(examples[name], Role.AGENT)
     assert isinstance(event, ResponseReceived | NoticeReceived)
     written = json.loads(codec.write(event.message))
@@ -179,7 +179,7 @@ def test_an_optional_field_that_is_null_was_left_out(type: str, payload: Any, me
 
 
 @pytest.mark.requirement("FG-PRI-3")
-def test_a_broken_event_is_told_but_not_answered() -> None:
+def test_a_broken_event_is_logged_but_not_answered() -> None:
     [event] = codec.read(
         b'{"type":"event:progress","id":"e","timestamp":"2026-02-04T14:30:00Z","payload":{}}', Role.HUB
     )

@@ -129,7 +129,7 @@ async def test_an_answer_that_was_not_acknowledged_comes_again(world, killed):
     assert [(outgoing.delivery.id, outgoing.delivery.attempt) for outgoing in boss.inbox] == [(first.delivery.id, 2)]
 
 
-async def test_a_task_that_is_tried_again_afterwards_tells_its_caller(world):
+async def test_a_task_that_is_retried_afterwards_reports_to_its_caller(world):
     await world.connect("i1")
     task, waiting = await asked(world)
     await world.fault("i1", task.id, Kind.WORK_FAILED)
@@ -173,7 +173,7 @@ async def test_a_handshake_is_never_lost_either(world, way):
 # -- once more
 
 
-async def test_an_answer_that_was_lost_after_all_is_told_again(world):
+async def test_a_lost_answer_is_sent_again(world):
     """It was acknowledged for a client that never read it."""
     await world.connect("i1")
     task, waiting = await asked(world)
@@ -189,7 +189,7 @@ async def test_an_answer_that_was_lost_after_all_is_told_again(world):
     assert await world.poll("boss") == []
 
 
-async def test_whoever_has_nothing_need_not_wait_for_the_end_of_a_lease(world):
+async def test_a_caller_that_asks_for_a_lost_answer_need_not_wait_for_the_end_of_its_lease(world):
     await world.connect("i1")
     task, waiting = await asked(world)
     await world.finish("i1", task.id)
@@ -199,7 +199,7 @@ async def test_whoever_has_nothing_need_not_wait_for_the_end_of_a_lease(world):
     assert again.delivery.id == first.delivery.id
 
 
-async def test_how_a_handshake_ended_is_told_again(world):
+async def test_the_outcome_of_a_handshake_is_sent_again(world):
     wish = shakes(world, waiting := waiter(world))
     question = await world.ask(wish)
     await tell_again(world, wish.request_id)
@@ -211,7 +211,7 @@ async def test_how_a_handshake_ended_is_told_again(world):
     assert (again.delivery.kind, again.event.id) == ("answer", question.id)
 
 
-async def test_only_ones_own_answers_are_told_again(world):
+async def test_only_ones_own_answers_are_sent_again(world):
     task, _ = await asked(world)
     for principal, id in ((AgentId("i1"), task.origin.request_id), (BOSS, "never asked")):
         refused = await world.refused(TellAgain(principal=principal, request_id=id))
@@ -262,7 +262,7 @@ async def test_a_parked_poll_gets_what_another_one_lost(world):
     assert parked.work == [task.id]
 
 
-async def test_who_takes_work_and_never_says_a_word_has_failed_in_the_end(world):
+async def test_an_agent_that_takes_work_and_stays_silent_has_failed_in_the_end(world):
     task = await world.submit(idle_seconds=3600, total_seconds=3600)
     for _ in range(world.rules.notice_attempts):
         assert len(await world.poll("i1")) == 1

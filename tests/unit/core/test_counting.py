@@ -113,7 +113,7 @@ async def test_a_minute_holds_as_much_as_the_document_says():
     await world.intake.stop()
 
 
-async def test_an_agent_of_a_limited_protocol_has_one_minute_at_all_doors():
+async def test_an_agent_of_a_limited_protocol_has_one_minute_over_all_endpoints():
     world = await World(rules=Rules(per_minute=(3, 0, 0))).start()
     await world.add("lab", protocol="a2acp", domain="d")
     await world.add("boss", "orchestrator")
@@ -133,7 +133,7 @@ async def test_an_agent_of_a_limited_protocol_has_one_minute_at_all_doors():
     await world.intake.stop()
 
 
-async def test_naming_somebody_elses_contract_takes_nothing_from_its_minute():
+async def test_naming_a_foreign_contract_takes_nothing_from_its_minute():
     world = await World(rules=Rules(per_minute=(100, 2, 1000))).start()
     for id in ("lab", "thief"):
         await world.add(id, protocol="a2acp", domain="d")

@@ -59,7 +59,7 @@ def left(world):
     return sorted({row.id for row in world.store.rows(Task)} | {row.task for row in world.store.rows(Event)})
 
 
-async def test_a_task_is_forgotten_after_its_time_with_all_that_was_said_in_it(world):
+async def test_a_task_is_forgotten_after_its_time_with_all_its_messages(world):
     task = await world.submit()
     asked = AskPerson(principal=AgentId("i1"), request_id="q", task_id=task.id, ask=Ask(question="Really?"))
     await world.ask(asked)
@@ -238,7 +238,7 @@ async def test_what_is_asked_in_the_same_unit_sees_that_it_is_gone(world):
     assert left(world) == [other.id]
 
 
-async def test_who_asks_again_before_it_is_forgotten_in_the_same_unit_still_hears_of_the_first(world):
+async def test_a_repeated_request_in_the_unit_that_forgets_its_task_still_gets_the_first_outcome(world):
     request = world.request()
     first = await world.ask(request)
     await world.finish("i1", first.id)

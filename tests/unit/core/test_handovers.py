@@ -51,7 +51,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-async def test_who_says_yes_and_never_acknowledges_the_work_is_given_it_again(world):
+async def test_a_new_owner_that_never_acknowledges_the_task_is_assigned_it_again(world):
     """It is alive, but may have forgotten what it said. How often it is told is for the task's caller to say."""
     bob = await world.connect("bob", acknowledges=True)
     _, task = await working(world, retry=Backoff(base=float(SECOND), attempts=2))
@@ -190,7 +190,7 @@ async def test_after_eight_hands_it_fails(world):
     assert (await world.task(task.id)).owner == "a1"
 
 
-async def test_a_task_that_the_hub_never_heard_of_can_be_handed_over(world):
+async def test_a_task_that_the_hub_does_not_know_can_be_handed_over(world):
     bob = await world.connect("bob", acknowledges=True)
     ann = await world.connect("ann", acknowledges=True)
     id = TaskId(world.uuid())
@@ -281,7 +281,7 @@ async def test_a_task_that_an_agent_hands_over_as_its_own_says_in_numbers_what_i
     assert (fault.kind, fault.field) == (Kind.INVALID, "constraints.max_gpu_vram_mb")
 
 
-async def test_who_has_used_up_all_it_may_takes_over_nothing_and_the_owner_hears_it_at_once(world):
+async def test_an_agent_without_budget_takes_over_nothing_and_the_owner_learns_so_at_once(world):
     bob = await world.connect("bob", acknowledges=True)
     ann, task = await working(world)
     request = hands(world, "ann", task.id, to=AgentId("bob"))
@@ -353,7 +353,7 @@ async def test_so_does_work_without_a_contract_where_there_is_a_border(world):
 
 @pytest.mark.parametrize("protocol", ["chiffon", "a2acp"])
 @pytest.mark.parametrize("named", [True, False], ids=["by name", "to whoever can"])
-async def test_who_polls_finds_a_task_that_was_handed_over_between_two_polls(world, protocol, named):
+async def test_a_polling_agent_finds_a_task_that_was_handed_over_between_two_polls(world, protocol, named):
     await world.add("pol", protocol=protocol, kind="poller", work_types=("run_playbook",))
     assert await world.poll("pol") == []
     ann, task = await working(world)
@@ -373,7 +373,7 @@ async def test_who_polls_finds_a_task_that_was_handed_over_between_two_polls(wor
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-async def test_who_stops_polling_before_it_fetched_a_task_costs_it_an_attempt_and_is_not_blamed(world):
+async def test_an_agent_that_stops_polling_before_it_fetched_a_task_costs_it_an_attempt_and_no_failure(world):
     await world.add("pol", protocol="chiffon", kind="poller", work_types=("run_playbook",))
     await world.poll("pol")
     _, task = await working(world)
@@ -384,7 +384,7 @@ async def test_who_stops_polling_before_it_fetched_a_task_costs_it_an_attempt_an
     assert world.intake.agent("pol").breaker.failures == 0
 
 
-async def test_who_polls_and_has_its_hands_full_is_no_successor(world):
+async def test_a_busy_polling_agent_is_no_handoff_candidate(world):
     await world.add("pol", protocol="chiffon", kind="poller", work_types=("run_playbook",), concurrent=1)
     ann, task = await working(world)
     await world.submit(None, pinned="pol")

@@ -57,7 +57,7 @@ def outcomes(outgoing_messages: list) -> dict:
     }
 
 
-async def test_who_has_the_task_now_hears_of_its_parts_beside_whoever_asked_for_them(world):
+async def test_the_present_owner_hears_of_subtasks_beside_the_agent_that_asked_for_them(world):
     bob = await world.connect("bob", acknowledges=True)
     ann, task = await working(world)
     before, after = await part_of(world, task), await part_of(world, task)
@@ -112,7 +112,7 @@ async def test_through_several_hands_the_parts_of_all_follow_to_the_last(world):
     assert set(outcomes(await read(ann))) == {anns.id}
 
 
-async def test_when_the_new_owner_is_lost_whoever_is_given_the_task_then_hears_of_the_parts(world):
+async def test_when_the_new_owner_is_lost_the_next_owner_hears_of_the_subtasks(world):
     bob = await world.connect("bob", acknowledges=True)
     task = await world.submit(None, principal=AgentId("boss"), required_capabilities=("code_review",), type="write")
     await bob.ack(*bob.take())

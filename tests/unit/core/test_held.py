@@ -164,7 +164,7 @@ async def test_the_order_of_a_paused_task_leaves_again_only_when_it_goes_on(infr
 
 
 @pytest.mark.parametrize("how", ["hub killed", "link broken"])
-async def test_whoever_has_the_order_of_a_paused_task_is_told_to_hold_when_it_says_so(infra, how):
+async def test_an_agent_that_has_a_paused_task_is_asked_to_hold_when_it_reports(infra, how):
     i1 = await infra.connect("i1")
     task = await infra.submit(None, pinned="i1")
     await steer(infra, Pause, task.id)

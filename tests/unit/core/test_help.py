@@ -76,7 +76,7 @@ async def test_a_follow_up_belongs_to_the_same_request(world):
     assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
 
 
-async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(world):
+async def test_an_agent_that_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(world):
     bob = await world.connect("bob", acknowledges=True)
     cid = await world.connect("cid", acknowledges=True)
     ann, task = await working(world)
@@ -105,7 +105,7 @@ async def test_who_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(wor
     ],
     ids=["away", "later", "fails often"],
 )
-async def test_who_said_that_it_takes_no_work_or_fails_often_is_not_asked_first(world, said):
+async def test_an_agent_that_takes_no_work_or_fails_often_is_not_asked_first(world, said):
     for id in ("bob", "cid"):
         await world.connect(id, acknowledges=True)
     await world.ask(ReportStatus(principal=AgentId("bob"), **said))
@@ -117,7 +117,7 @@ RESOURCES = [{"type": "code", "url": "https://example.org/x", "title": "X"}]
 PASSED_ON = {"content": "not mine to say", "resources": RESOURCES, "response_type": "ESCALATION"}
 
 
-async def test_an_escalated_request_goes_to_the_asker_and_with_its_words_to_the_next_helper(world):
+async def test_an_escalation_goes_to_the_asker_and_with_its_content_to_the_next_helper(world):
     bob = await world.connect("bob", acknowledges=True)
     cid = await world.connect("cid", acknowledges=True)
     ann, task = await working(world)
@@ -142,7 +142,7 @@ async def test_an_escalated_request_goes_to_the_asker_and_with_its_words_to_the_
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
-async def test_where_nobody_else_can_help_an_escalated_request_is_a_persons_with_the_words(world):
+async def test_without_another_helper_an_escalated_request_goes_to_a_person_with_its_content(world):
     bob = await world.connect("bob", acknowledges=True)
     _, task = await working(world)
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("cid")))
@@ -157,7 +157,7 @@ async def test_where_nobody_else_can_help_an_escalated_request_is_a_persons_with
     assert msgspec.json.decode(asked.body)["escalated"]["content"] == "not mine to say"
 
 
-async def test_a_helper_of_another_protocol_escalates_by_its_result_and_is_told_of_earlier_ones(world):
+async def test_a_helper_of_another_protocol_escalates_by_its_result_and_reads_earlier_escalations(world):
     """Forge has no word for help: it is asked by a task, and what its result says of itself counts."""
     for id in ("rev", "ver"):
         await world.add(id, "reviewer", protocol="forge", capabilities=("code-review",))
@@ -199,7 +199,7 @@ async def test_what_an_escalation_says_is_cut_where_it_would_not_fit(world):
     assert len(said.resources) == 1
 
 
-async def test_who_was_named_and_is_unable_says_so_itself(world):
+async def test_a_named_helper_that_is_unable_answers_itself(world):
     bob = await world.connect("bob", acknowledges=True)
     ann, task = await working(world)
     request = asks(world, "ann", task.id, to=AgentId("bob"))
@@ -339,7 +339,7 @@ async def test_a_cancelled_task_takes_its_request_for_help_along(world):
     assert (await question(world, asked.id)).status is QuestionStatus.WITHDRAWN
 
 
-async def test_who_helps_by_doing_a_task_is_told_when_nobody_needs_it_any_more(world):
+async def test_a_helper_that_does_a_task_gets_a_cancel_when_its_help_is_not_needed_any_more(world):
     await world.add("rev", "reviewer", protocol="forge", capabilities=("code-review",))
     rev = await world.connect("rev")
     _, task = await working(world)
@@ -433,7 +433,7 @@ async def test_nobody_is_asked_for_help_over_a_closed_border(world):
 
 
 @pytest.mark.parametrize(("protocol", "asked_of"), [("chiffon", "dan"), ("a2acp", None)])
-async def test_who_helps_with_personal_work_by_doing_a_task_does_personal_work(world, protocol, asked_of):
+async def test_a_task_that_helps_with_personal_work_is_personal(world, protocol, asked_of):
     """And an a2acp agent, which has no key to it, is not asked."""
     terms = (Offer(intent="admit", pii=True),)
     await world.ask(RegisterAgent(principal=AgentId("ann"), work_types=("admit",), offers=terms))

@@ -41,7 +41,7 @@ def rows(world: World) -> list[Delivery]:
 # -- the two promises
 
 
-async def test_a_kept_letter_is_in_the_store_until_it_is_acknowledged(world):
+async def test_a_kept_message_is_in_the_store_until_it_is_acknowledged(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(world.tell("ann", "bob"))
     [outgoing] = bob.take()
@@ -55,7 +55,7 @@ async def test_a_kept_letter_is_in_the_store_until_it_is_acknowledged(world):
     assert rows(world) == []
 
 
-async def test_a_letter_that_may_be_lost_touches_no_store_when_its_receiver_is_there(world):
+async def test_an_at_most_once_message_touches_no_store_when_its_receiver_is_connected(world):
     bob = await world.connect("bob", acknowledges=True)
     audited = len(await world.store.audit(after=0, limit=1000))
     await world.ask(world.tell("ann", "bob", once=True))
@@ -64,7 +64,7 @@ async def test_a_letter_that_may_be_lost_touches_no_store_when_its_receiver_is_t
     assert len(await world.store.audit(after=0, limit=1000)) == audited
 
 
-async def test_a_letter_that_may_be_lost_waits_for_its_receiver_and_is_gone_when_it_leaves(world):
+async def test_an_at_most_once_message_waits_for_its_receiver_and_is_gone_when_it_leaves(world):
     await world.ask(world.tell("ann", "bob", once=True))
     bob = await world.connect("bob", acknowledges=True)
     assert texts(bob.take()) == ["hello"]
@@ -74,7 +74,7 @@ async def test_a_letter_that_may_be_lost_waits_for_its_receiver_and_is_gone_when
     assert again.take() == []
 
 
-async def test_a_kept_letter_survives_the_hub(world):
+async def test_a_kept_message_survives_the_hub(world):
     await world.ask(world.tell("ann", "bob"))
     await world.restart()
     bob = await world.connect("bob", acknowledges=True)
@@ -94,7 +94,7 @@ async def test_what_was_on_a_connection_that_broke_leaves_again_at_once_over_the
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_a_letter_that_left_once_does_not_leave_again_after_a_restart(world, there):
+async def test_a_message_that_left_once_does_not_leave_again_after_a_restart(world, there):
     told = world.tell("ann", "bob", once=True)
     if there:
         bob = await world.connect("bob", acknowledges=True)
@@ -111,7 +111,7 @@ async def test_a_letter_that_left_once_does_not_leave_again_after_a_restart(worl
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused(world, once):
+async def test_a_repeated_message_is_delivered_once_and_other_content_is_refused(world, once):
     bob = await world.connect("bob", acknowledges=True)
     told = world.tell("ann", "bob", once=once)
     for _ in range(2):
@@ -121,7 +121,7 @@ async def test_the_same_letter_again_is_carried_once_and_other_words_are_refused
     assert (await world.refused(other)).kind is Kind.MISMATCH
 
 
-async def test_a_letter_that_arrived_is_recognised_for_a_day(world):
+async def test_a_message_that_arrived_is_recognised_for_a_day(world):
     bob = await world.connect("bob", acknowledges=True)
     told = world.tell("ann", "bob")
     await world.ask(told)
@@ -137,7 +137,7 @@ async def test_a_letter_that_arrived_is_recognised_for_a_day(world):
     assert list(world.store.rows(Heard)) == []
 
 
-async def test_nobody_by_that_name_and_no_word_for_it(world):
+async def test_an_unknown_receiver_and_a_protocol_without_the_message_are_refused(world):
     assert (await world.refused(world.tell("ann", "zoe"))).kind is Kind.NOT_FOUND
     fault = await world.refused(world.tell("ann", "boss"))
     assert fault.kind is Kind.UNSUPPORTED_WORK
@@ -164,7 +164,7 @@ async def test_without_an_acknowledgment_it_leaves_again_after_growing_waits_and
     assert texts(bob.take()) == ["hello"]
 
 
-async def test_a_letter_says_itself_how_often_it_is_tried(world):
+async def test_a_message_sets_how_often_it_is_sent(world):
     bob = await world.connect("bob", acknowledges=True)
     await world.ask(world.tell("ann", "bob", attempts=1))
     await world.advance(30)
@@ -229,7 +229,7 @@ async def test_a_poll_that_never_acknowledges_gets_it_again(world):
 # -- time to live
 
 
-async def test_a_letter_whose_time_is_over_is_dropped_recorded_and_its_sender_told(world):
+async def test_an_expired_message_is_dropped_recorded_and_reported_to_its_sender(world):
     ann = await world.connect("ann", acknowledges=True)
     await world.ask(world.tell("ann", "bob", expires_at=Instant(world.time + SECOND)))
     await world.advance(1)
@@ -240,7 +240,7 @@ async def test_a_letter_whose_time_is_over_is_dropped_recorded_and_its_sender_to
     assert "letter.expire" in [r.action for r in await world.store.audit(after=0, limit=1000)]
 
 
-async def test_nobody_is_told_of_a_letter_that_might_be_lost(world):
+async def test_a_lost_at_most_once_message_is_not_reported(world):
     ann = await world.connect("ann", acknowledges=True)
     await world.ask(world.tell("ann", "bob", once=True, expires_at=Instant(world.time + SECOND)))
     await world.advance(2)
@@ -277,7 +277,7 @@ async def test_what_may_be_lost_does_not_overtake_in_its_lane_and_does_not_hold_
     assert texts(bob.take()) == ["a", "b", "last"]
 
 
-async def test_letters_about_a_task_stand_behind_its_work_order(world):
+async def test_messages_about_a_task_stand_behind_its_assignment(world):
     bob = await world.connect("bob", acknowledges=True)
     task = await world.submit(None, pinned="bob")
     await world.ask(world.tell("ann", "bob", "about it", lane=task.id))
@@ -287,7 +287,7 @@ async def test_letters_about_a_task_stand_behind_its_work_order(world):
     assert texts(bob.take()) == ["about it"]
 
 
-async def test_a_critical_letter_takes_its_lane_along_and_overtakes_the_others(world):
+async def test_a_critical_message_takes_its_lane_along_and_overtakes_the_others(world):
     early, late = TaskId(world.uuid()), TaskId(world.uuid())
     for lane in (early, late):
         for n in range(2):
@@ -362,7 +362,7 @@ async def test_an_agent_that_polls_gets_its_work_order_again(world):
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-async def test_progress_is_told_such_an_agent_at_most_once(world):
+async def test_progress_is_delivered_to_an_agentmsg_caller_at_most_once(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     ann = await world.connect("ann", acknowledges=True)
@@ -375,7 +375,7 @@ async def test_progress_is_told_such_an_agent_at_most_once(world):
     assert i1.work == [task.id]
 
 
-async def test_a_work_order_leaves_when_a_letter_before_it_is_out_of_the_way(world):
+async def test_an_assignment_leaves_when_a_message_before_it_is_gone(world):
     """The hub died, a poll took the letter, and nobody answers: on the next link the order stands behind the letter."""
     task = await world.submit(None, pinned="bob", follows=True)
     await world.ask(world.tell("ann", "bob", "about it", lane=task.id))

@@ -101,7 +101,7 @@ async def test_what_the_first_asked_is_answered_to_nobody(world):
     assert subtask_owner.take() == []
 
 
-async def test_letters_to_the_first_are_dead_though_there_is_a_second_at_once(world):
+async def test_messages_to_a_removed_agent_are_dead_letters_though_another_has_its_name_at_once(world):
     await world.ask(world.tell("bob", "ann", "between us"))
     await world.advance(1)
     second = msgspec.structs.replace(world.intake.agent(ANN), created_at=world.time)

@@ -92,7 +92,7 @@ def test_a_split_result_is_put_together_without_the_pieces_of_steps() -> None:
     assert (account.output, account.exit_code) == ("R1R2", 1)
 
 
-def test_a_new_attempt_begins_anew_but_the_old_text_stays_until_then() -> None:
+def test_a_new_attempt_begins_its_output_again_but_the_old_text_stays_until_then() -> None:
     failed = (EventKind.ATTEMPT_FAILED, {"fault": {"kind": "timeout", "message": "m"}, "attempt": 1})
     assert read(piece("old"), failed).output == "old"
     assert read(piece("old"), failed, piece("new")).output == "new"
@@ -106,7 +106,7 @@ def test_an_answer_goes_on_and_a_retry_forgets_the_result() -> None:
     assert (retried.output, retried.exit_code) == ("", None)
 
 
-def test_more_than_the_bound_is_cut_off_and_said_so() -> None:
+def test_more_than_the_bound_is_cut_off_and_says_so() -> None:
     """What was too long was left out in the middle, and what came behind it stood beside what came before."""
     account = read(piece("aaaa"), piece("bbbb"), piece("cc"), most=6)
     assert (account.output, account.truncated) == ("aaaabb", True)
@@ -166,7 +166,7 @@ def test_an_agent_counts_as_seen_while_its_connection_is_open(
     assert again.last_seen == "2026-01-19T04:21:05Z"
 
 
-def test_a_task_is_told_with_or_without_its_contents() -> None:
+def test_a_task_is_shown_with_or_without_its_contents() -> None:
     bare = msgspec.json.decode(msgspec.json.encode(task_out(task(), protocol_out=None)))
     assert "output" not in bare
     assert "history" not in bare
@@ -175,7 +175,7 @@ def test_a_task_is_told_with_or_without_its_contents() -> None:
     assert (full["output"], full["result"], full["protocol_out"], full["progress"]) == ("x", None, "coven", 0)
 
 
-def test_a_task_is_told_with_its_callers_name_for_it_and_the_sandbox_it_ran_in() -> None:
+def test_a_task_is_shown_with_its_callers_name_for_it_and_the_sandbox_it_ran_in() -> None:
     origin = Origin(principal=AgentId("ada"), protocol="agentmsg", request_id="r", digest="d", called="job-7")
     shown = task_out(task(origin=origin, sandbox="bubblewrap", contract="c-1"), protocol_out=None)
     assert (shown.called, shown.sandbox, shown.contract) == ("job-7", "bubblewrap", "c-1")
@@ -185,14 +185,14 @@ def test_a_task_is_told_with_its_callers_name_for_it_and_the_sandbox_it_ran_in()
 
 
 @pytest.mark.parametrize("at", ["2026-01-19T04:21:04Z", NOW], ids=["a time", "as it was written before"])
-def test_a_log_line_tells_when_a_task_is_tried_again(at: object) -> None:
+def test_a_log_line_says_when_a_task_is_retried(at: object) -> None:
     body = msgspec.Raw(msgspec.json.encode({"fault": {"message": "it broke"}, "attempt": 1, "retry_at": at}))
     line = log_line(Event(task=TaskId("t"), seq=1, at=NOW, kind=EventKind.ATTEMPT_FAILED, body=body))
     assert line.text == "attempt 1 · it broke · again at 2026-01-19T04:21:04Z"
 
 
 @pytest.mark.parametrize("odd", [5, True, [], {"rows": 2}])
-def test_a_log_line_tells_what_a_tool_gave_whatever_it_is(odd: object) -> None:
+def test_a_log_line_has_the_result_of_a_tool_whatever_it_is(odd: object) -> None:
     """It was an internal error, for a log and for a trace."""
     words = msgspec.json.encode(odd).decode()
     said = {"step": {"name": odd, "number": odd}, "tool_use": {"name": odd}, "tool_result": {"output": odd}}
@@ -263,6 +263,6 @@ def test_why_names_the_obstacles_of_those_who_could_first() -> None:
         ({}, "no agent is known"),
     ],
 )
-def test_why_has_a_word_for_every_state(changes: Any, words: str) -> None:
+def test_why_has_a_sentence_for_every_state(changes: Any, words: str) -> None:
     watched = Watched(Rules(), Instant(NOW - MINUTE), agent("m"), None, is_linked=False, heard_at=None)
     assert words.lower() in why(task(**changes), now=NOW, watched=watched).summary.lower()

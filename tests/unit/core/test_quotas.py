@@ -64,7 +64,7 @@ async def test_the_first_request_is_taken_whatever_its_size_and_people_have_no_q
         await world.ask(msgspec.structs.replace(large, principal=ADMIN, request_id=f"r{n}", task_id=None))
 
 
-async def test_letters_count_until_they_are_acknowledged_also_after_a_restart() -> None:
+async def test_direct_messages_count_until_they_are_acknowledged_also_after_a_restart() -> None:
     world = await peopled(direct_messages_per_agent=2)
     await world.add("friend", protocol="agentmsg")
     await world.add("writer", protocol="agentmsg")

@@ -65,7 +65,7 @@ def test_a_wait_never_shrinks_however_many_attempts_there_were(attempt, factor):
     assert 1000 <= grown(1000, 30_000, factor, attempt) <= grown(1000, 30_000, factor, attempt + 1) <= 30_000
 
 
-def test_after_a_hundred_attempts_a_letter_waits_as_others_do():
+def test_after_a_hundred_attempts_a_message_waits_as_others_do():
     own = Backoff(base=SECOND, most=SECOND)
     waits = [wait_of(SETTINGS, "id", attempt, None, own) for attempt in (1, OWN, OWN + 1)]
     assert waits == [SECOND, SECOND, 30 * SECOND]
@@ -189,7 +189,7 @@ async def test_other_changes_of_the_policy_let_waits_alone():
         ({"jitter": "yes"}, "jitter"),
     ],
 )
-async def test_who_may_write_it_and_what_does_not_fit_is_said(config, field):
+async def test_a_write_is_refused_with_who_may_write_or_what_does_not_fit(config, field):
     world = await stage()
     fault = await world.refused(world.change(ADMIN, Registry.POLICY, "policy", {"retry_config": config}, 1))
     assert (fault.kind, fault.field) == (Kind.INVALID, f"changes.retry_config.{field}")
@@ -201,7 +201,7 @@ async def test_who_may_write_it_and_what_does_not_fit_is_said(config, field):
     await world.intake.stop()
 
 
-async def test_a_letters_own_time_to_live_still_ends_it():
+async def test_a_messages_own_time_to_live_still_ends_it():
     world = await stage()
     await world.connect("bob", acknowledges=True)
     end = Instant(world.time + 2 * SECOND)

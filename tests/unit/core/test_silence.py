@@ -80,7 +80,7 @@ async def test_why_names_the_time_to_come_back_after_the_hub_was_down(world):
     assert (await world.task(task.id)).status.value == "queued"
 
 
-async def test_an_agent_that_converses_is_heard_by_its_heartbeats(world):
+async def test_heartbeats_of_an_agentmsg_agent_are_signs_of_life(world):
     await world.add("ann", "infra", protocol="agentmsg")
     ann = await world.connect("ann")
     task = await world.submit(pinned=AgentId("ann"))

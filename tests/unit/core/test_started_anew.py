@@ -72,7 +72,7 @@ async def test_the_same_process_keeps_its_work_over_a_new_connection(world):
 
 
 @pytest.mark.parametrize("vouches", [True, False])
-async def test_who_does_not_say_which_process_it_is_is_not_waited_for_without_end(world, vouches):
+async def test_the_hub_does_not_wait_for_ever_for_an_agent_that_does_not_name_its_process(world, vouches):
     """A link vouches for what was given or spoken of over it, not for what an earlier one had."""
     first = await world.connect("i1", vouches=vouches)
     task = await world.submit()

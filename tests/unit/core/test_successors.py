@@ -63,7 +63,7 @@ async def test_where_it_is_left_open_who_has_not_had_it_comes_before_who_gave_it
     assert asked.asked_of == "cid"
 
 
-async def test_who_has_no_room_for_a_task_is_not_asked_to_take_it_over(world):
+async def test_an_agent_without_room_for_a_task_is_not_asked_to_take_it_over(world):
     bob, cid = [await world.connect(id, acknowledges=True) for id in ("bob", "cid")]
     _, task = await working(world, constraints={"budget_usd": 1})
     await allots(world, "bob:budget", limit=0.5)
@@ -94,7 +94,7 @@ async def test_a_named_agent_without_room_is_answered_for_at_once(world):
     await world.finish("ann", task.id)
 
 
-async def test_who_said_that_it_takes_no_work_now_is_not_asked_to_take_any_over(world):
+async def test_an_agent_that_takes_no_work_now_is_not_asked_to_take_any_over(world):
     for id in ("bob", "cid"):
         await world.connect(id, acknowledges=True)
     later = Instant(world.time + 60 * SECOND)
@@ -120,7 +120,7 @@ async def handed(world, task, *others) -> str:
 
 
 @pytest.mark.parametrize("named", [None, "ann2"], ids=["any of the kind", "one of the kind, by name"])
-async def test_to_whoever_can_means_of_the_kind_that_the_caller_asked_for(world, named):
+async def test_an_open_handoff_goes_to_the_kind_that_the_caller_asked_for(world, named):
     for id in ("bob", "cid"):
         await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
     await world.add("ann2", "writer", protocol="agentmsg", concurrent=4)
@@ -136,7 +136,7 @@ async def test_to_whoever_can_means_of_the_kind_that_the_caller_asked_for(world,
     assert (await world.task(task.id)).owner == "peer"
 
 
-async def test_to_whoever_can_means_first_who_declared_such_work(world):
+async def test_an_open_handoff_goes_first_to_agents_that_declared_such_work(world):
     for id in ("bob", "cid"):
         await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(id)))
     _, task = await working(world)

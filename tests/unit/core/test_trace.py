@@ -77,7 +77,7 @@ def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
     assert (told.steps[2].at < told.steps[2].until, told.steps_left_out) == (True, 0)
 
 
-def test_what_is_personal_is_not_told_and_what_is_left_out_is_counted() -> None:
+def test_personal_content_is_not_shown_and_what_is_left_out_is_counted() -> None:
     told = trace_task(task(personal=True, seq=20, name="Ada's"), events(*STORY), lambda agent: PROTOCOLS.get(agent))
     assert {step.text for step in told.steps} == {""}
     assert (told.name, told.steps_left_out) == ("[personal]", 9)

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 @pytest.mark.requirement("A2-RTE-3")
-def test_whoever_will_not_wait_gets_the_answer_in_its_inbox(bond: Bond) -> None:
+def test_a_caller_that_does_not_wait_gets_the_answer_in_its_inbox(bond: Bond) -> None:
     asked = bond.request()
     taken = bond.source.send(asked, later=True)
     assert (taken.status, taken.json["status"], taken.json["message_id"]) == (202, "accepted", asked["message_id"])

@@ -201,7 +201,7 @@ def test_a_collaboration_ends_by_the_name_of_its_contract(hub: HubProcess, bond:
 
 
 @pytest.mark.requirement("A2-CTR-2")
-def test_schemas_that_do_not_fit_are_told_as_in_the_documents_example(cast: tuple[Plain, Plain]) -> None:
+def test_schemas_that_do_not_fit_are_refused_as_in_the_documents_example(cast: tuple[Plain, Plain]) -> None:
     ada, bob = cast
     wrong = {"type": "object", "properties": {"scenario_id": {"type": "string"}}, "required": ["scenario_id"]}
     told = ada.refused(ada.initiate(bob, "provision_test_dataset", request_schema=wrong), later=False)

@@ -55,7 +55,7 @@ async def test_domain_policies_bind_callers_of_every_protocol(said, may, address
     await world.intake.stop()
 
 
-async def test_whoever_has_no_domain_is_of_the_default_one_and_bound_by_what_is_said_of_that(world):
+async def test_an_agent_without_a_domain_is_of_the_default_one_and_bound_by_its_policies(world):
     await world.connect("data")
     await world.add("boss", "orchestrator", capabilities=("read:data",))
     wish = {"pinned": "data", "type": "provision", "input": {"rows": 1}}

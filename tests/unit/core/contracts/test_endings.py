@@ -22,7 +22,7 @@ from dragoman.messages.faults import Kind
 
 
 @pytest.mark.parametrize("over", ["ended", "expired", "closed"])
-async def test_a_contract_that_is_over_lets_nothing_be_begun_anew(world, over):
+async def test_nothing_is_retried_on_a_contract_that_is_over(world, over):
     await world.connect("data")
     contract = await agreed(world)
     ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id}
@@ -39,7 +39,7 @@ async def test_a_contract_that_is_over_lets_nothing_be_begun_anew(world, over):
     assert (await world.task(task.id)).status is Status.CANCELLED
 
 
-async def test_somebody_elses_an_ended_and_an_expired_contract(world):
+async def test_a_foreign_an_ended_and_an_expired_contract(world):
     data = await world.connect("data")
     contract = await agreed(world)
     await world.add("spy", protocol="a2acp", domain="research")
@@ -132,7 +132,7 @@ async def test_what_was_asked_on_a_contract_is_given_to_nobody_after_one_of_the_
 
 
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.ASSIGNED, Status.RUNNING])
-async def test_whoever_asked_is_told_at_once_that_its_target_was_removed(world, status):
+async def test_the_caller_learns_at_once_that_its_target_was_removed(world, status):
     lab = await world.connect("lab")
     contract = await agreed(world)
     if status is not Status.QUEUED:
@@ -164,7 +164,7 @@ async def test_a_handshake_ends_at_once_with_the_agent_that_it_was_put_to(world)
     assert lab.take() == []  # and not again when its time is over
 
 
-async def test_who_ends_a_collaboration_ends_all_its_contracts(world):
+async def test_the_end_of_a_collaboration_ends_all_its_contracts(world):
     first = await agreed(world)
     for _ in range(10):
         await agreed(world, collaboration=first.collaboration)

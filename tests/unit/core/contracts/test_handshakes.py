@@ -48,7 +48,7 @@ async def test_a_no_and_no_answer(world):
 
 
 @pytest.mark.parametrize("how", ["declined", "late", "removed"])
-async def test_whoever_hears_that_it_came_to_nothing_reads_the_agents_id_as_it_is_written(world, how):
+async def test_a_failed_handshake_names_the_agents_id_as_it_is_written(world, how):
     lab = await world.connect("lab")
     question = await world.ask(shakes(world))
     if how == "declined":
@@ -112,7 +112,7 @@ async def test_a_handshake_with_an_agent_that_was_removed_meanwhile_comes_to_not
     assert (await world.store.question(question.id)).status is QuestionStatus.ANSWERED
 
 
-async def test_a_target_that_brings_no_key_where_one_is_needed_is_told_so_as_well(world):
+async def test_a_target_that_brings_no_key_where_one_is_needed_learns_so_as_well(world):
     lab = await world.connect("lab")
     question = await world.ask(shakes(world, intent="patient", secret=SECRET))
     fault = await world.refused(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))

@@ -57,7 +57,7 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Kind.UNAVAILABLE, Kind.TIMEOUT, Kind.CONTRACT, Kind.WORK_FAILED, Kind.CANCELLED])
-async def test_nobodys_words_about_personal_work_are_in_its_row(world, kind):
+async def test_no_text_about_personal_work_is_in_its_row(world, kind):
     await world.connect("data")
     contract = await agreed(world, intent="patient", secret=SECRET)
     ask = {"principal": "lab", "protocol": "a2acp", "type": "patient", "contract": contract.id, "sealed": True}
@@ -81,7 +81,7 @@ async def test_personal_work_is_on_record_when_it_is_taken_and_only_then(world):
 
 
 @pytest.mark.parametrize("severity", ["low", "critical"])
-async def test_an_error_report_about_personal_work_tells_everybody_no_words_of_it(world, severity):
+async def test_an_error_report_about_personal_work_shows_nothing_of_its_content(world, severity):
     await world.connect("data")
     contract = await agreed(world, intent="patient", secret=SECRET)
     task = await world.submit(None, principal="lab", protocol="a2acp", type="patient", contract=contract.id)

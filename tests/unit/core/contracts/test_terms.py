@@ -47,7 +47,7 @@ async def test_so_is_a_person_who_edits_what_was_asked(world):
     assert (await world.ask(Retry(principal=ADMIN, task_id=task.id, input=b'{"rows":4}'))).owner == "data"
 
 
-async def test_nobody_puts_words_into_the_place_of_a_ciphertext(world):
+async def test_a_person_cannot_replace_a_ciphertext_by_plain_input(world):
     """They would leave in clear, in an envelope that says they are sealed."""
     await world.connect("data")
     contract = await agreed(world, end_to_end=True, secret=Secret(kid="k1", source_key="sk"))
@@ -94,7 +94,7 @@ async def test_work_for_anybody_goes_past_those_whose_terms_it_does_not_meet(wor
     assert fault.kind is Kind.INVALID
 
 
-async def test_what_is_queued_in_clear_is_not_given_to_whoever_declares_it_personal_later(world):
+async def test_a_task_queued_in_clear_is_not_assigned_to_an_agent_that_declares_it_personal_later(world):
     await world.add("boss", "orchestrator")
     task = await world.submit(None, type="weigh", input={"name": "Erika"}, kept_for_anybody=True)
     for name, protocol in (("scales", "forge"), ("balance", "a2acp")):

@@ -98,7 +98,7 @@ async def test_files_of_an_attempt_that_failed_stay_and_count_no_more(world):
     assert (await world.refused(one_more)).kind is Kind.TOO_LARGE
 
 
-async def test_an_error_that_is_said_again_ends_no_other_attempt(world):
+async def test_a_repeated_error_ends_no_other_attempt(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     task = await world.submit()
@@ -212,7 +212,7 @@ async def test_a_result_of_an_attempt_given_up_is_still_welcome_while_nobody_els
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
-async def test_a_stale_owner_is_refused_once_somebody_else_has_the_task(world):
+async def test_a_stale_owner_is_refused_once_another_agent_has_the_task(world):
     await world.add("i1", "infra")
     await world.add("i2", "infra")
     i1 = await world.connect("i1")
@@ -304,7 +304,7 @@ async def test_a_queued_task_whose_clock_is_set_again_is_still_first_in_its_queu
 
 
 @pytest.mark.requirement("CH-ERR-4")
-async def test_an_agent_that_is_gone_was_last_heard_of_when_it_was(world):
+async def test_an_agent_that_is_gone_was_last_seen_when_it_last_spoke(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
@@ -315,7 +315,7 @@ async def test_an_agent_that_is_gone_was_last_heard_of_when_it_was(world):
 
 
 @pytest.mark.requirement("CH-ERR-4")
-async def test_an_agent_that_polled_was_last_heard_of_when_it_polled(world):
+async def test_an_agent_that_polled_was_last_seen_when_it_polled(world):
     """Its row is written every fifteen seconds at most: 5002 told the poll that was in it."""
     await world.add("i1", "infra")
     await world.poll("i1")
@@ -348,7 +348,7 @@ async def test_the_last_attempt_is_when_it_was_begun(world):
 @pytest.mark.parametrize(
     ("kind", "name", "fits"), [("infra", "i1", True), ("i1", "i1", True), ("code", "i1", False), ("code", "any", True)]
 )
-async def test_who_names_a_kind_and_an_agent_means_one_of_that_kind(world, kind, name, fits):
+async def test_a_request_with_a_kind_and_an_agent_means_an_agent_of_that_kind(world, kind, name, fits):
     await world.add("i1", "infra")
     await world.add("c1", "code")
     await world.add("any")

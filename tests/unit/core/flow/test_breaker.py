@@ -67,7 +67,7 @@ async def test_faults_of_the_work_or_of_the_caller_never_open_the_breaker(world)
 
 
 @pytest.mark.requirement("chiffon-D7")
-async def test_an_answer_in_between_starts_the_count_of_failures_anew(world):
+async def test_an_answer_in_between_resets_the_count_of_failures(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     for _ in range(3):
@@ -103,7 +103,7 @@ async def test_a_broken_connection_whose_agent_reports_in_time_is_no_failure(wor
     assert world.intake.agent(AgentId("i1")).breaker.failures == 0
 
 
-async def test_who_dies_over_its_work_and_starts_anew_at_once_has_failed(world):
+async def test_an_agent_that_dies_over_its_work_and_restarts_at_once_has_failed(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     for _ in range(3):
@@ -115,7 +115,7 @@ async def test_who_dies_over_its_work_and_starts_anew_at_once_has_failed(world):
 
 
 @pytest.mark.parametrize("away", [1, 100])
-async def test_a_health_check_that_died_with_the_hub_is_asked_anew_and_blames_nobody(world, away):
+async def test_a_health_check_that_died_with_the_hub_is_sent_again_and_is_no_failure(world, away):
     """Else the agent would be half open for ever: the one it was asked is over, and no other follows."""
     await world.add("i1", "infra")
     i1 = await world.connect("i1")

@@ -312,7 +312,7 @@ async def test_a_question_nobody_answers_takes_its_default(world):
 
 
 @pytest.mark.requirement("chiffon/B3")
-async def test_who_asked_may_answer_a_paused_task_by_a_request_about_it(world):
+async def test_the_caller_may_answer_a_paused_task_by_a_request_about_it(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     task = await world.submit()
@@ -370,7 +370,7 @@ async def test_an_agent_that_goes_on_after_its_pause_waits_for_no_answer(world, 
     assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="us"))).kind is Kind.CONFLICT
 
 
-async def test_who_has_asked_a_person_may_say_again_that_it_waits(world):
+async def test_an_agent_that_asked_a_person_may_repeat_that_it_waits(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
@@ -380,7 +380,7 @@ async def test_who_has_asked_a_person_may_say_again_that_it_waits(world):
     assert [one.question for one in await world.store.questions()] == ["Restart?"]
 
 
-async def test_an_agent_that_was_told_to_pause_asks_nothing_by_pausing(world):
+async def test_an_agent_that_pauses_on_request_asks_no_question(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()

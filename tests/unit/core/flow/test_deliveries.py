@@ -175,7 +175,7 @@ async def test_a_notice_that_no_connection_survives_becomes_a_dead_letter(world)
     assert [(letter.task, letter.attempts) for letter in await world.store.dead_letters()] == [(task.id, 8)]
 
 
-async def test_somebody_elses_acknowledgment_changes_nothing(world):
+async def test_another_agents_acknowledgment_changes_nothing(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     boss = await world.connect("boss")
@@ -261,7 +261,7 @@ async def test_a_peer_that_does_not_read_is_owed_the_rest_in_the_store(protocol)
     await world.intake.stop()
 
 
-async def test_work_that_a_dying_hub_held_leaves_again_also_behind_more_urgent_words_about_it(world):
+async def test_an_assignment_of_a_dying_hub_leaves_again_also_behind_more_urgent_messages_about_it(world):
     await world.add("lab", protocol="a2acp")
     await world.add("ann", protocol="agentmsg")
     await world.connect("lab")

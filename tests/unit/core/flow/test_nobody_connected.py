@@ -109,7 +109,7 @@ async def test_work_that_an_agent_has_begun_waits_longer_for_it(infra):
     await infra.finish("i1", task.id)
 
 
-async def test_an_agent_that_converses_and_was_heard_lately_is_waited_for(infra):
+async def test_the_hub_waits_for_an_agentmsg_agent_that_spoke_lately(infra):
     await infra.add("ann", "talkers", protocol="agentmsg")
     await infra.ask(Beat(principal=AgentId("ann")))
     task = await infra.submit("talkers")
@@ -118,7 +118,7 @@ async def test_an_agent_that_converses_and_was_heard_lately_is_waited_for(infra)
 
 
 @pytest.mark.parametrize("why", ["a deadline of its own", "a time to live", "forge keeps a queue", "the hub starts it"])
-async def test_the_hub_is_patient_where_somebody_said_so(infra, why):
+async def test_the_hub_is_patient_where_caller_or_protocol_allow_it(infra, why):
     world, how = infra, {}
     if why == "a deadline of its own":
         how = {"firm": True, "total_seconds": 600}

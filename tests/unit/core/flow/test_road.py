@@ -21,7 +21,7 @@ from dragoman.stores.memory import MemoryStore
 
 
 @pytest.mark.requirement("all-D8")
-async def test_a_task_goes_to_an_agent_and_its_result_back_to_whoever_asked(world):
+async def test_a_task_goes_to_an_agent_and_its_result_back_to_the_caller(world):
     await world.add("i1", "infra")
     boss, i1 = await world.connect("boss"), await world.connect("i1")
     task = await world.submit()
@@ -200,7 +200,7 @@ async def test_a_used_message_id_with_other_content_is_refused(world):
     assert (await world.finish("i1", task.id, message_id="m2")).status is Status.COMPLETED
 
 
-async def test_what_an_agent_says_of_its_work_is_known_as_its_own_words(world):
+async def test_an_agents_report_of_its_work_is_marked_as_its_own(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     said, ours = await world.submit(), await world.submit()
@@ -243,7 +243,7 @@ PIECES = {0: "abc", 3: "def", 6: "ghi", 9: "jkl"}
 @pytest.mark.requirement("chiffon-D4")
 @pytest.mark.parametrize("order", list(itertools.permutations(PIECES)))
 @pytest.mark.parametrize("stream", ["step-1", "result"])
-async def test_pieces_that_come_in_any_order_are_told_in_theirs(world, order, stream):
+async def test_pieces_that_come_in_any_order_are_delivered_in_theirs(world, order, stream):
     """As long as there is a gap what came beyond it is kept and not told; the last piece of a result may come first. A
     hub that dies in between has all of it, and what comes twice counts once."""
     await world.add("i1", "infra")

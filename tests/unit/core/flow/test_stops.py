@@ -44,7 +44,7 @@ async def test_an_assignment_that_died_with_the_hub_leaves_again_over_the_next_c
 
 
 @pytest.mark.parametrize("back", ["never", "heard", "polls"])
-async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_than_for_anybody(world, back):
+async def test_the_hub_waits_no_longer_than_usual_for_an_agent_that_does_not_return_after_a_restart(world, back):
     await world.add("i1", "infra")
     await world.add("i2", "infra", concurrent=1)
     if back == "polls":
@@ -71,7 +71,7 @@ async def test_who_does_not_come_back_after_a_restart_is_not_waited_for_longer_t
         assert (await world.refused_finish("i1", task.id)).kind is Kind.NOT_FOUND
 
 
-async def test_who_was_connected_when_the_hub_died_is_missed_also_if_it_polled_beside(world):
+async def test_an_agent_that_was_connected_when_the_hub_died_is_missed_also_if_it_polled_beside(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit(idle_seconds=3600)
@@ -148,7 +148,7 @@ async def test_a_deadline_that_passed_while_the_hub_was_down_takes_no_result_and
 
 
 @pytest.mark.parametrize("says", ["nothing", "a word"])
-async def test_who_comes_back_after_a_restart_and_says_nothing_of_its_work_is_given_it_again(world, says):
+async def test_an_agent_that_returns_after_a_restart_and_reports_nothing_is_assigned_its_task_again(world, says):
     """It may be a new process. If it is the old one, it knows the request, and what it says counts."""
     await world.add("i1", "infra")
     i1 = await world.connect("i1")

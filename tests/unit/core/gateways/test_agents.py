@@ -34,7 +34,7 @@ async def test_a_guest_is_let_in_again_and_cannot_take_the_place_of_an_agent_wit
         assert (await world.refused(guest(id))).kind is Kind.FORBIDDEN
 
 
-async def test_an_agent_may_take_back_what_it_said_it_can_do_and_nothing_that_it_was_given(world):
+async def test_an_agent_may_withdraw_capabilities_that_it_declared_and_none_that_it_was_granted(world):
     await world.add("i1", "infra", capabilities=("shell",))
 
     async def registered(*capabilities):

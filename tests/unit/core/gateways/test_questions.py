@@ -55,7 +55,7 @@ async def test_an_answer_reaches_an_agent_that_was_away(world):
     assert (await (await world.connect("i1")).ack()) == 0
 
 
-async def test_an_agent_that_begins_anew_comes_to_the_same_questions(world):
+async def test_an_agent_that_starts_again_comes_to_the_same_questions(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     task = await world.submit()
@@ -86,7 +86,7 @@ async def test_the_same_request_is_the_same_question(world):
     assert (await world.ask(asks("i1", "Which?", "req-1"))).id == first.id
 
 
-async def test_an_agent_that_begins_anew_under_the_same_ids_comes_to_the_same_questions(world):
+async def test_an_agent_that_starts_again_under_the_same_ids_comes_to_the_same_questions(world):
     await world.add("i1", "infra")
     i1 = await world.connect("i1")
     await world.submit()
@@ -174,7 +174,7 @@ async def test_a_question_by_the_way_does_not_stop_the_task(world):
     assert (outgoing.event.blocking, outgoing.event.answer) == (False, "yes")
 
 
-async def test_somebody_elses_task_cannot_be_asked_about(world):
+async def test_another_agents_task_cannot_be_asked_about(world):
     await world.add("i1", "infra")
     await world.add("i2", "other")
     await world.connect("i1")

@@ -94,7 +94,7 @@ async def test_a_task_above_what_remains_in_total_is_refused_and_one_that_must_o
     assert (fault.facts["consumed"], fault.facts["remaining"]) == (2, 8)
 
 
-async def test_who_waits_and_will_find_no_room_any_more_has_failed(paid):
+async def test_a_waiting_task_that_can_never_fit_any_more_has_failed(paid):
     await paid.policy(budget_limits={"total": 10})
     first = await paid.submit(constraints={"budget_usd": 8})
     second = await paid.submit(constraints={"budget_usd": 7})
@@ -169,7 +169,7 @@ async def test_an_allocation_expires(paid):
     assert (await paid.submit(constraints={"max_tokens": 70})).status is Status.ASSIGNED
 
 
-async def test_who_used_up_its_allocation_has_nothing_more_when_that_expires(paid):
+async def test_a_spent_allocation_stays_spent_when_it_expires(paid):
     from dragoman.core.ids import SECOND, Instant, rfc3339
 
     end = rfc3339(Instant(paid.time + 60 * SECOND))
@@ -272,7 +272,7 @@ async def test_an_agent_that_writes_its_own_entry_says_as_much_as_by_a_report(pa
     assert await cost(paid, "ann:budget") == (0, 4)  # nobody else says what it used
 
 
-async def test_cpu_and_memory_are_in_use_only_while_somebody_works(paid):
+async def test_cpu_and_memory_are_in_use_only_while_an_agent_works(paid):
     await paid.allot("i1:cpu", limit=100)
     tasks = [await paid.submit(constraints={"cpu": 60}) for _ in range(2)]
     assert [task.status for task in tasks] == [Status.ASSIGNED, Status.QUEUED]
@@ -306,7 +306,7 @@ async def test_an_amount_that_is_none_is_refused(paid, amount):
     assert (fault.kind, fault.field) == (Kind.INVALID, "constraints.budget_usd")
 
 
-def test_the_management_apis_words_for_a_budget_mean_the_same():
+def test_the_management_apis_fields_for_a_budget_mean_the_same():
     assert budget.needs({"budget": 3}) == {"budget": 3}
     assert budget.needs({"budget": {"usd": 1, "tokens": 5}}) == {"budget": 1, "tokens": 5}
     assert budget.needs({"required_role": "ops"}) == {}

@@ -68,7 +68,7 @@ async def test_an_entity_is_created_changed_and_deleted_by_version(world):
 
 
 @pytest.mark.requirement("agentmsg-D9")
-async def test_who_read_an_old_version_is_refused_with_the_current_one(world):
+async def test_a_writer_of_an_old_version_is_refused_with_the_current_one(world):
     await world.join("a")
     await world.write("a", TASK, "plan", {}, 0)
     await world.write("a", TASK, "plan", {"n": 1}, 1)
@@ -424,7 +424,7 @@ async def test_of_a_task_that_was_forgotten_nobody_hears_any_more(busy):
     assert await world.view.one(TASK, hidden.id, AgentId("boss")) is None
 
 
-async def test_who_stayed_away_too_long_must_read_anew(make_world):
+async def test_a_watcher_that_stayed_away_too_long_must_read_the_state_again(make_world):
     world = await make_world(Rules(state_log=5))
     await world.join("a")
     for n in range(10):

@@ -79,7 +79,7 @@ async def test_what_nobody_could_ever_bear_is_refused_with_the_numbers(
     assert (await world.submit(**wants(4096))).owner == "unsaid"
 
 
-async def test_an_agent_that_registers_anew_without_it_takes_any(world: World, wants: Any) -> None:
+async def test_an_agent_that_registers_again_without_a_limit_takes_any_task(world: World, wants: Any) -> None:
     await world.ask(RegisterAgent(principal=AgentId("small")))
     assert (await world.submit(**wants(4096))).owner == "small"
 

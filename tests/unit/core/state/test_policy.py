@@ -151,7 +151,7 @@ async def test_a_task_of_high_risk_that_a_person_refuses_has_failed_and_cannot_b
     assert [p for p in talking.i1.inbox if p.delivery.kind == "work"] == []
 
 
-async def test_an_approval_needs_one_of_its_words_and_comes_once(talking):
+async def test_an_approval_needs_one_of_its_options_and_comes_once(talking):
     task = await ask(talking, constraints={"risk": 0.9})
     [question] = await talking.store.questions(status=QuestionStatus.OPEN)
     command = Answer(principal=ADMIN, question=question.id, answer="perhaps")

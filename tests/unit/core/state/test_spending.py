@@ -68,7 +68,7 @@ async def test_one_for_which_that_can_never_be_set_aside_is_refused_and_no_field
     assert (await paid.submit(constraints={"budget_usd": 4})).status is Status.ASSIGNED
 
 
-async def test_why_a_task_without_a_budget_waits_is_said_with_the_numbers(paid):
+async def test_why_names_the_numbers_of_a_task_that_waits_for_budget(paid):
     from dragoman.core.budgets.budget import account_in
 
     for _ in range(2):
@@ -89,7 +89,7 @@ async def test_what_was_queued_before_there_was_a_policy_is_held_to_it(world):
     assert stands == [Status.ASSIGNED, Status.ASSIGNED, Status.QUEUED]
 
 
-async def test_progress_that_reports_more_than_the_task_may_use_ends_it_and_the_agent_is_told(paid):
+async def test_progress_that_reports_more_than_the_task_may_use_ends_it_and_the_agent_gets_a_cancel(paid):
     task = await paid.submit()
     await paid.progress("i1", task.id, body=usage(5))
     assert (await paid.task(task.id)).status is Status.RUNNING

@@ -75,7 +75,7 @@ async def test_a_heartbeat_with_another_state_is_a_report(pair):
 
 
 @pytest.mark.parametrize("state", ["MAINTENANCE", "ERROR", "OFFLINE"])
-async def test_who_is_away_by_its_own_word_is_passed_over_until_it_is_back(pair, state):
+async def test_an_agent_that_reported_to_be_away_is_passed_over_until_it_is_back(pair, state):
     await pair.i2.close(lost=False)
     await report(pair, state=state)
     task = await pair.submit("worker")
@@ -84,7 +84,7 @@ async def test_who_is_away_by_its_own_word_is_passed_over_until_it_is_back(pair,
     assert (await pair.task(task.id)).owner == I1
 
 
-async def test_who_named_a_time_is_given_work_from_then_on(pair):
+async def test_an_agent_that_named_a_time_gets_work_from_then_on(pair):
     await pair.i2.close(lost=False)
     await report(pair, next_available=Instant(pair.time + 12 * SECOND))
     task = await pair.submit("worker")
@@ -127,7 +127,7 @@ async def test_an_agent_silent_for_three_heartbeats_is_offline_and_its_work_goes
 
 
 @pytest.mark.requirement("agentmsg-D12")
-async def test_any_word_brings_a_silent_agent_back(pair):
+async def test_any_message_brings_a_silent_agent_back(pair):
     await pair.i2.close(lost=False)
     await report(pair)
     await pair.advance(31)
@@ -140,7 +140,7 @@ async def test_any_word_brings_a_silent_agent_back(pair):
     assert [entry["state"] for entry in pair.view.status_history(I1)][-2:] == ["OFFLINE", "IDLE"]
 
 
-async def test_whoever_speaks_at_all_is_not_silent(pair):
+async def test_an_agent_that_sends_anything_is_not_silent(pair):
     for _ in range(10):
         await pair.advance(9)
         await report(pair)
@@ -240,7 +240,7 @@ async def test_a_critical_one_about_its_task_ends_the_attempt(pair, kind, status
     assert pair.intake.agent(I1).breaker.failures == 1
 
 
-async def test_a_report_about_somebody_elses_task_is_only_the_agents_own(pair):
+async def test_a_report_about_another_agents_task_counts_only_for_its_sender(pair):
     task = await pair.submit("worker", pinned=I2)
     assert await pair.ask(error("critical", task=task.id)) is None
     assert (await pair.task(task.id)).status is Status.ASSIGNED

@@ -69,7 +69,9 @@ async def gone(world: Any) -> None:
         (without_room, "no_room", "has 1 of 3 USD free (0 used, 2 set aside), and the task asks for 2", "i1:budget"),
     ],
 )
-async def test_who_could_do_it_and_why_not_now(make_world: Any, before: Any, code: str, text: str, advice: str) -> None:
+async def test_the_agents_that_could_do_it_and_why_not_now(
+    make_world: Any, before: Any, code: str, text: str, advice: str
+) -> None:
     world = await make_world()
     await world.add("boss", "orchestrator")
     await world.join("i1", kind="infra")
@@ -84,7 +86,7 @@ async def test_who_could_do_it_and_why_not_now(make_world: Any, before: Any, cod
     assert advice in found.next[0]
 
 
-async def test_what_all_tasks_together_may_use_is_told_once_whoever_is_free(make_world: Any) -> None:
+async def test_the_total_of_all_tasks_is_named_once_whatever_agent_is_free(make_world: Any) -> None:
     world = await make_world()
     await world.add("boss", "orchestrator")
     for id in ("i1", "i2"):
@@ -100,7 +102,7 @@ async def test_what_all_tasks_together_may_use_is_told_once_whoever_is_free(make
     assert "budget_limits" in found.next[0]
 
 
-async def test_a_breaker_and_whoever_asked_for_it_itself(world: Any) -> None:
+async def test_a_breaker_and_the_submitter_are_obstacles(world: Any) -> None:
     broken = await world.join("i1", breaker=Breaker(state=BreakerState.HALF_OPEN, failures=5))
     task = await world.submit(None, principal=AgentId("boss"))
     agents = [
@@ -121,7 +123,7 @@ def waiting(task: Task, question: Question, **changes: Any) -> WhyOut:
     return why(msgspec.structs.replace(task, **stands), now=task.created_at, question=question)
 
 
-async def test_who_was_asked_for_help_and_then_a_person(world: Any) -> None:
+async def test_the_agent_and_then_the_person_that_were_asked_for_help(world: Any) -> None:
     await world.add("i1", "infra")
     task = await world.submit()
     question = Question(
@@ -140,7 +142,7 @@ async def test_who_was_asked_for_help_and_then_a_person(world: Any) -> None:
     assert "must approve it" in waiting(task, person, owner=None, waiting=Waiting.PERSON).summary
 
 
-async def test_a_contract_that_ended_is_told_with_its_end(world: Any) -> None:
+async def test_a_contract_that_ended_is_named_with_its_end(world: Any) -> None:
     await world.add("i1", "infra")
     task = await world.submit()
     contract = Contract(
