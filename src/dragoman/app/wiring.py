@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ from dragoman.core.streams import Streams
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.security.tokens import token_hash
 from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.endpoint import Endpoint
 from dragoman.server.server import HttpServer
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
@@ -63,8 +64,8 @@ log = structlog.get_logger("dragoman")
 
 REQUESTS_DRAIN = 10.0
 """Seconds in which HTTP requests and WebSockets end at a stop: what they began is the hub's, not theirs."""
-PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
-"""What agents may be added to speak."""
+COVEN = "coven"
+"""The one protocol that has a port of its own."""
 
 
 class Running(msgspec.Struct):
@@ -96,10 +97,14 @@ class Running(msgspec.Struct):
 
 @asynccontextmanager
 async def hub(
-    settings: Settings, *, clock: Callable[[], Instant] | None = None, counters: Counters | None = None
+    settings: Settings,
+    *,
+    clock: Callable[[], Instant] | None = None,
+    counters: Counters | None = None,
+    endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
 ) -> AsyncIterator[Running]:
     """A hub from its settings; serves until the block ends, then drains. `dragoman.testing` brings a clock of its own,
-    and counters that look on."""
+    and counters that look on; `endpoints` are the protocols of the HTTP port."""
     certificates = Certificates(settings)
     data = DataDir(settings.data)
     data.prepare()
@@ -173,7 +178,7 @@ async def hub(
             admin_token_hash=admin_hash,
             ready=ready,
             metrics=Metrics(counters, gauges),
-            protocols=PROTOCOLS,
+            protocols=(*endpoints, COVEN),
             max_body_bytes=settings.server.max_message_bytes,
             files=files,
             metrics_token_hash=metrics_token_hash(settings),
@@ -182,7 +187,7 @@ async def hub(
         )
         serving = HttpServer(
             intake,
-            tuple(endpoint for make in ENDPOINTS.values() for endpoint in make(parts)),
+            tuple(endpoint for make in endpoints.values() for endpoint in make(parts)),
             fallback=management(context),
             host=settings.server.host,
             port=settings.server.port,

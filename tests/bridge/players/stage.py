@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +11,10 @@ from typing import Any
 
 import httpx2
 
+from dragoman.app.endpoints import ENDPOINTS, HubParts
 from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
 from dragoman.app.wiring import hub
+from dragoman.server.endpoint import Endpoint
 from tests.bridge.players.sockets import PATIENCE
 
 IN_MEMORY = StoreSettings(kind="memory")
@@ -101,7 +103,10 @@ class Stage:
 
 @asynccontextmanager
 async def playing(
-    data: Path, store: StoreSettings = IN_MEMORY, a2acp: A2acpSettings = WITHOUT_END
+    data: Path,
+    store: StoreSettings = IN_MEMORY,
+    a2acp: A2acpSettings = WITHOUT_END,
+    endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
 ) -> AsyncIterator[Stage]:
     """A hub."""
     settings = Settings(
@@ -113,7 +118,7 @@ async def playing(
         rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
     )
     async with AsyncExitStack() as held:
-        running = await held.enter_async_context(hub(settings))
+        running = await held.enter_async_context(hub(settings, endpoints=endpoints))
         url = running.serving.url
         http, admin = [
             await held.enter_async_context(
