@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs
 
 import structlog
@@ -29,7 +28,7 @@ from dragoman.core.commands import Acknowledge, CloseLink, Command, OpenLink
 from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.ports import Intake, StoreFailed
+from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import (
@@ -45,9 +44,9 @@ from dragoman.server.asgi import (
 )
 from dragoman.server.connection import close_link
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.limits import Limits
+from dragoman.server.handler import HttpHandler
 from dragoman.server.outgoing import report_unencodable
-from dragoman.server.refusals import UNREADABLE, RefusalLog
+from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.closing import CloseReason
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -69,41 +68,18 @@ class Decided(Exception):
         self.fault = fault
 
 
-class HttpEndpoint(Endpoint, ABC):
+H = TypeVar("H", bound=HttpHandler)
+
+
+class HttpEndpoint(Endpoint, Generic[H]):
     """The handlers of one protocol; `guarded` makes an endpoint of one."""
 
-    protocol: ClassVar[str]
-
-    def __init__(self, hub: Intake, *, limits: Limits, refusals: RefusalLog) -> None:
-        self._hub = hub
-        self._limits = limits
-        self._refusals = refusals
+    def __init__(self, handler: H) -> None:
+        self._handler = handler
+        self._hub = handler.hub
+        self._limits = handler.limits
         self._polls: set[Poll] = set()
         self._draining = False
-
-    # -- what a protocol says
-
-    @abstractmethod
-    def agent(self, scope: Scope) -> Agent:
-        """Whose token this is; raises `Refused`."""
-
-    @abstractmethod
-    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        """A refusal as the protocol has it; `about` is the protocol's own."""
-
-    @abstractmethod
-    def status_of(self, fault: Fault) -> int: ...
-
-    @abstractmethod
-    def fault_of(self, error: RemoteProtocolError) -> Fault: ...
-
-    @abstractmethod
-    def json(self, data: bytes) -> dict[str, Any]:
-        """A small body; raises `Refused`."""
-
-    @abstractmethod
-    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """What a poll gets for one outgoing message; raises `Refused` where no message of the protocol holds it."""
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         """What to acknowledge each of so many frames by."""
@@ -116,7 +92,9 @@ class HttpEndpoint(Endpoint, ABC):
         instance, acknowledged = authentication.instance(scope), None
         if arrived:  # decided before the poll is opened, for it was handed in before
             acknowledged = self._hub.enqueue(
-                Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=tuple(map(DeliveryId, arrived)))
+                Acknowledge(
+                    principal=agent.id, protocol=self._handler.protocol, deliveries=tuple(map(DeliveryId, arrived))
+                )
             )
         try:
             outgoing_messages = await self._take(agent.id, wait, count, receive, instance)
@@ -140,7 +118,7 @@ class HttpEndpoint(Endpoint, ABC):
     async def _encoded(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
         """Its frames; none, if there are no words for it; None, if they cannot be found now."""
         try:
-            return await self.frames(outgoing, agent, now)
+            return await self._handler.encode(outgoing, agent, now)
         except StoreFailed as error:  # it is offered again when its lease ends
             log.error("not told now", task=outgoing.delivery.task, why=str(error))
             return None
@@ -153,7 +131,12 @@ class HttpEndpoint(Endpoint, ABC):
     ) -> Sequence[Outgoing]:
         session = SessionId(self._hub.mint())
         opening = OpenLink(
-            principal=agent, protocol=self.protocol, session=session, ordered=False, credit=count, instance=instance
+            principal=agent,
+            protocol=self._handler.protocol,
+            session=session,
+            ordered=False,
+            credit=count,
+            instance=instance,
         )
         _, poll = await self.park(session, opening, wait, receive)
         return poll.outgoing_messages
@@ -195,7 +178,7 @@ class HttpEndpoint(Endpoint, ABC):
         return min(wait, self._limits.poll_seconds), min(count, self._limits.poll_messages), arrived
 
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        ids = self.json(await read_body(scope, receive, SMALL_BODY, agent.id)).get("delivery_ids")
+        ids = self._handler.json(await read_body(scope, receive, SMALL_BODY, agent.id)).get("delivery_ids")
         if type(ids) is not list or len(ids) > MOST_ACKS or not all(type(id) is str for id in ids):
             what = f"expected a list of at most {MOST_ACKS} delivery ids"
             raise refuse(Kind.INVALID, what, field="delivery_ids", stage="shape")
@@ -206,7 +189,7 @@ class HttpEndpoint(Endpoint, ABC):
         """How many of them were known."""
         if not deliveries:
             return 0
-        command = Acknowledge(principal=agent.id, protocol=self.protocol, deliveries=deliveries)
+        command = Acknowledge(principal=agent.id, protocol=self._handler.protocol, deliveries=deliveries)
         return int(await self._hub.execute(command))
 
     async def drain(self, seconds: float) -> None:
@@ -239,7 +222,7 @@ class HttpEndpoint(Endpoint, ABC):
                 if scope["method"] != method:
                     await self.wrong_method(send, method)
                     return
-                agent = self.agent(scope)
+                agent = self._handler.agent(scope)
                 await handle(agent, scope, receive, send)
             except Disconnected:
                 return
@@ -261,7 +244,7 @@ class HttpEndpoint(Endpoint, ABC):
             raise Decided(refused.fault) from None
 
     def fault(self, error: Refused | RemoteProtocolError) -> Fault:
-        return error.fault if isinstance(error, Refused) else self.fault_of(error)
+        return error.fault if isinstance(error, Refused) else self._handler.fault_of(error)
 
     async def refuse(
         self,
@@ -277,18 +260,20 @@ class HttpEndpoint(Endpoint, ABC):
         """Refuse; `what` was tried, or None if the hub decided and recorded it itself."""
         if what is not None:
             who = agent.id if agent is not None else principal
-            await self._refusals.record(what, fault, principal=who, protocol=self.protocol, about=subject)
+            await self._handler.refusals.record(
+                what, fault, principal=who, protocol=self._handler.protocol, about=subject
+            )
         headers: tuple[tuple[bytes, bytes], ...] = ()
-        status = self.status_of(fault)
+        status = self._handler.status_of(fault)
         if status == 401:
             headers = ((b"www-authenticate", b"Bearer"),)
         elif status in (429, 503):
             headers = ((b"retry-after", b"%d" % retry_after(fault)),)
-        await answer(send, status, self.encode_refusal(fault, agent, about), headers=headers)
+        await answer(send, status, self._handler.encode_refusal(fault, agent=agent, context=about), headers=headers)
 
     async def wrong_method(self, send: Send, allowed: str) -> None:
         fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
-        await answer(send, 405, self.encode_refusal(fault, None, None), headers=((b"allow", allowed.encode()),))
+        await answer(send, 405, self._handler.encode_refusal(fault), headers=((b"allow", allowed.encode()),))
 
 
 class Poll:

@@ -14,7 +14,7 @@ core knows of are a table, `wire.closing`):
     4001   the token was replaced, or the agent removed       get the new token
     4009   a newer connection of the same agent took over     nothing: the newer one serves
 
-A door says who may come in, how to say no, and which session speaks (`WebSocketEndpoint`); the rest is here.
+A protocol's handler says who may connect and encodes refusals; its endpoint makes the session. The rest is here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -30,14 +30,12 @@ import structlog
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.model.agents import Agent
-from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
 from dragoman.server.endpoint import Endpoint
-from dragoman.server.limits import Limits
-from dragoman.server.refusals import RefusalLog
+from dragoman.server.handler import Handler
 from dragoman.server.session import Session
 from dragoman.server.websocket import EXTENSION, Socket
 from dragoman.wire.closing import CloseReason
@@ -150,12 +148,14 @@ class Link(msgspec.Struct, frozen=True):
     send: Send
 
 
-class WebSocketEndpoint(Endpoint, ABC):
+H = TypeVar("H", bound=Handler)
+
+
+class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
     """The application behind one path."""
 
     speaks_websocket: ClassVar = True
     path: ClassVar[str]
-    protocol: ClassVar[str]
     subprotocols: ClassVar[tuple[str, ...]]
     """What is spoken here; a client may offer none, and speaks the first then."""
     vouches: ClassVar[bool] = False
@@ -167,25 +167,13 @@ class WebSocketEndpoint(Endpoint, ABC):
     """How long a peer may take for its first acknowledgment, where it has one
     (`connection.FIRST_ACKNOWLEDGMENT_SECONDS`)."""
 
-    def __init__(self, hub: Intake, *, limits: Limits, refusals: RefusalLog) -> None:
-        self._hub = hub
-        self._limits = limits
-        self._refusals = refusals
+    def __init__(self, handler: H) -> None:
+        self._handler = handler
+        self._hub = handler.hub
         self._links: dict[SessionId, Link] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
     # -- what a protocol says
-
-    @abstractmethod
-    def agent(self, scope: Scope) -> Agent:
-        """Whose token this is; raises `Refused`."""
-
-    @abstractmethod
-    def encode_refusal(self, fault: Fault) -> bytes:
-        """The refusal of a handshake, in the protocol's words."""
-
-    @abstractmethod
-    def status_of(self, fault: Fault) -> int: ...
 
     @abstractmethod
     def session(self, agent: Agent, subprotocol: str) -> Session:
@@ -218,11 +206,11 @@ class WebSocketEndpoint(Endpoint, ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             fault = Fault(kind=Kind.INVALID, message="this path speaks WebSocket; connect with an upgrade")
-            await answer(send, 426, self.encode_refusal(fault), headers=((b"upgrade", b"websocket"),))
+            await answer(send, 426, self._handler.encode_refusal(fault), headers=((b"upgrade", b"websocket"),))
             return
         await receive()  # websocket.connect
         try:
-            agent = self.agent(scope)
+            agent = self._handler.agent(scope)
             subprotocol = self._chosen(scope["subprotocols"])
             authentication.instance(scope)
         except Refused as refused:
@@ -241,11 +229,11 @@ class WebSocketEndpoint(Endpoint, ABC):
         return None
 
     async def _turn_away(self, send: Send, fault: Fault) -> None:
-        await self._refusals.record("agent.connect", fault, principal=None, protocol=self.protocol)
-        status = self.status_of(fault)
+        await self._handler.refusals.record("agent.connect", fault, principal=None, protocol=self._handler.protocol)
+        status = self._handler.status_of(fault)
         headers = [JSON, *([(b"www-authenticate", b"Bearer")] if status == 401 else [])]
         await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": self.encode_refusal(fault)})
+        await send({"type": "websocket.http.response.body", "body": self._handler.encode_refusal(fault)})
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
         session = SessionId(self._hub.mint())
@@ -260,7 +248,7 @@ class WebSocketEndpoint(Endpoint, ABC):
             await self._hub.execute(
                 OpenLink(
                     principal=agent.id,
-                    protocol=self.protocol,
+                    protocol=self._handler.protocol,
                     session=session,
                     ordered=True,
                     acknowledges=True,
@@ -299,7 +287,7 @@ class WebSocketEndpoint(Endpoint, ABC):
             hang_up=self._hanging_up(send),
             receipts=self.receipts(scope),
             one_by_one=self.one_by_one(scope),
-            unanswered=self._limits.unanswered_frames,
+            unanswered=self._handler.limits.unanswered_frames,
             acknowledgment_seconds=self.acknowledgment_seconds,
             measured=self.measured,
         )
@@ -308,8 +296,10 @@ class WebSocketEndpoint(Endpoint, ABC):
         return Link(agent.id, edge.loop, edge, speaking, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:
-        fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._limits.ws_bytes} bytes")
-        await self._refusals.record(f"{self.protocol}.frame", fault, principal=agent, protocol=self.protocol)
+        fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._handler.limits.ws_bytes} bytes")
+        await self._handler.refusals.record(
+            f"{self._handler.protocol}.frame", fault, principal=agent, protocol=self._handler.protocol
+        )
 
     def _hanging_up(self, send: Send) -> Callable[[CloseReason], None]:
         def hang_up(reason: CloseReason) -> None:

@@ -64,7 +64,7 @@ class A2acpAgents(Endpoint):
         return {"/a2acp/agents": self._http.guarded("POST", "agent.register", self.register)}
 
     async def register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
-        said = declaration(self._http.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
+        said = declaration(self._handler.json(await read_body(scope, receive, SMALL_BODY, agent.id)))
         if said.agent_id != agent.id:
             message = owned_by(agent.id, said.agent_id)
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")

@@ -62,7 +62,7 @@ class A2acpAuth(Endpoint):
         agent: Agent | None = None
         try:
             agent = self.holder(scope)
-            wish = codec.body(self._http.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
+            wish = codec.body(self._handler.json(await read_body(scope, receive, LONGEST_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
                 message = f"{owned_by(agent.id, wish.agent_id)}; ask for tokens of your own"
                 raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")

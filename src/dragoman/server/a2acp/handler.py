@@ -17,7 +17,7 @@ Steps 1 to 4 need nothing but memory. What is refused names places, never what s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,18 +33,17 @@ from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp import admission, codec, intents
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.protocols.a2acp.types import NOBODY, PROTOCOL_VERSION, Message, MessageType
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server import authentication
 from dragoman.server.a2acp.contract_keys import ContractKeys
 from dragoman.server.a2acp.correlation import Correlations
 from dragoman.server.a2acp.interpreter import Interpreter, reads_tasks
 from dragoman.server.a2acp.tokens import AuthService
-from dragoman.server.asgi import Scope
+from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import read_account
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Invalid, LookUp, Request
+from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 
 _encode = msgspec.json.Encoder().encode
@@ -62,8 +61,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     agent: Agent | None = None
 
 
-class A2acpHandler:
-    """One for all of a2acp's doors."""
+class A2acpHandler(HttpHandler):
+    """One for all of a2acp's endpoints."""
+
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -73,15 +74,10 @@ class A2acpHandler:
         vault: Vault,
         *,
         limits: Limits,
-        refusals: RefusalLog | None = None,
         files: Files | None = None,
     ) -> None:
-        self.hub = hub
-        self.store = store
-        self.files = files
+        super().__init__(hub, store, limits=limits, files=files)
         self.auth = auth
-        self.limits = limits
-        self.refusals = refusals or RefusalLog(hub)
         self.seals = ContractKeys(vault)
         self.broker = auth.broker
         self.threads = Correlations(self)
@@ -96,10 +92,6 @@ class A2acpHandler:
         )
 
     # -- who
-
-    def agent(self, scope: Scope) -> Agent:
-        """The a2acp agent whose secret this is; raises `Refused`."""
-        return authentication.speaker(self.hub, scope, PROTOCOL)
 
     def party(self, id: AgentId) -> Party:
         agent = self.hub.agent(id)
@@ -179,9 +171,9 @@ class A2acpHandler:
         """The broker's response to a request of its own intents."""
         return self._say(MessageType.RESPONSE, asked.intent, payload, asked.source_agent)
 
-    def encode_refusal(self, fault: Fault, about: About | None) -> bytes:
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         """The error message about a refused one."""
-        about = about or About()
+        about = context if isinstance(context, About) else About(agent=agent)
         agent, to = about.agent, about.sender or NOBODY
         if agent is not None and to.agent_id != agent.id:
             to = a2acp.party_of(agent)  # the agent that is connected, whatever the message says of its sender
@@ -189,6 +181,20 @@ class A2acpHandler:
         # A caller that did not show who it is gets no token of the broker's for the agent that it names.
         audience = NOBODY.agent_id if agent is None else agent.id
         return self._say(MessageType.ERROR, about.intent, payload, to, audience)
+
+    def status_of(self, fault: Fault) -> int:
+        return a2acp.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        if isinstance(error, A2acpError):
+            return a2acp.fault_of(error)
+        return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
+
+    def json(self, data: bytes) -> dict[str, Any]:
+        try:
+            return codec.parse(data)
+        except A2acpError as error:
+            raise Refused(a2acp.fault_of(error)) from None
 
     def _say(
         self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None
@@ -209,15 +215,14 @@ class A2acpHandler:
 
     # -- outgoing messages
 
-    async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> bytes:
-        """An outgoing message as its message."""
+    async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         await self.threads.recall(agent.id)
         wanted = a2acp.wanted(outgoing)
         row = None if wanted is None else await self.hub.contract(wanted)
         if row is not None:
             self.seals.terms(row)
         whole = await self._whole(outgoing) if self.is_long(outgoing) else None
-        return self.encode_under(outgoing, agent, now, row, whole)
+        return (self.encode_under(outgoing, agent, now, row, whole),)
 
     def encode_under(
         self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None

@@ -18,8 +18,6 @@ side and may have gone: one that reads on is told 202.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -27,14 +25,11 @@ import msgspec
 from dragoman.bindings import a2acp
 from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
-from dragoman.core.ids import DeliveryId, Instant, SessionId
+from dragoman.core.ids import DeliveryId, SessionId
 from dragoman.core.memory import STRANGERS
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
 from dragoman.server.a2acp.handler import A2acpHandler, About
 from dragoman.server.a2acp.session import refused_as
@@ -52,44 +47,13 @@ LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retrya
 UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
 
 
-class A2acpHttp(HttpEndpoint):
-    protocol = PROTOCOL
-
-    def __init__(self, handler: A2acpHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
-
+class A2acpHttp(HttpEndpoint[A2acpHandler]):
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
         return {
             "/a2acp/messages": self.by_method({"GET": poll, "POST": self.message}),
             "/a2acp/ack": self.guarded("POST", "agent.ack", self.ack),
         }
-
-    # -- a2acp's words
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._handler.encode_refusal(fault, about if isinstance(about, About) else About(agent=agent))
-
-    def status_of(self, fault: Fault) -> int:
-        return a2acp.status_of(fault)
-
-    def fault_of(self, error: RemoteProtocolError) -> Fault:
-        if isinstance(error, A2acpError):
-            return a2acp.fault_of(error)
-        return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
-
-    def json(self, data: bytes) -> dict[str, Any]:
-        try:
-            return codec.parse(data)
-        except A2acpError as error:
-            raise Refused(a2acp.fault_of(error)) from None
-
-    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return (await self._handler.encode(outgoing, agent, now),)
 
     # -- POST /a2acp/messages
 
@@ -160,7 +124,7 @@ class A2acpHttp(HttpEndpoint):
             raise Refused(LEAVING if self._draining else UNANSWERED)
         (outgoing,) = waited.outgoing_messages
         assert about.agent is not None
-        frame = await self._handler.encode(outgoing, about.agent, self._hub.now())
+        (frame,) = await self._handler.encode(outgoing, about.agent, self._hub.now())
         return _Answer(frame, a2acp.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:

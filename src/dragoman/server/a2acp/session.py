@@ -82,7 +82,7 @@ class A2acpSession(Session):
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
         about = context if isinstance(context, About) else About(agent=agent)
-        return self._handler.encode_refusal(fault, about) if about.asks else b""
+        return self._handler.encode_refusal(fault, context=about) if about.asks else b""
 
     # -- out
 
@@ -97,7 +97,7 @@ class A2acpSession(Session):
         return (self._handler.encode_under(outgoing, agent, now, row),)
 
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        return (await self._handler.encode(outgoing, agent, self._hub.now()),)
+        return await self._handler.encode(outgoing, agent, self._hub.now())
 
 
 def is_ack(frame: bytes) -> bool:

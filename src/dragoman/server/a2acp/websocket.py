@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault
 from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.session import A2acpSession
@@ -26,25 +23,11 @@ WARM = 1000
 """Contracts of an agent that are at hand when it connects."""
 
 
-class A2acpWebSocket(WebSocketEndpoint):
+class A2acpWebSocket(WebSocketEndpoint[A2acpHandler]):
     path = "/a2acp/ws"
-    protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
     acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
     vouches = True
-
-    def __init__(self, handler: A2acpHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault) -> bytes:
-        return self._handler.encode_refusal(fault, None)
-
-    def status_of(self, fault: Fault) -> int:
-        return a2acp.status_of(fault)
 
     def session(self, agent: Agent, subprotocol: str) -> Session:
         return A2acpSession(self._handler, agent)

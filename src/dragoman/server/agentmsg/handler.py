@@ -43,11 +43,11 @@ from dragoman.server.agentmsg.memory import Handed
 from dragoman.server.agentmsg.memory import Heard as Before
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
+from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import read_account
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Answered, CommandFrame, Ignored, LookUp, Request
-from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 
 MOST_AGENTS = 10_000
@@ -58,6 +58,9 @@ NOBODY = frozenset({HUB, ANYONE})
 ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
 
 _encode = msgspec.json.Encoder().encode
+
+BARE = "bare"
+"""Of a refusal: the request came without a message around it, and its fields are named so."""
 
 Look = Callable[[Agent, Message], Awaitable[Sequence[bytes]]]
 
@@ -88,8 +91,10 @@ class Line(msgspec.Struct, frozen=True):
     handed: Handed
 
 
-class AgentmsgHandler:
-    """One for all of agentmsg's doors."""
+class AgentmsgHandler(HttpHandler):
+    """One for all of agentmsg's endpoints."""
+
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -98,28 +103,17 @@ class AgentmsgHandler:
         state: StateView,
         *,
         limits: Limits,
-        admin_hash: str | None,
+        admin_hash: str | None = None,
         heartbeat_seconds: float = 10.0,
-        refusals: RefusalLog | None = None,
         files: Files | None = None,
     ) -> None:
-        self.hub = hub
-        self.store = store
-        self.files = files
+        super().__init__(hub, store, limits=limits, admin_hash=admin_hash, files=files)
         self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
-        self.limits = limits
-        self.refusals = refusals or RefusalLog(hub)
-        self._admin_hash = admin_hash
         self._heartbeat = heartbeat_seconds
-        self._guard = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
         self._lines: dict[AgentId, Line] = {}
         self._versions: dict[tuple[AgentId, str], int] = {}
 
     # -- who
-
-    def agent(self, scope: Scope) -> Agent:
-        """The agentmsg agent whose token this is; raises `Refused`."""
-        return authentication.speaker(self.hub, scope, PROTOCOL)
 
     def reader(self, scope: Scope) -> AgentId:
         """Whoever may use the shared state: an agent of this protocol, or the admin."""
@@ -133,7 +127,7 @@ class AgentmsgHandler:
     def line(self, agent: AgentId) -> Line:
         line = self._lines.get(agent)
         if line is None:
-            connection = Connection(Role.HUB, agent, limits=self._guard, inbox=Before())
+            connection = Connection(Role.HUB, agent, limits=self.guard, inbox=Before())
             line = self._lines[agent] = Line(connection, Handed())
             if len(self._lines) > MOST_AGENTS:
                 del self._lines[next(iter(self._lines))]
@@ -242,7 +236,7 @@ class AgentmsgHandler:
             return Answered((self.encode_receipt((message.id,), agent.id, version),), message.id)
         kept = routing.is_kept(message)
         if message.type in ASKED_AGAIN or (waits and kept):
-            tree = codec.parse(data, self._guard)
+            tree = codec.parse(data, self.guard)
             return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
         return Ignored(message.id)
 
@@ -291,7 +285,11 @@ class AgentmsgHandler:
             message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
         )
 
-    def encode(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
+    async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
+        output = await self.read_output(outgoing) if in_pieces(outgoing) else None
+        return (self.encode_with(outgoing, agent, now, output),)
+
+    def encode_with(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
         """An outgoing message as its message; what must be acknowledged is remembered. `whole` is the output of one
         that is `in_pieces`."""
         frame, message_id = agentmsg.wire_of(outgoing, agent, now, whole=whole)
@@ -309,7 +307,7 @@ class AgentmsgHandler:
 
     # -- refusals
 
-    def encode_refusal(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
+    def encode_error_report(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
         """The ERROR_REPORT about a refused message; empty where nobody is to be told."""
         if about is not None:
             self.undone(to, about)
@@ -325,22 +323,29 @@ class AgentmsgHandler:
             said=None if about is None else about.type,
         )
 
-    def encode_report(self, fault: Fault, *, bare: bool = False, about: About | None = None) -> bytes:
-        """The report alone, as the body of an HTTP answer. `bare`: the fields it names are not those of a message."""
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
+        """The report alone, as the body of an HTTP answer. `BARE`: the fields it names are not those of a message."""
+        about = context if isinstance(context, About) else None
         told = agentmsg.report(
             fault,
             error_id=self.message_id(),
             task_id=None if about is None else about.task,
             said=None if about is None else about.type,
         )
-        if bare and fault.field is not None:
+        if context == BARE and fault.field is not None:
             told["context"]["details"]["field"] = fault.field.removeprefix("payload.")
         return _encode(told)
+
+    def status_of(self, fault: Fault) -> int:
+        return agentmsg.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        return agentmsg.fault_of(error) if isinstance(error, AgentmsgError) else super().fault_of(error)
 
     def json(self, data: bytes) -> dict[str, Any]:
         """A body of ours; raises `Refused`."""
         try:
-            return codec.parse(data, self._guard)
+            return codec.parse(data, self.guard)
         except AgentmsgError as error:
             raise Refused(agentmsg.fault_of(error)) from None
 

@@ -16,18 +16,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dragoman.bindings import agentmsg
-from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.commands import Command
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import AgentId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
-from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Whole, in_pieces
-from dragoman.server.agentmsg.state import BARE, read
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Whole
+from dragoman.server.agentmsg.state import read
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.session import (
@@ -42,12 +38,9 @@ from dragoman.server.session import (
 from dragoman.wire.errors import RemoteProtocolError
 
 
-class AgentmsgHttp(HttpEndpoint):
-    protocol = PROTOCOL
-
+class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
     def __init__(self, handler: AgentmsgHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
+        super().__init__(handler)
         self._under_way: dict[tuple[AgentId, str], asyncio.Future[Sequence[bytes]]] = {}
 
     def routes(self) -> dict[str, ASGIApp]:
@@ -57,34 +50,9 @@ class AgentmsgHttp(HttpEndpoint):
             "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack),
         }
 
-    # -- agentmsg's words
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        if isinstance(about, About):
-            return self._handler.encode_report(fault, about=about)
-        return self._handler.encode_report(fault, bare=about == BARE)
-
-    def status_of(self, fault: Fault) -> int:
-        return agentmsg.status_of(fault)
-
-    def fault_of(self, error: RemoteProtocolError) -> Fault:
-        if isinstance(error, AgentmsgError):
-            return agentmsg.fault_of(error)
-        return Fault(kind=Kind.TOO_LARGE, message=error.what)
-
-    def json(self, data: bytes) -> dict[str, Any]:
-        return self._handler.json(data)
-
-    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        whole = await self._handler.read_output(outgoing) if in_pieces(outgoing) else None
-        return (self._handler.encode(outgoing, agent, now, whole),)
-
     async def ack(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         data = await read_body(scope, receive, SMALL_BODY, agent.id)
-        if self.json(data).get("type") != MessageType.ACK:
+        if self._handler.json(data).get("type") != MessageType.ACK:
 
             async def read() -> dict[str, Any]:
                 return {"type": "http.request", "body": data, "more_body": False}

@@ -74,10 +74,10 @@ class AgentmsgSession(Session):
                 async for cursor, change, at in changes:
                     await self._write([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
         except Refused as refused:
-            await self._write([self._handler.encode_refusal(refused.fault, About(about), self._agent)])
+            await self._write([self._handler.encode_error_report(refused.fault, About(about), self._agent)])
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now; watch it again")
-            await self._write([self._handler.encode_refusal(fault, About(about), self._agent)])
+            await self._write([self._handler.encode_error_report(fault, About(about), self._agent)])
 
     def _stop(self, key: tuple[str | None, str | None]) -> None:
         watch = self._watches.pop(key, None)
@@ -98,17 +98,16 @@ class AgentmsgSession(Session):
     # -- out
 
     def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
-        return None if in_pieces(outgoing) else (self._handler.encode(outgoing, agent, now),)
+        return None if in_pieces(outgoing) else (self._handler.encode_with(outgoing, agent, now),)
 
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        output = await self._handler.read_output(outgoing) if in_pieces(outgoing) else None
-        return (self._handler.encode(outgoing, agent, self._hub.now(), output),)
+        return await self._handler.encode(outgoing, agent, self._hub.now())
 
     def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
         return self._handler.encode_answer(agent, request.context, outcome)
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
-        return self._handler.encode_refusal(fault, context, agent.id)
+        return self._handler.encode_error_report(fault, context, agent.id)
 
     def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
         return self._handler.encode_receipt(message_ids, self._agent)

@@ -35,7 +35,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
-from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.agentmsg.handler import BARE, AgentmsgHandler
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.http_endpoint import Decided
@@ -63,8 +63,6 @@ STREAM = (
 
 ENTITY_TYPES: Mapping[Registry, EntityType] = {Registry(name): name for name in get_args(EntityType)}
 
-BARE = "bare"
-"""What is refused here came without a message around it, and its fields are named so."""
 POLICY = "policy"
 REGISTRIES = {
     Registry.TASK: "task_registry",

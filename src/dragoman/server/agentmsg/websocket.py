@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs
 
-from dragoman.bindings import agentmsg
-from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.model.agents import Agent
-from dragoman.messages.faults import Fault
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.agentmsg.session import AgentmsgSession
@@ -24,23 +21,9 @@ from dragoman.server.session import Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 
-class AgentmsgWebSocket(WebSocketEndpoint):
+class AgentmsgWebSocket(WebSocketEndpoint[AgentmsgHandler]):
     path = "/agentmsg/ws"
-    protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
-
-    def __init__(self, handler: AgentmsgHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault) -> bytes:
-        return self._handler.encode_report(fault)
-
-    def status_of(self, fault: Fault) -> int:
-        return agentmsg.status_of(fault)
 
     def session(self, agent: Agent, subprotocol: str) -> Session:
         return AgentmsgSession(self._handler, agent.id)

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.bindings import chiffon
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.authorization import is_party
 from dragoman.core.ports import Files, StoreFailed
@@ -116,7 +115,7 @@ class AgentFiles(Endpoint):
 
     async def _refuse(self, send: Send, error: Refused | RemoteProtocolError) -> None:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
-        status = chiffon.status_of(fault)
+        status = self._handler.status_of(fault)
         headers = ((b"retry-after", b"%d" % retry_after(fault)),) if status in (429, 503) else ()
         await answer(send, status, self._handler.encode_refusal(fault), headers=headers)
 

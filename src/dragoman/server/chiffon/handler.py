@@ -17,7 +17,6 @@ from dragoman.core.commands import Command, Submit
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
@@ -26,11 +25,10 @@ from dragoman.server import authentication
 from dragoman.server.asgi import Scope
 from dragoman.server.authentication import UNKNOWN
 from dragoman.server.files import find_named
-from dragoman.server.limits import Limits
+from dragoman.server.handler import HttpHandler
 from dragoman.server.outgoing import read_account
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Acknowledged, CommandFrame, Decoded, Invalid, LookUp, Request, Session
-from dragoman.wire import guard
+from dragoman.wire.errors import RemoteProtocolError
 
 MOST_ACKS = 10_000
 
@@ -43,32 +41,10 @@ _acks = msgspec.json.Decoder(Acks)
 _encode = msgspec.json.Encoder().encode
 
 
-class ChiffonHandler:
-    """One for all of chiffon's doors."""
+class ChiffonHandler(HttpHandler):
+    """One for all of chiffon's endpoints."""
 
-    def __init__(
-        self,
-        hub: Intake,
-        store: Store,
-        *,
-        limits: Limits,
-        admin_hash: str | None = None,
-        refusals: RefusalLog | None = None,
-        files: Files | None = None,
-    ) -> None:
-        self.hub = hub
-        self.store = store
-        self.files = files
-        self.limits = limits
-        self.refusals = refusals or RefusalLog(hub)
-        self._admin_hash = admin_hash
-        self._json = guard.Limits(bytes=limits.message_bytes, depth=limits.message_depth)
-
-    # -- who
-
-    def agent(self, scope: Scope) -> Agent:
-        """The chiffon agent whose token this is; raises `Refused`."""
-        return authentication.speaker(self.hub, scope, PROTOCOL)
+    protocol = PROTOCOL
 
     def principal(self, scope: Scope) -> AgentId:
         """Whoever may steer tasks: an agent of any protocol, or the admin."""
@@ -81,7 +57,7 @@ class ChiffonHandler:
         about: Correlation | None = None
         message_id: str | None = None
         try:
-            tree = codec.parse(data, self._json)
+            tree = codec.parse(data, self.guard)
             message = codec.interpret(tree, data)
             message_id = message.message_id
             about = Correlation(message.request_id, message.trace_id, message_id)
@@ -104,7 +80,7 @@ class ChiffonHandler:
     def json(self, data: bytes) -> dict[str, Any]:
         """A small body of ours; raises `Refused`."""
         try:
-            return codec.parse(data, self._json)
+            return codec.parse(data, self.guard)
         except ChiffonError as error:
             raise Refused(chiffon.fault_of(error)) from None
 
@@ -117,9 +93,15 @@ class ChiffonHandler:
         whole = (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
         return chiffon.wire_again(outgoing, agent, whole)
 
-    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, about: Correlation | None = None) -> bytes:
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         to_agent = wire_name(agent) if agent is not None else UNKNOWN
-        return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=about)
+        return chiffon.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=context)
+
+    def status_of(self, fault: Fault) -> int:
+        return chiffon.status_of(fault)
+
+    def fault_of(self, error: RemoteProtocolError) -> Fault:
+        return chiffon.fault_of(error) if isinstance(error, ChiffonError) else super().fault_of(error)
 
 
 class ChiffonSession(Session):
@@ -161,7 +143,7 @@ class ChiffonSession(Session):
         return await self._handler.encode(outgoing, agent, self._hub.now())
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
-        return self._handler.encode_refusal(fault, agent=agent, about=context)
+        return self._handler.encode_refusal(fault, agent=agent, context=context)
 
     def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
         return _encode({"accepted": message_ids})

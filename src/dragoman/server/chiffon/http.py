@@ -20,13 +20,12 @@ import msgspec
 from dragoman.bindings import chiffon
 from dragoman.bindings.chiffon.exchange import PROTOCOL
 from dragoman.core.commands import Cancel, Command, Pause, Resume
-from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
+from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
-from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.security.urls import UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.chiffon.handler import ChiffonHandler
@@ -50,10 +49,8 @@ class Callbacks:
     def follow(self, agent: AgentId) -> None: ...
 
 
-class ChiffonHttp(HttpEndpoint):
+class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
     """The handlers; `routes` says which path is whose."""
-
-    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -62,8 +59,7 @@ class ChiffonHttp(HttpEndpoint):
         callbacks: Callbacks | None = None,
         negotiation: Literal["lowest", "highest"] = "lowest",
     ) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
+        super().__init__(handler)
         self._callbacks = callbacks or Callbacks()
         self._negotiation: Literal["lowest", "highest"] = negotiation
 
@@ -77,28 +73,6 @@ class ChiffonHttp(HttpEndpoint):
 
     def prefixes(self) -> dict[str, ASGIApp]:
         return {TASKS: self.task}
-
-    # -- what is chiffon's
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault, agent: Agent | None, about: Any) -> bytes:
-        return self._handler.encode_refusal(fault, agent=agent, about=about)
-
-    def status_of(self, fault: Fault) -> int:
-        return chiffon.status_of(fault)
-
-    def fault_of(self, error: RemoteProtocolError) -> Fault:
-        if isinstance(error, ChiffonError):
-            return chiffon.fault_of(error)
-        return Fault(kind=Kind.TOO_LARGE, message=error.what)
-
-    def json(self, data: bytes) -> dict[str, Any]:
-        return self._handler.json(data)
-
-    async def frames(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        return await self._handler.encode(outgoing, agent, now)
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         return chiffon.receipts(outgoing.delivery.id, count)

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs
 
-from dragoman.bindings import chiffon
-from dragoman.bindings.chiffon.exchange import PROTOCOL
 from dragoman.core.model.agents import Agent
-from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon.types import SUBPROTOCOL
 from dragoman.server.asgi import Scope
 from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
@@ -23,24 +20,10 @@ from dragoman.server.session import Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 
-class ChiffonWebSocket(WebSocketEndpoint):
+class ChiffonWebSocket(WebSocketEndpoint[ChiffonHandler]):
     path = "/api/agent/ws"
-    protocol = PROTOCOL
     subprotocols = (SUBPROTOCOL,)
     acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
-
-    def __init__(self, handler: ChiffonHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=handler.refusals)
-        self._handler = handler
-
-    def agent(self, scope: Scope) -> Agent:
-        return self._handler.agent(scope)
-
-    def encode_refusal(self, fault: Fault) -> bytes:
-        return self._handler.encode_refusal(fault)
-
-    def status_of(self, fault: Fault) -> int:
-        return chiffon.status_of(fault)
 
     def session(self, agent: Agent, subprotocol: str) -> Session:
         return ChiffonSession(self._handler, agent)

@@ -14,15 +14,20 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dragoman.bindings import forge
 from dragoman.core.commands import WriteLog
 from dragoman.core.ids import AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.tasks import PERSONAL
-from dragoman.messages.faults import Refused
+from dragoman.messages import error_table
+from dragoman.messages.faults import Fault, Refused
 from dragoman.messages.tasks import LogEntry
+from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.server.forge.bus import Bus
+from dragoman.server.handler import Handler
 from dragoman.server.limits import Limits
 
 LONGEST_LINE = 16 * 1024
@@ -44,9 +49,11 @@ class Notebook(Protocol):
     def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
 
 
-class ForgeHandler:
+class ForgeHandler(Handler):
     """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
     where an agent elsewhere has its log."""
+
+    protocol = forge.PROTOCOL
 
     def __init__(
         self,
@@ -62,11 +69,9 @@ class ForgeHandler:
         notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.hub = hub
-        self.store = store
-        self.files = files
+        super().__init__(hub, store, limits=limits or Limits())
+        self.files: Files = files
         self.bus = bus
-        self.limits = limits or Limits()
         self.request_seconds = request_seconds
         self.condition = condition
         self.notebook = notebook
@@ -74,6 +79,13 @@ class ForgeHandler:
         self.dropped = 0
         self._measure = measure or Bucket()
         self._buckets: dict[AgentId, Bucket] = {}
+
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
+        stamp = forge.stamp(self.hub.mint(), self.hub.now())
+        return codec.write(codec.failure(None, forge.error_of(fault), stamp))
+
+    def status_of(self, fault: Fault) -> int:
+        return error_table.TABLE[fault.kind].api
 
     def admit(self, agent: AgentId) -> bool:
         """Whether this agent may say one more thing now."""

@@ -12,56 +12,32 @@ stops; an agent at work then has the time that this names, others are closed at 
 
 from __future__ import annotations
 
-from dragoman.bindings import forge
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import StoreFailed
-from dragoman.messages import error_table
-from dragoman.messages.faults import Fault
-from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
-from dragoman.server import authentication
-from dragoman.server.asgi import Scope
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Session
 from dragoman.server.websocket_endpoint import Link, WebSocketEndpoint
-from dragoman.wire.guard import Limits
 
 FRAMES_AT_ONCE = 1000
 """A link that brings more frames than this in a quarter of a second is not read for the rest of it."""
 
 
-class ForgeWebSocket(WebSocketEndpoint):
+class ForgeWebSocket(WebSocketEndpoint[ForgeHandler]):
     path = "/forge/ws"
-    protocol = forge.PROTOCOL
     subprotocols = (Encoding.JSON.value, Encoding.MSGPACK.value)
     vouches = True
     measured = True
     compressed = True
     frames_at_once = FRAMES_AT_ONCE
 
-    def __init__(self, handler: ForgeHandler) -> None:
-        super().__init__(handler.hub, limits=handler.limits, refusals=RefusalLog(handler.hub))
-        self._handler = handler
-        self._guard = Limits(bytes=handler.limits.message_bytes, depth=handler.limits.message_depth)
-
-    def agent(self, scope: Scope) -> Agent:
-        return authentication.speaker(self._hub, scope, self.protocol)
-
-    def encode_refusal(self, fault: Fault) -> bytes:
-        stamp = forge.stamp(self._hub.mint(), self._hub.now())
-        return codec.write(codec.failure(None, forge.error_of(fault), stamp))
-
-    def status_of(self, fault: Fault) -> int:
-        return error_table.TABLE[fault.kind].api
-
     def binary(self, subprotocol: str) -> bool:
         return subprotocol == Encoding.MSGPACK.value
 
     def session(self, agent: Agent, subprotocol: str) -> Session:
-        return ForgeSession(self._handler, agent.id, encoding=Encoding(subprotocol), limits=self._guard)
+        return ForgeSession(self._handler, agent.id, encoding=Encoding(subprotocol), limits=self._handler.guard)
 
     def farewell(self, link: Link, seconds: float) -> None:
         assert isinstance(link.session, ForgeSession)

@@ -51,7 +51,8 @@ class Stage:
         """What an agent gets next, acknowledged."""
         outgoing, *peer.inbox = peer.inbox
         agent = self.world.intake.agent(peer.agent)
-        message: Json = json.loads(await self.handler.encode(outgoing, agent, self.world.time))
+        (frame,) = await self.handler.encode(outgoing, agent, self.world.time)
+        message: Json = json.loads(frame)
         assert await peer.ack(outgoing) == 1
         return message
 
