@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.faults.conversation import WEIGHTS, converse
 from tests.faults.spoiling import spoil
 
-from dragoman.core.delivery import direct_messages as letters
+from dragoman.core.delivery import direct_messages
+from dragoman.core.model.deliveries import Delivery
 from dragoman.stores.memory import MemoryStore
 
 OUTBOX = "dragoman.core.delivery"
@@ -70,7 +71,7 @@ def caught(seeds: int = 80) -> bool:
 
 
 def test_a_hub_that_keeps_what_may_leave_once_is_caught(monkeypatch):
-    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: False)
+    monkeypatch.setattr(Delivery, "leaves_once", False)
     assert caught()
 
 
@@ -87,13 +88,13 @@ def test_a_hub_that_sends_more_than_the_head_of_a_lane_is_caught(monkeypatch):
 
 
 def test_a_hub_that_lets_messages_overtake_in_their_lane_is_caught(monkeypatch):
-    honest = letters.put_on_its_way
-    monkeypatch.setattr(letters, "put_on_its_way", lambda work, delivery, before: honest(work, delivery, ()))
+    honest = direct_messages.put_on_its_way
+    monkeypatch.setattr(direct_messages, "put_on_its_way", lambda work, delivery, before: honest(work, delivery, ()))
     assert caught()
 
 
 def test_a_hub_that_forgets_a_kept_message_when_it_leaves_is_caught(monkeypatch):
-    spoil(monkeypatch, OUTBOX, "leaves_once", lambda delivery: delivery.direct_message is not None)
+    monkeypatch.setattr(Delivery, "leaves_once", property(lambda delivery: delivery.direct_message is not None))
     assert caught()
 
 
