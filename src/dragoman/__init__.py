@@ -88,8 +88,7 @@ if TYPE_CHECKING:
     from dragoman.sdk.shared_state import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient, SyncTaskHandle
     from dragoman.sdk.work.retry import RetryPolicy
-    from dragoman.sdk.work.sync_task import SyncTask
-    from dragoman.sdk.work.task import CallNext, Middleware, Task
+    from dragoman.sdk.work.task import CallNext, Middleware, SyncTask, Task
 
 _HOMES = {
     "agent": "Agent",
@@ -117,8 +116,7 @@ _HOMES = {
     "shared_state": "Change Entity Shared SharedState StateConflict",
     "sync": "SyncClient SyncTaskHandle",
     "work.retry": "RetryPolicy",
-    "work.sync_task": "SyncTask",
-    "work.task": "CallNext Middleware Task",
+    "work.task": "CallNext Middleware SyncTask Task",
 }
 """Module of `dragoman.sdk` → the names that users find here."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.sdk.calling.connected import gave_up
+from dragoman.sdk.calling.calls import gave_up
 from dragoman.sdk.conversation.peer_handlers import PeerHandlers
 from dragoman.sdk.conversation.peer_requests import PeerRequests
 from dragoman.sdk.conversation.status import StatusReporter

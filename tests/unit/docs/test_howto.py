@@ -12,7 +12,8 @@ CONNECTED = 'until dragoman agent show deployer -o json | grep -q \'"status": *"
 
 
 def test_the_first_agent_is_added_started_called_and_asks(terminal: Any, block: Any) -> None:
-    (terminal.directory / "deployer.py").write_text(terminal.local(block(FIRST, "python", "deployer")))
+    (terminal.directory / "deployer.py").write_text(terminal.local(block(FIRST, "python", "agent.run")))
+    (terminal.directory / "caller.py").write_text(block(FIRST, "python", "SyncClient"))
     start = block(FIRST, "sh", "python deployer.py").strip() + " &"
     call = block(FIRST, "sh", "dry_run=true")
     asked = block(FIRST, "sh", "--detach").replace("--detach", "--detach >id").replace("<id>", "$(cat id)")
@@ -20,9 +21,21 @@ def test_the_first_agent_is_added_started_called_and_asks(terminal: Any, block: 
     find = 'dragoman ask ls -o jsonl | grep deployer | sed \'s/.*"id": *"\\([^"]*\\)".*/\\1/\' >question'
     answer = block(FIRST, "sh", "ask answer").replace("<id>", "$(cat question)")
     done = "until dragoman task ls --status completed | grep -q $(cat id); do :; done"
-    script = (block(FIRST, "sh", "agent add deployer"), start, CONNECTED, call, asked, wait, find, answer, done)
+    script = (
+        block(FIRST, "sh", "agent add deployer"),
+        start,
+        CONNECTED,
+        call,
+        "python caller.py",
+        asked,
+        wait,
+        find,
+        answer,
+        done,
+    )
     output = terminal.run("\n".join(script))
     assert '"changed": 3' in output
+    assert "reading site.yml\n{'playbook': 'site.yml', 'changed': 3}" in output
 
 
 def test_the_commands_about_audit_and_keys_work(terminal: Any, block: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from dragoman import Agent, Client, HubUnreachable, Misconfigured, SyncClient
 from dragoman.sdk.address import parse, resolve, resolve_agent
-from dragoman.sdk.calling.connected import unreachable
+from dragoman.sdk.calling.calls import unreachable
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.network.connect_errors import not_made, sentence
 

@@ -24,8 +24,8 @@ from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.http_link import HttpLink
 from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.network.polling import HttpLink
 from dragoman.wire.errors import LocalProtocolError
 
 Write = Callable[[], Awaitable[bytes]]

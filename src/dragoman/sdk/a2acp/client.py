@@ -11,7 +11,7 @@ from dragoman.sdk.a2acp.caller import A2acpCaller
 from dragoman.sdk.a2acp.calls import Call
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid
 from dragoman.sdk.a2acp.identity import Identity
-from dragoman.sdk.calling.connected import ConnectedClient
+from dragoman.sdk.calling.calls import ConnectedClient
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
 

@@ -33,11 +33,10 @@ from dragoman.protocols.a2acp.errors import TABLE, Code, Refusal
 from dragoman.protocols.a2acp.types import Agent, Message, MessageType
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import payloads
-from dragoman.sdk.a2acp.answers import declined, failed
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid, Write
 from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Identity
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
-from dragoman.sdk.a2acp.requests import SEALED, THREAD, proposal_of, task_in, work_of
+from dragoman.sdk.a2acp.requests import SEALED, THREAD, declined, failed, proposal_of, task_in, work_of
 from dragoman.sdk.errors import NotSupported
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (

@@ -8,11 +8,13 @@ import msgspec
 
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Capability
+from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import payloads
-from dragoman.sdk.messages import Assignment, Correlation, Proposal, around, attached
+from dragoman.sdk.messages import Assignment, Correlation, Decline, Outcome, Proposal, around, attached
 from dragoman.sdk.peers import HandshakeRequest
+from dragoman.sdk.work.outcome import TIMED_OUT
 
 SEALED, PERSONAL, THREAD = "sealed", "personal", "thread"
 """In `Correlation.about`: the answer is to be sealed, errors are not to be told in clear, and which
@@ -100,3 +102,33 @@ def proposal_of(message: Message, receipt: str | None) -> Proposal:
         contract=msgspec.to_builtins(offer.contract),
     )
     return Proposal(id=message.thread, request=request, receipt=receipt)
+
+
+def failed(outcome: Outcome) -> Refusal:
+    """What an end without success is told as."""
+    known, is_personal = outcome.error or {}, PERSONAL in outcome.correlation.about
+    details: dict[str, Any] = {**(known.get("details") or {})}
+    if "code" in known:  # the handler's own words
+        return Refusal(
+            code=Code(known["code"]), message=outcome.output, details=details, after=known.get("retry_after")
+        )
+    words = outcome.output.rstrip().rpartition("\n")[2] or "the work failed"
+    if is_personal and known.get("type") != "Rejected" and outcome.exit_code != TIMED_OUT:
+        words = f"the work failed ({known.get('type', 'Error')}); what it said may be personal"
+    code = Code.TIMEOUT if outcome.exit_code == TIMED_OUT else Code.INTERNAL_ERROR
+    return Refusal(
+        code=code,
+        message=words,
+        details={"retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code},
+    )
+
+
+def declined(decline: Decline) -> Refusal:
+    """Why work was not begun."""
+    if decline.kind == "unsupported":
+        details: dict[str, Any] = {"intent": decline.work_type, "supported": list(decline.supported)}
+        return Refusal(code=Code.CAPABILITY_NOT_FOUND, message=decline.message, details=details)
+    field = decline.field and decline.field.replace("parameters", "payload", 1)
+    details = {"field": field} if field else {}
+    words = decline.sentence
+    return Refusal(code=Code.SCHEMA_MISMATCH, message=words, details=details)

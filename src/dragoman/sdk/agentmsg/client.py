@@ -29,8 +29,8 @@ from dragoman.protocols.agentmsg.types import (
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.calls import Call
 from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
-from dragoman.sdk.calling.connected import ConnectedClient
-from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.calling.calls import ConnectedClient
+from dragoman.sdk.conversation.peer_handlers import report
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
 from dragoman.sdk.events import TaskInfo
 from dragoman.sdk.failures import refused

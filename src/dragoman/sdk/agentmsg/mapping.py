@@ -44,7 +44,7 @@ from dragoman.protocols.agentmsg.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
-from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.conversation.peer_handlers import report
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (

@@ -24,7 +24,7 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.calling.connected import ConnectedClient
+from dragoman.sdk.calling.calls import ConnectedClient
 from dragoman.sdk.chiffon.calls import Call, told
 from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.failures import refused

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from dragoman.protocols.agentmsg import codec
+from dragoman.protocols.agentmsg import codec, errors
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.records import ErrorReport, Record
+from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Record
 from dragoman.protocols.agentmsg.records import ResourceReference as Reference
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured, Reject
@@ -329,3 +329,21 @@ def _as_help(given: Any) -> Help:
     if isinstance(given, str):
         return Help(given)
     raise Misconfigured(f"a help handler returns text or a Help, not {type(given).__name__}")
+
+
+def report(
+    kind: ErrorType, message: str, *, id: str, agent: str, task_id: str | None = None, details: dict[str, Any]
+) -> ErrorReport:
+    """A whole report: what the table says of its kind, and the facts."""
+    rule = errors.TABLE[kind]
+    return ErrorReport(
+        error_id=id,
+        agent_id=agent,
+        error_type=kind,
+        severity=rule.severity,
+        message=message,
+        context=ErrorContext(details=details),
+        recovery_attempts=(),
+        suggested_actions=(rule.action,),
+        task_id=task_id,
+    )

@@ -33,8 +33,7 @@ from dragoman.protocols.agentmsg.records import (
     TaskContext,
     TaskEvent,
 )
-from dragoman.sdk.conversation.peer_handlers import IncomingRequests, PeerHandlers
-from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.conversation.peer_handlers import IncomingRequests, PeerHandlers, report
 from dragoman.sdk.errors import NotSupported, RequestRefused
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.messages import Correlation, IncomingMessage, OutgoingMessage, Proposal, ProposalAnswer

@@ -18,7 +18,7 @@ from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import ErrorBody, Failure, Message, Response, Stamp
 from dragoman.sdk import trace
-from dragoman.sdk.calling.connected import ConnectedClient
+from dragoman.sdk.calling.calls import ConnectedClient
 from dragoman.sdk.errors import (
     Conflict,
     DragomanError,

@@ -2,6 +2,6 @@
 
 http       a client with our token                       websocket       one WebSocket, one write for each turn
 pipe       whole frames in and out                       polling         a pipe over HTTP: long poll in, POST out
-http_link  what a link over HTTP does side by side       files           files beside the messages
-tls        whom we trust, and which certificate we show  connect_errors  what was probably meant by a wrong address
+tls        whom we trust, and which certificate we show  files           files beside the messages
+connect_errors  what was probably meant by a wrong address
 """

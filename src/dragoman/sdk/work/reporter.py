@@ -20,8 +20,7 @@ from dragoman.sdk.runtime import Runtime, backoff
 from dragoman.sdk.work.journal import Answered, Journal
 from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import clean
-from dragoman.sdk.work.running_task import RunningTask
-from dragoman.sdk.work.slots import Slots
+from dragoman.sdk.work.running_task import RunningTask, Slots
 
 if TYPE_CHECKING:
     from dragoman.sdk.conversation.peer_requests import PeerRequests

@@ -1,8 +1,11 @@
-"""A task as the runner keeps it: its run, its questions, its reports. The handler sees a `Task`."""
+"""A task as the runner keeps it: its run, its questions, its reports (the handler sees a `Task`); and how many run at
+once."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragoman.sdk.messages import Assignment, Question
@@ -148,3 +151,41 @@ class RunningTask:
             self.room.set()
         if self.is_held:
             self.release()
+
+
+class Slots:
+    """As many handlers run at once as the agent said that it takes.
+
+    A task that waits for a person or another agent leaves its slot. For the hub its turn may be over, and the seat
+    another task's: if that one had to wait here for a slot, and the answer at the hub for the seat, both would wait for
+    ever. A task that comes back goes before those that have not begun.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: set[RunningTask] = set()
+        self._returning: deque[tuple[RunningTask, Callable[[], None]]] = deque()
+        self._new: deque[tuple[RunningTask, Callable[[], None]]] = deque()
+
+    def enter(self, task: RunningTask, begin: Callable[[], None]) -> None:
+        """Begin, now or when there is a place; not if it is cancelled by then."""
+        self._new.append((task, begin))
+        self._fill()
+
+    def leave(self, task: RunningTask) -> None:
+        self._taken.discard(task)
+        self._fill()
+
+    async def back(self, task: RunningTask) -> None:
+        """Go on, now or when there is a place."""
+        task.place = place = asyncio.get_running_loop().create_future()
+        self._returning.append((task, lambda: None if place.done() else place.set_result(None)))
+        self._fill()
+        await place
+
+    def _fill(self) -> None:
+        while len(self._taken) < self._most and (line := self._returning or self._new):
+            task, go_on = line.popleft()
+            if not task.cancelled:
+                self._taken.add(task)
+                go_on()

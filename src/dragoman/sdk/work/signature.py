@@ -25,8 +25,7 @@ import msgspec
 from dragoman.sdk.errors import BadInput, Misconfigured
 from dragoman.sdk.work import type_hints
 from dragoman.sdk.work.retry import ASKED, RetryPolicy
-from dragoman.sdk.work.sync_task import SyncTask
-from dragoman.sdk.work.task import Task
+from dragoman.sdk.work.task import SyncTask, Task
 from dragoman.wire.misfit import misfit
 
 ROOT = "parameters"

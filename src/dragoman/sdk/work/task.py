@@ -1,27 +1,26 @@
 """The work in hand, as its handler sees it.
 
 Everything a handler reports goes through here to the task runner; everything the hub says about the work arrives here
-as state: cancelled, held, answered. `sync_task` has the same for handlers that are plain functions in a thread.
+as state: cancelled, held, answered. `SyncTask` is the same for a plain function in a thread: each method blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from dragoman.sdk import messages
 from dragoman.sdk.errors import Reject
-from dragoman.sdk.peers import Handoff, HandoffReason, Help, HelpKind, Urgency
-from dragoman.sdk.work.facts import Facts
+from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
+from dragoman.sdk.work.running_task import RunningTask
 
 if TYPE_CHECKING:
     from dragoman.sdk.work.reporter import Reporter
-    from dragoman.sdk.work.running_task import RunningTask
 
 HANDOFF_DEADLINE = 60.0
 """Seconds that others have to take a task over."""
@@ -30,6 +29,88 @@ HANDOFF_DEADLINE = 60.0
 CallNext: TypeAlias = Callable[["Task"], Awaitable[Any]]
 Middleware: TypeAlias = Callable[["Task", CallNext], Awaitable[Any]]
 """What runs around every handler: `await call_next(task)` runs the next one, and in the end the handler."""
+
+
+class Facts:
+    __slots__ = ("_running",)
+
+    def __init__(self, running: RunningTask) -> None:
+        self._running = running
+
+    @property
+    def id(self) -> str:
+        return self._running.id
+
+    @property
+    def type(self) -> str:
+        return self._running.type
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input as it came."""
+        return self._running.input
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        return self._running.cancelled
+
+    @property
+    def handed_to(self) -> str | None:
+        """Whose the task is after a handoff. Then nothing more is said about it from here."""
+        return self._running.handed_to
+
+    @property
+    def trace_id(self) -> str:
+        """The trace this work belongs to: 32 hex characters."""
+        return self._running.trace_id
+
+    @property
+    def attempt(self) -> int:
+        """1 at first; more when the hub had to give the work out again."""
+        return self._running.work.attempt or 1
+
+    @property
+    def retries(self) -> int:
+        """How often the SDK ran the handler again within this attempt (`RetryPolicy`)."""
+        return self._running.retries
+
+    @property
+    def files(self) -> tuple[messages.File, ...]:
+        """The files that came with the work: `name` (for display only), `mime_type`, `data`."""
+        return self._running.work.files
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What else is known of the task: its metadata, and its `thread`, if it has one."""
+        terms = self._running.work.terms
+        if terms is None:
+            return {}
+        return terms.metadata if terms.thread is None else {**terms.metadata, "thread": terms.thread}
+
+    @property
+    def history(self) -> tuple[dict[str, Any], ...]:
+        """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
+        return () if self._running.work.terms is None else self._running.work.terms.history
+
+    @property
+    def handover(self) -> Handover | None:
+        """From whom the task came and why, if somebody handed it over to us."""
+        said = None if self._running.work.terms is None else self._running.work.terms.handover
+        if said is None:
+            return None
+        return Handover(
+            from_agent=str(said.get("from") or said.get("from_agent") or ""),
+            reason=str(said.get("reason") or "").upper(),
+            error=said.get("error"),
+            recovery_attempts=tuple(said.get("recovery_attempts") or ()),
+            parts=tuple(said.get("parts") or ()),
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person paused it."""
+        return self._running.is_held
 
 
 class Task(Facts):
@@ -176,3 +257,92 @@ class Task(Facts):
     def reject(self, reason: str) -> Reject:
         """The exception to raise to say no: `raise task.reject("declined by a person")`."""
         return Reject(reason)
+
+
+T = TypeVar("T")
+
+
+class SyncTask(Facts):
+    """The task of a plain function: the same words, and each waits until it is done."""
+
+    def __init__(self, task: Task, running: RunningTask, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(running)
+        self._task = task
+        self._loop = loop
+
+    def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
+        self._wait(self._task.progress(percent, step, output))
+
+    def log(self, text: str) -> None:
+        self._wait(self._task.log(text))
+
+    def text(self, chunk: str) -> None:
+        self._wait(self._task.text(chunk))
+
+    def think(self, text: str) -> None:
+        self._wait(self._task.think(text))
+
+    def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
+        return self._wait(self._task.tool_use(name, input, id=id))
+
+    def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
+        self._wait(self._task.tool_result(id, output, is_error=is_error))
+
+    def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
+        self._wait(self._task.send_file(name, data, mime_type))
+
+    def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Any] = (),
+        timeout: float | None = None,
+        default: Any | UnsetType = UNSET,
+    ) -> Any:
+        return self._wait(self._task.ask(question, options=options, timeout=timeout, default=default))
+
+    def help(
+        self,
+        question: str,
+        *,
+        help_type: HelpKind = "TECHNICAL_GUIDANCE",
+        to: str | None = None,
+        urgency: Urgency = "medium",
+        deadline: datetime | timedelta | float | None = None,
+        attempted: Sequence[str] = (),
+        error: BaseException | str | None = None,
+    ) -> Help:
+        asking = self._task.help(
+            question, help_type=help_type, to=to, urgency=urgency, deadline=deadline, attempted=attempted, error=error
+        )
+        return self._wait(asking)
+
+    def handoff(
+        self,
+        to: str | None = None,
+        reason: HandoffReason = "LOAD_BALANCING",
+        *,
+        context: dict[str, Any] | None = None,
+        capabilities: Sequence[str] = (),
+        deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
+        error: BaseException | str | None = None,
+    ) -> Handoff:
+        handing = self._task.handoff(
+            to, reason, context=context, capabilities=capabilities, deadline=deadline, error=error
+        )
+        return self._wait(handing)
+
+    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
+        self._task.used(tokens=tokens, cost_usd=cost_usd)
+
+    def checkpoint(self) -> None:
+        self._wait(self._task.checkpoint())
+
+    def reject(self, reason: str) -> Reject:
+        return self._task.reject(reason)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self.cancelled:
+            coroutine.close()
+            raise Reject("the task was cancelled")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -37,12 +37,10 @@ from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.journal import Answered, Journal
 from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.reporter import Reporter
-from dragoman.sdk.work.running_task import RunningTask
+from dragoman.sdk.work.running_task import RunningTask, Slots
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.work.slots import Slots
 from dragoman.sdk.work.stats import WorkStats
-from dragoman.sdk.work.sync_task import SyncTask
-from dragoman.sdk.work.task import CallNext, Middleware, Task
+from dragoman.sdk.work.task import CallNext, Middleware, SyncTask, Task
 
 log = logging.getLogger("dragoman.sdk")
 

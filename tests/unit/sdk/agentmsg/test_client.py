@@ -23,7 +23,7 @@ from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.types import Message
 from dragoman.sdk.agentmsg.client import AgentmsgClient
-from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.conversation.peer_handlers import report
 
 ASSIGN = "TASK_ASSIGNMENT"
 

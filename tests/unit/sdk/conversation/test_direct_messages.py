@@ -12,7 +12,7 @@ from tests.unit.sdk.harness import PATIENCE, settle
 from dragoman import Agent, Letter, Misconfigured, RequestRefused, Task
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
-from dragoman.sdk.conversation.trouble import report
+from dragoman.sdk.conversation.peer_handlers import report
 
 
 async def test_direct_messages_are_handled_by_their_type_and_once(agent: Agent, hub: FakeAgentmsg) -> None:
