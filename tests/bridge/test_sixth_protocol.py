@@ -20,7 +20,7 @@ from tests.bridge.test_endings import (
     test_a_failure_reaches_the_caller_with_its_message_and_is_not_retried,
     test_a_result_that_comes_after_the_cancel_changes_nothing,
 )
-from tests.bridge.test_stories import (
+from tests.bridge.test_progress import (
     test_a_whole_answer_after_its_pieces_is_returned_once,
     test_fifty_pieces_of_output_arrive_complete_and_in_order,
     test_progress_arrives_in_order,

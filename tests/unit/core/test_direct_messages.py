@@ -1,4 +1,4 @@
-"""Letters between agents: two promises, lanes, ranks, retries, time to live, and what is remembered."""
+"""Direct messages between agents: two promises, lanes, ranks, retries, time to live, and what is remembered."""
 
 from __future__ import annotations
 

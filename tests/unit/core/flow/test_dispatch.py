@@ -1,4 +1,4 @@
-"""From the request to the result: who gets a task, in which order, and what is accepted from them."""
+"""From the request to the result: which agent gets a task, in which order, and what the hub accepts from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the hub asks to take a task over, and whom it does not."""
+"""The agents that the hub asks to take a task over, and those that it does not."""
 
 from __future__ import annotations
 
