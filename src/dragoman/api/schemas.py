@@ -161,13 +161,13 @@ def forge() -> dict[str, Any]:
 
 def coven() -> dict[str, Any]:
     """Any message of coven's stream, in protobuf's JSON form."""
-    from dragoman.protocols.coven import published as coven_published  # it needs protobuf
+    from dragoman.protocols.coven import json_form  # it needs protobuf
 
     return {
         "$schema": DIALECT,
         "title": "coven",
         "description": "A message of an agent's stream, in protobuf's JSON form with the names of the proto file.",
-        **coven_published.schema(),
+        **json_form.schema(),
     }
 
 

@@ -12,13 +12,13 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.files import FileRef
-from dragoman.protocols.coven import readable
+from dragoman.protocols.coven import json_form
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
 
 
 def decode(data: bytes, now: Instant) -> Decoded:
-    message = readable.read(tree_of(data))
+    message = json_form.read(tree_of(data))
     request = message.request_id or str(uuid5(TASKS, "request"))
     if isinstance(message, SendMessage):
         sender = agent(message.sender or SENDER, "coven", now)
@@ -47,9 +47,9 @@ def _file_ref(file: FileData) -> FileRef:
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     if outgoing.delivery.kind is MessageKind.WORK:
         attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(outgoing.event))
-        return [readable.written(coven.message_of(outgoing, attached))]
+        return [json_form.written(coven.message_of(outgoing, attached))]
     if outgoing.delivery.kind is MessageKind.CANCEL:  # to agents that declare the extension
-        return [readable.written(Cancel(request_id=outgoing.task.request_id, reason=coven.reason_of(outgoing)))]
+        return [json_form.written(Cancel(request_id=outgoing.task.request_id, reason=coven.reason_of(outgoing)))]
     return []
 
 
@@ -57,7 +57,7 @@ def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     file = coven.file_in(event)
     data = None if file is None else files.get(file.id, b"")
     told = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
-    return [readable.written(one) for one in told]
+    return [json_form.written(one) for one in told]
 
 
 ADAPTER = Adapter(decode, encode, encode_event)
