@@ -18,6 +18,7 @@ from dragoman.protocols.agentmsg.types import SUBPROTOCOL as AGENTMSG
 from dragoman.protocols.chiffon.chunks import LABEL_PATTERN, LARGEST_OUTPUT, RESULT_LABEL_PATTERN
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
+    SUPPORTED,
     TYPE_OF,
     Envelope,
     ErrorPayload,
@@ -28,7 +29,6 @@ from dragoman.protocols.chiffon.types import (
     WorkResult,
     WorkStatus,
 )
-from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.protocols.forge import types as forge_types
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

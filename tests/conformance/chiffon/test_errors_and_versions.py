@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dragoman.protocols.chiffon import codec, errors, versions
+from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import TABLE, InvalidMessage, UnsupportedVersion, is_retryable
 from dragoman.protocols.chiffon.types import ErrorPayload, Registration
 
@@ -79,15 +79,15 @@ def test_a_registration_names_its_versions() -> None:
 @pytest.mark.requirement("CH-VER-2", "chiffon-D9")
 def test_the_lowest_common_version_wins_unless_configured_otherwise() -> None:
     ours = ("1.10", "1.9", "2.0")
-    assert versions.negotiate(["2.0", "1.10", "1.9"], ours) == "1.9"
-    assert versions.negotiate(["2.0", "1.10", "junk"], ours) == "1.10"
-    assert versions.negotiate(["2.0", "1.10"], ours, negotiation="highest") == "2.0"
+    assert codec.negotiate(["2.0", "1.10", "1.9"], ours) == "1.9"
+    assert codec.negotiate(["2.0", "1.10", "junk"], ours) == "1.10"
+    assert codec.negotiate(["2.0", "1.10"], ours, negotiation="highest") == "2.0"
 
 
 @pytest.mark.requirement("chiffon-D9")
 def test_no_common_version_is_5006_with_ours_listed() -> None:
     with pytest.raises(UnsupportedVersion) as caught:
-        versions.negotiate(["3.0"])
+        codec.negotiate(["3.0"])
     assert caught.value.answer == ErrorPayload(
         error_code=5006,
         error_message="Unsupported protocol version",

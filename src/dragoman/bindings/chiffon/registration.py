@@ -11,7 +11,7 @@ from dragoman.core.commands import RegisterAgent
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.resources import GPU_MEMORY, MEMORY, Resource
 from dragoman.messages.faults import Kind, owned_by, refuse
-from dragoman.protocols.chiffon import versions
+from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration
 
 CONCURRENCY = ("max_concurrent", "max_concurrent_tasks")
@@ -37,7 +37,7 @@ def registration_of(
             " `dragoman agent add --kind`"
         )
         raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
-    version = versions.negotiate(said.supported_versions, negotiation=negotiation)
+    version = codec.negotiate(said.supported_versions, negotiation=negotiation)
     details: dict[str, Any] = {"supported_versions": list(said.supported_versions)}
     if said.limits:
         details["limits"] = said.limits

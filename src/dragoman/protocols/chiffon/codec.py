@@ -4,16 +4,18 @@ Decoding runs the checks in the order of all-D3: the guard (size, depth, strict 
 shape, then meaning. Every refusal is a `ChiffonError` that knows the 5003 or 5006 to answer with, the dotted name
 of the field, and, when the broken message still had them, the ids which the answer must copy (D11).
 
-Encoding has two doors. `encode` writes a value of ours. `reissue` sends on what somebody else wrote: the bytes
+There are two ways to encode. `encode` writes a message of ours. `reissue` sends on what another agent wrote: the bytes
 as they came, unknown fields included, with only the named envelope fields replaced (all-D6).
+
+Two parties speak the lowest version they share, as the document has it, or the highest if configured (D9).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +23,7 @@ from dragoman.protocols.chiffon import chunks
 from dragoman.protocols.chiffon.errors import InvalidMessage, UnsupportedVersion
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
+    SUPPORTED,
     TRACE_PATTERN,
     TYPE_OF,
     UUID_PATTERN,
@@ -35,7 +38,6 @@ from dragoman.protocols.chiffon.types import (
     WorkResult,
     WorkStatus,
 )
-from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
@@ -65,7 +67,7 @@ _encode = msgspec.json.Encoder().encode
 
 _UUID = re.compile(UUID_PATTERN)
 _TRACE = re.compile(TRACE_PATTERN)
-_VERSION = re.compile("[0-9]{1,4}\\.[0-9]{1,4}")
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
 def decode(data: bytes, limits: Limits = LIMITS, *, versions: Collection[str] = SUPPORTED) -> Envelope[Payload]:
@@ -238,3 +240,27 @@ def _explain(error: msgspec.ValidationError) -> tuple[str, str | None]:
     if "matching regex" in what:
         what = "expected a UUID"  # the only pattern in `types`
     return what, field
+
+
+def negotiate(
+    theirs: Iterable[str],
+    ours: Iterable[str] = SUPPORTED,
+    *,
+    negotiation: Literal["lowest", "highest"] = "lowest",
+) -> str:
+    """The version to speak from now on; raises `UnsupportedVersion` where there is none in common.
+
+    Versions compare as numbers, so that 1.10 is above 1.9. What is not a version is in nobody's common set.
+    """
+    offered, supported = set(theirs), tuple(ours)
+    common = sorted((version for version in supported if version in offered), key=_rank)
+    if not common:
+        raise UnsupportedVersion(sorted(offered), sorted(supported, key=_rank), subject="register")
+    return common[0] if negotiation == "lowest" else common[-1]
+
+
+def _rank(version: str) -> tuple[int, int]:
+    parts = _VERSION.fullmatch(version)
+    if parts is None:
+        raise ValueError(f"not a protocol version of ours: {version!r}")
+    return int(parts[1]), int(parts[2])

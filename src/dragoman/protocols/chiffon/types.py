@@ -16,6 +16,8 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, Type
 from msgspec import Meta, Struct, field
 
 PROTOCOL_VERSION = "1.0"
+SUPPORTED: tuple[str, ...] = (PROTOCOL_VERSION,)
+"""The versions that the hub and the SDK speak."""
 SUBPROTOCOL = "chiffon.v1"
 
 MessageType: TypeAlias = Literal["work_request", "work_status", "work_result", "error"]

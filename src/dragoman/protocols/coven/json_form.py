@@ -1,4 +1,4 @@
-"""Coven's messages as JSON, in protobuf's own mapping with the names of the proto file, and the JSON Schema of that form.
+"""Coven's messages as JSON, in protobuf's own mapping with the names of the proto file, and the schema of that form.
 
 The wire carries the binary form; this one is for people who read or write messages (`dragoman translate`).
 """

@@ -29,6 +29,7 @@ from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
+    SUPPORTED,
     Envelope,
     ErrorPayload,
     Payload,
@@ -40,7 +41,6 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 from dragoman.protocols.chiffon.types import Correlation as Ids
-from dragoman.protocols.chiffon.versions import SUPPORTED
 from dragoman.sdk import trace
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
 from dragoman.sdk.messages import (
