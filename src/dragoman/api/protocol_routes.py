@@ -10,8 +10,7 @@ import msgspec
 from dragoman.api.context import ApiRoute
 from dragoman.api.schemas import ENVELOPES, MESSAGES
 from dragoman.messages.files import FileRef
-from dragoman.protocols.a2acp.claims import TokenGrant
-from dragoman.protocols.a2acp.types import Message
+from dragoman.protocols.a2acp.types import Message, TokenGrant
 from dragoman.protocols.agentmsg.records import ErrorReport, SharedState
 from dragoman.protocols.agentmsg.types import Entity, EntityType, StateUpdate
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration

@@ -11,11 +11,10 @@ import msgspec
 import pytest
 from tests.conformance.a2acp.samples import ADA, BOB, CAPABILITY, KEY, NONCE, START, TOKEN, held, tree
 
-from dragoman.protocols.a2acp import claims, codec, sealing
-from dragoman.protocols.a2acp.claims import Claims
+from dragoman.protocols.a2acp import codec, sealing, types
 from dragoman.protocols.a2acp.contracts import Capability, Held, Standing, judge
 from dragoman.protocols.a2acp.errors import A2acpError, Code
-from dragoman.protocols.a2acp.types import Message
+from dragoman.protocols.a2acp.types import Claims, Message
 from dragoman.security.jwt import Authority, grant
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.refusals import Refusal as Unfit
@@ -61,12 +60,12 @@ def test_the_documents_token_is_read(examples: dict[str, Any]) -> None:
     good = HUBS.verify(signed(examples["claims"]), now=1706371300, **whose)
     assert not isinstance(good, Unfit)
     assert good.capabilities == token.capabilities
-    request = msgspec.convert(examples["token-request"], claims.TokenRequest)
+    request = msgspec.convert(examples["token-request"], types.TokenRequest)
     assert (request.agent_id, request.target_agent_id, request.ttl) == (
         "sdlc-test-agent", "dataset-provisioning-agent", 3600,
     )  # fmt: skip
     assert request.requested_capabilities == token.capabilities
-    grant = msgspec.convert(examples["token-grant"], claims.TokenGrant)
+    grant = msgspec.convert(examples["token-grant"], types.TokenGrant)
     assert msgspec.to_builtins(grant) == examples["token-grant"]
 
 
@@ -115,7 +114,7 @@ def test_a_token_grants_what_was_asked_and_is_allowed() -> None:
     assert RULES[nothing.reason] == "capability"
     for ttl in (0, 10**9):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"agent_id": "a", "target_agent_id": "b", "ttl": ttl}, claims.TokenRequest)
+            msgspec.convert({"agent_id": "a", "target_agent_id": "b", "ttl": ttl}, types.TokenRequest)
 
 
 # -- contracts --

@@ -1,8 +1,11 @@
-"""A2ACP as pure values: the envelope, tokens' claims, contracts.
+"""A2ACP as pure values. No signature is made or checked here and nothing is encrypted: keys live in `security`.
 
-`types` has the envelope, `intents` what the broker itself is asked, `errors` the eight codes, `codec` bytes and values,
-`versions` who understands whom, `claims` what a token says, `sealing` what encryption binds, `contracts` the terms of
-two agents, `admission` who may say what and when, `flow` a conversation as a file. No signature is made or checked and
-nothing is encrypted here: keys live above. Decisions are cited by number (D1 … D19); requirements are listed in
-`tests/conformance/a2acp/requirements.py`.
+types       the envelope, and what a token says       codec       bytes to values and back
+intents     what an agent asks of the broker itself   errors      the eight codes
+admission   who may say what, and when                versions    who understands whom
+contracts   the terms of two agents                   sealing     what encryption is bound to
+published   the document's schema                     flow        a conversation, as a file
+mapping     wire message ⇄ message
+
+Decisions are cited by number (D1 … D19).
 """

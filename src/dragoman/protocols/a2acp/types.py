@@ -137,3 +137,37 @@ class Stamp(NamedTuple):
 
 #: What the protocol itself puts into a payload, beside what the agents agreed on.
 RESERVED: frozenset[str] = frozenset({"contract_id", "collaboration_id", "correlation_id", "traceparent"})
+
+
+# -- what a token says, and how an agent asks for one (D3, D4, D5). `security.jwt` judges whether it is good.
+
+DEFAULT_TTL = 3600
+LONGEST_TTL = 24 * 3600
+
+
+class Claims(Record, frozen=True, kw_only=True):
+    sub: Id
+    iss: str
+    aud: Id
+    exp: int
+    iat: int
+    capabilities: tuple[Name, ...]
+    domain: Name
+    nbf: int | None = None
+    jti: str | None = None
+
+
+class TokenRequest(Record, frozen=True, kw_only=True):
+    """The body of POST /auth/token."""
+
+    agent_id: Id
+    target_agent_id: Id
+    requested_capabilities: tuple[Name, ...] = ()
+    ttl: Annotated[int, Meta(ge=1, le=LONGEST_TTL)] = DEFAULT_TTL
+
+
+class TokenGrant(Record, frozen=True, kw_only=True):
+    """Its answer."""
+
+    token: str
+    expires_at: Date

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
+from dragoman.protocols.a2acp.types import TokenGrant, TokenRequest
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted

@@ -9,9 +9,8 @@ import httpx2
 import msgspec
 
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.protocols.a2acp.errors import A2acpError, ErrorBody
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, SUBPROTOCOL
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, SUBPROTOCOL, TokenGrant, TokenRequest
 from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed

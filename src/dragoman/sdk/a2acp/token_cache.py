@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dragoman.protocols.a2acp.claims import DEFAULT_TTL, Claims, TokenGrant, TokenRequest
+from dragoman.protocols.a2acp.types import DEFAULT_TTL, Claims, TokenGrant, TokenRequest
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.runtime import Runtime
 from dragoman.security.keys import decode64

@@ -23,8 +23,7 @@ from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.claims import LONGEST_TTL
-from dragoman.protocols.a2acp.types import Id, Name
+from dragoman.protocols.a2acp.types import LONGEST_TTL, Id, Name
 from dragoman.security import tokens
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp

@@ -14,7 +14,7 @@ from tests.unit.sdk.a2acp.members import Bond, Member, MemoryPost, MemoryReceive
 from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, Client
-from dragoman.protocols.a2acp import claims, codec, intents
+from dragoman.protocols.a2acp import codec, intents, types
 from dragoman.protocols.a2acp.admission import misspoken, untimely
 from dragoman.protocols.a2acp.contracts import Capability, Contract, DomainPolicy, Mode, SecurityPolicy, Standing, judge
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
@@ -37,7 +37,7 @@ from dragoman.wire.role import Role
 from dragoman.wire.schema import library
 
 
-def _judged(said: claims.Claims, source: Party, audience: str, now: float) -> Refusal | None:
+def _judged(said: types.Claims, source: Party, audience: str, now: float) -> Refusal | None:
     """The rules of a token that a client can get wrong."""
     if said.exp <= now - LEEWAY:
         return _unfit("expiration", "the token has expired")
@@ -102,7 +102,7 @@ class MemoryBroker:
         self.asked: dict[str, Message] = {}
         self.said: list[Message] = []
         self.plain: list[dict[str, Any]] = []
-        self.tokens: list[claims.TokenRequest] = []
+        self.tokens: list[types.TokenRequest] = []
         self.registrations: list[dict[str, Any]] = []
         self.acked: list[str] = []
         self.refusals: list[Refusal] = []
@@ -146,14 +146,14 @@ class MemoryBroker:
 
     # --- tokens ---
 
-    def token(self, member: Member, request: claims.TokenRequest) -> claims.TokenGrant:
+    def token(self, member: Member, request: types.TokenRequest) -> types.TokenGrant:
         self.tokens.append(request)
         given = grant(request.requested_capabilities, member.allowed)
         if isinstance(given, Unfit):
             raise failure(msgspec.convert(_unfit("capability", given.message).payload(None)["error"], ErrorBody))
         now = self.runtime.now()
         until = now + timedelta(seconds=request.ttl)
-        said = claims.Claims(
+        said = types.Claims(
             sub=member.party.agent_id,
             iss=ISSUER,
             aud=request.target_agent_id,
@@ -162,7 +162,7 @@ class MemoryBroker:
             capabilities=given,
             domain=member.party.domain,
         )
-        return claims.TokenGrant(token=f"h.{encode64(msgspec.json.encode(said))}.s", expires_at=until)
+        return types.TokenGrant(token=f"h.{encode64(msgspec.json.encode(said))}.s", expires_at=until)
 
     # --- what agents say ---
 
@@ -175,7 +175,7 @@ class MemoryBroker:
         wrong = self._wrong(member, message)
         if wrong is not None:
             return False, self._complain(member, wrong, message.thread)
-        said = msgspec.json.decode(decode64(message.security.auth_token.split(".")[1]), type=claims.Claims)
+        said = msgspec.json.decode(decode64(message.security.auth_token.split(".")[1]), type=types.Claims)
         bad = _judged(said, member.party, message.target_agent.agent_id, now.timestamp())
         refusal = bad or (self.refusals.pop(0) if self.refusals else None)
         if refusal is not None:
@@ -204,7 +204,7 @@ class MemoryBroker:
         self._seen.add(mark)
         return None
 
-    def _act(self, member: Member, message: Message, said: claims.Claims) -> bytes:
+    def _act(self, member: Member, message: Message, said: types.Claims) -> bytes:
         kind = message.message_type
         if message.intent == intents.DISCOVER:
             return self._discover(message)
@@ -242,7 +242,7 @@ class MemoryBroker:
         )
         return self._reply(message, intents.Discovered(capabilities=found))
 
-    def _initiate(self, message: Message, said: claims.Claims) -> bytes:
+    def _initiate(self, message: Message, said: types.Claims) -> bytes:
         asked = msgspec.convert(message.payload, intents.Initiate)
         target = self.members[asked.target_agent_id]
         capability = target.capabilities[asked.requested_intent]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.protocols.a2acp import claims
+from dragoman.protocols.a2acp import types
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.sdk.links import LinkDown
@@ -71,7 +71,7 @@ class MemoryPost:
     def __init__(self, broker: MemoryBroker, member: Member) -> None:
         self._broker, self._member = broker, member
 
-    async def token(self, request: claims.TokenRequest) -> claims.TokenGrant:
+    async def token(self, request: types.TokenRequest) -> types.TokenGrant:
         return self._broker.token(self._member, request)
 
     async def register(self, registration: bytes) -> None:

@@ -16,11 +16,10 @@ from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman import Agent, Misconfigured, NotAllowed, TaskFailed
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.claims import TokenGrant, TokenRequest
 from dragoman.protocols.a2acp.contracts import Capability, Contract
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp
+from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp, TokenGrant, TokenRequest
 from dragoman.sdk.a2acp import payloads, token_cache
 from dragoman.sdk.a2acp.io import HttpPost
 from dragoman.sdk.a2acp.keyring import KeyRing, Pair, Unopened, path_for
