@@ -6,7 +6,8 @@ it), so they are read in pages that are small where the task wrote much.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
 
 from dragoman.api.context import Context
 from dragoman.api.problems import Problem
@@ -29,16 +30,12 @@ def page_size(task: Task) -> int:
 
 
 async def find_task(context: Context, id: str, *, field: str | None = None) -> Task:
-    """The task of this id, or the only one whose id begins so."""
+    """The task of this id, or the only one whose id begins with it."""
     task = await context.store.task(TaskId(id))
     if task is not None:
         return task
-    matches = await context.store.find_tasks(id.lower(), 3) if len(id) >= SHORTEST_PREFIX else ()
-    if len(matches) > 1:
-        raise _ambiguous("tasks", id, [match.id for match in matches], field)
-    if not matches:
-        raise no_task(id, field) if len(id) >= SHORTEST_PREFIX else _too_short("task", id, field)
-    return matches[0]
+    found = await context.store.find_tasks(id.lower(), 3) if len(id) >= SHORTEST_PREFIX else ()
+    return _only("task", id, found, no_task(id, field), field)
 
 
 def no_task(id: str, field: str | None = None) -> Problem:
@@ -60,45 +57,39 @@ async def find_question(context: Context, id: str) -> Question:
     if len(id) >= SHORTEST_PREFIX:
         nearest = await context.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
         found = [one for one in nearest if one.id.startswith(id.lower())]
-    if len(found) > 1:
-        raise _ambiguous("questions", id, [one.id for one in found])
-    if not found and len(id) < SHORTEST_PREFIX:
-        raise _too_short("question", id)
-    if not found:
-        raise Problem(Kind.NOT_FOUND, f"no question {id[:80]!r}", next="List them with GET /api/v1/questions.")
-    return found[0]
+    return _only("question", id, found, _missing("question", id, "questions"))
 
 
 async def find_dead_letter(context: Context, id: str) -> DeadLetter:
-    """By its id, or by the beginning of it. Letters are listed from the newest id down, so those that begin with
+    """By its id, or by the beginning of it. Dead letters are listed from the newest id down, so those that begin with
     `id` are the first at or below the last text that does."""
     wanted = id.lower()
     nearest = await context.store.dead_letters(after=wanted + "~", limit=2)
     found = [one for one in nearest if one.id == wanted]
     if not found and len(wanted) >= SHORTEST_PREFIX:
         found = [one for one in nearest if one.id.startswith(wanted)]
-    if len(found) > 1:
-        raise _ambiguous("dead letters", id, [one.id for one in found])
-    if not found and len(id) < SHORTEST_PREFIX:
-        raise _too_short("dead letter", id)
-    if not found:
-        raise Problem(Kind.NOT_FOUND, f"no dead letter {id[:80]!r}", next="List them with GET /api/v1/deadletters.")
-    return found[0]
+    return _only("dead letter", id, found, _missing("dead letter", id, "deadletters"))
 
 
-def _ambiguous(what: str, id: str, matches: list[str], field: str | None = None) -> Problem:
-    return Problem(
-        Kind.INVALID, f"several {what} begin with {id!r}", field=field, next="Give more of the id.", matches=matches
-    )
+T = TypeVar("T", Task, Question, DeadLetter)
 
 
-def _too_short(what: str, id: str, field: str | None = None) -> Problem:
-    return Problem(
-        Kind.NOT_FOUND,
-        f"there is no {what} {id!r}",
-        field=field,
-        next=f"The beginning of an id has at least {SHORTEST_PREFIX} characters.",
-    )
+def _only(what: str, id: str, found: Sequence[T], missing: Problem, field: str | None = None) -> T:
+    """The one that was found; else a problem that says why it is none or several."""
+    if len(found) == 1:
+        return found[0]
+    if found:
+        matches = [one.id for one in found]
+        message, advice = f"several {what}s begin with {id!r}", "Give more of the id."
+        raise Problem(Kind.INVALID, message, field=field, next=advice, matches=matches)
+    if len(id) < SHORTEST_PREFIX:
+        advice = f"The beginning of an id has at least {SHORTEST_PREFIX} characters."
+        raise Problem(Kind.NOT_FOUND, f"there is no {what} {id!r}", field=field, next=advice)
+    raise missing
+
+
+def _missing(what: str, id: str, path: str) -> Problem:
+    return Problem(Kind.NOT_FOUND, f"no {what} {id[:80]!r}", next=f"List them with GET /api/v1/{path}.")
 
 
 def agent_protocol(context: Context, id: AgentId | None) -> str | None:

@@ -195,7 +195,7 @@ def _follow(hub: Hub, agent: str, after: str, level: str | None) -> Iterator[Map
                 "GET", "agents", agent, "logs",
                 query={"after": after, "limit": PAGE, "wait": 0 if over else WAIT, "level": level}, patience=WAIT + 30,
             )  # fmt: skip
-            outage.over()
+            outage.ended()
         except CommandError as failure:
             outage.wait(failure)
             continue

@@ -113,7 +113,7 @@ def watch(
     while True:
         try:
             _show_new(hub, seen, output)
-            outage.over()
+            outage.ended()
         except CommandError as failure:
             if deadline.over():
                 return

@@ -74,14 +74,14 @@ LEAVING = 3.0
 """Seconds in which a command that was an agent for a moment removes itself, also when its own time is up."""
 
 
-ABSENCE = 120.0
+LONGEST_OUTAGE = 120.0
 """Seconds for which it may be away: time to restart it, agents that finish first included."""
 PAUSE = 0.5
 
 
 class Outage:
-    """`over` when it answered; `wait` when it did not. `kept` says what is not lost meanwhile. One that was not `there`
-    to begin with is not waited for."""
+    """`ended` when the hub answered; `wait` when it did not. `kept` says what is not lost meanwhile. A hub that was not
+    `there` to begin with is not waited for."""
 
     def __init__(self, kept: str = "", *, there: bool = True, deadline: Deadline = NEVER) -> None:
         self._kept = f" ({kept})" if kept else ""
@@ -89,7 +89,7 @@ class Outage:
         self._deadline = deadline
         self._since: float | None = None
 
-    def over(self) -> None:
+    def ended(self) -> None:
         self._since, self._there = None, True
 
     def wait(self, failure: CommandError) -> None:
@@ -100,6 +100,6 @@ class Outage:
         if self._since is None:
             self._since = now
             printing.note(f"  the hub is away; waiting for it{self._kept}")
-        if now - self._since > ABSENCE:
+        if now - self._since > LONGEST_OUTAGE:
             raise failure
         self._deadline.pause(PAUSE)

@@ -46,7 +46,7 @@ def tail(
             return
         try:
             fresh = watch.look(hub)
-            outage.over()
+            outage.ended()
         except CommandError as failure:
             if deadline.over():
                 return

@@ -106,7 +106,7 @@ def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event
             )
         try:
             for event in hub.stream("tasks", task, "events", after=last, patience=SILENCE):
-                outage.over()
+                outage.ended()
                 if event.kind == "end":
                     return
                 last = event.id or last
