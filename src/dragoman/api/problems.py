@@ -144,7 +144,7 @@ def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Probl
 
 
 def detail(fault: Fault, next: str | None) -> str:
-    """The fault in sentences, the last of which says what to do. As in the error map, a message that ends with a
+    """The fault in sentences, the last of which says what to do. As in the error table, a message that ends with a
     full stop is taken to say it itself, unless there is better advice."""
     field = fault.field or ""
     advice = next or ADVICE.get(field) or NEXT.get(fault.kind)

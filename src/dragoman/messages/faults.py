@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Kind(enum.StrEnum):
-    """The closed list of faults. Adding one means adding a row to the error map; a test insists."""
+    """The closed list of faults. Adding one means adding a row to the error table; a test insists."""
 
     INVALID = "invalid"  # malformed, or a field that makes no sense
     TOO_LARGE = "too_large"
