@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
+import dragoman
 from dragoman.testing.plugin import leave_alone
 
 pytest_plugins = ["pytester"]
 
 PLAIN = ("-p", "no:asyncio", "-p", "no:cacheprovider")
 PAGE = Path(__file__).parents[3] / "docs/howto/testing.md"
+OF_THE_HUB = (
+    "app",
+    "api",
+    "bindings",
+    "core",
+    "messages",
+    "protocols",
+    "sdk",
+    "security",
+    "server",
+    "stores",
+    "testing",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imported_once() -> None:
+    """pytester removes the modules that a run in this process imported, and `dragoman` keeps the names it has loaded of
+    them. So what those runs import is imported before the first of them."""
+    for module in walk_packages(dragoman.__path__, "dragoman."):
+        if module.name.split(".")[1] in OF_THE_HUB and not module.name.endswith("__main__"):
+            import_module(module.name)
 
 
 def test_a_run_that_does_not_use_it_loads_nothing(pytester: pytest.Pytester) -> None:
