@@ -2,7 +2,7 @@
 
 The distinction is h11's, and it decides what happens next. A `LocalProtocolError` is a bug on our side: it is
 raised before a byte leaves, and the connection is as it was. A `RemoteProtocolError` is the peer's doing: it is
-answered in the protocol's own words, so it carries facts (what, where, at which check, whether to try again)
+answered in the protocol's own form, so it carries facts (what, where, at which check, whether to try again)
 rather than a sentence to be parsed.
 """
 

@@ -26,7 +26,7 @@ class Misfit(NamedTuple):
 
 
 def misfit(error: msgspec.ValidationError, base: str = "") -> Misfit:
-    """`base` is where the value stands in what was said."""
+    """`base` is where the value stands in the message."""
     place = _PLACE.fullmatch(str(error))
     assert place is not None  # the pattern matches any text
     what = place["what"]
@@ -38,7 +38,7 @@ def misfit(error: msgspec.ValidationError, base: str = "") -> Misfit:
 
 
 def explain(error: msgspec.ValidationError, base: str = "") -> tuple[str, str | None]:
-    """In the words of our refusals: (what, dotted field name)."""
+    """As our refusals say it: (what, dotted field name)."""
     found = misfit(error, base)
     return "missing required field" if found.is_missing else found.what, found.field or None
 

@@ -33,7 +33,7 @@ def misspoken(message: Message, speaker: Role, agent: Agent, broker: Agent) -> t
         return "source_agent", "is not who is connected", Code.AUTH_FAILED
     if speaker is Role.HUB and target.agent_id != agent.agent_id:
         return "target_agent.agent_id", f"{target.agent_id!r} is not who is connected", Code.SCHEMA_MISMATCH
-    found = intents.words(message)
+    found = intents.form_of(message)
     if found is None:
         return None
     if found[0] not in (None, speaker):

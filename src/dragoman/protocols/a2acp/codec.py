@@ -294,7 +294,7 @@ def _check_payload(message: Message) -> None:
             raise _Misfit("contradicts payload.correlation_id", "payload.error.correlation_id", Stage.MEANING)
         return
     if intents.is_brokers(message):
-        found = intents.words(message)
+        found = intents.form_of(message)
         if found is None:
             raise _Misfit(f"{message.intent} is never a {kind}", "intent", Stage.MEANING)
         if message.security.encryption != "none":

@@ -7,7 +7,7 @@ the relation and replaces the terms. Where a contract stands:
     ACTIVE --terminate--> TERMINATED        ACTIVE --expire--> EXPIRED
 
 A superseded contract is honoured for `OVERLAP_SECONDS` for what was on its way, and so is a key after its rotation.
-The hub's core decides about these changes (`core/agreements`); here are the terms as both agents are told them, and
+The hub's core decides about these changes (`core/agreements`); here are the terms as both agents get them, and
 what a message breaks of them.
 """
 
@@ -80,7 +80,7 @@ class SecurityPolicy(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Contract(Record, frozen=True, kw_only=True, omit_defaults=False):
-    """The terms, as both agents are told them."""
+    """The terms, as both agents get them."""
 
     contract_id: Id
     collaboration_id: Id

@@ -33,7 +33,7 @@ class Code(enum.StrEnum):
 
 
 class Rule(Struct, frozen=True):
-    """Whether the same again can help, after how many seconds unless somebody knows better, and what to do next."""
+    """Whether the same again can help, after how many seconds unless a refusal says it itself, and what to do next."""
 
     retry: bool
     after: int

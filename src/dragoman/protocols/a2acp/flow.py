@@ -12,7 +12,7 @@ In a message that is sent, `{{id}}` and `{{now}}` are fresh, `{{token}}` is a go
 what is written is compared; `{{any}}` is anything that is there, `{{positive}}` a number above 0. A `send` that is
 meant to be broken says by `broken` which field the refusal names.
 
-Reading, filling in and comparing are pure; whoever plays a flow brings the hub, the tokens and the clock.
+Reading, filling in and comparing are pure; the player of a flow brings the hub, the tokens and the clock.
 """
 
 from __future__ import annotations

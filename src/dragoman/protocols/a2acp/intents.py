@@ -144,33 +144,33 @@ class Cancel(Body, frozen=True, kw_only=True):
     reason: str = ""
 
 
-Word: TypeAlias = tuple[Role | None, type[Body]]
+Form: TypeAlias = tuple[Role | None, type[Body]]
 
 
-class Words(Struct, frozen=True):
+class Forms(Struct, frozen=True):
     """The payloads of one intent, and which end of a link says each; no role means either."""
 
-    request: Word | None = None
-    response: Word | None = None
-    event: Word | None = None
+    request: Form | None = None
+    response: Form | None = None
+    event: Form | None = None
 
 
-INTENTS: dict[str, Words] = {
-    DISCOVER: Words((Role.AGENT, Discover), (Role.HUB, Discovered)),
-    INITIATE: Words((Role.AGENT, Initiate), (Role.HUB, Established)),
-    ACCEPT: Words((Role.HUB, Offer), (Role.AGENT, Decision), (Role.HUB, Established)),
-    TERMINATE: Words((Role.AGENT, Terminate), (Role.HUB, Terminated), (Role.HUB, Terminated)),
-    ROTATE: Words((Role.AGENT, Rotate), (Role.HUB, Rotated), (Role.HUB, Rotated)),
-    CANCEL: Words(event=(None, Cancel)),
+INTENTS: dict[str, Forms] = {
+    DISCOVER: Forms((Role.AGENT, Discover), (Role.HUB, Discovered)),
+    INITIATE: Forms((Role.AGENT, Initiate), (Role.HUB, Established)),
+    ACCEPT: Forms((Role.HUB, Offer), (Role.AGENT, Decision), (Role.HUB, Established)),
+    TERMINATE: Forms((Role.AGENT, Terminate), (Role.HUB, Terminated), (Role.HUB, Terminated)),
+    ROTATE: Forms((Role.AGENT, Rotate), (Role.HUB, Rotated), (Role.HUB, Rotated)),
+    CANCEL: Forms(event=(None, Cancel)),
 }
 
 
-def words(message: Message) -> Word | None:
+def form_of(message: Message) -> Form | None:
     """Who says this and what its payload is, if it is one of the broker's intents and not an error."""
     known = INTENTS.get(message.intent or "")
     if known is None or message.message_type is MessageType.ERROR:
         return None
-    found: Word | None = getattr(known, message.message_type.value)
+    found: Form | None = getattr(known, message.message_type.value)
     return found
 
 
@@ -181,7 +181,7 @@ def is_brokers(message: Message) -> bool:
 
 def read(message: Message) -> Body:
     """The payload of one of the broker's intents; the codec has checked that it fits."""
-    found = words(message)
+    found = form_of(message)
     if found is None:
         raise ValueError(f"{message.intent} as {message.message_type} is not one of the broker's")
     return msgspec.convert(message.payload or {}, found[1])

@@ -8,7 +8,7 @@
 
 A translation takes a message's JSON object of one major and gives that of the other. Messages come in as the sender's
 major and leave as the receiver's, so an agent one major behind needs both directions. There is no major but 1 yet, so
-the table is empty: whoever makes 2 writes the two rows.
+the table is empty: the engineer who makes 2 writes the two rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def supported(ours: str = PROTOCOL_VERSION, translations: Translations = TRANSLA
 def translate(
     tree: dict[str, Any], wanted: str = PROTOCOL_VERSION, translations: Translations = TRANSLATIONS
 ) -> dict[str, Any] | None:
-    """A message in the words of another major, itself where it is of that major, or None where nobody can."""
+    """A message in the form of another major, itself where it is of that major, or None without a translation."""
     said = tree["protocol_version"]
     if not understands(said, wanted, translations):
         return None

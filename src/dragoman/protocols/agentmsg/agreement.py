@@ -15,8 +15,8 @@
     TaskFailed             error.agent_id                    error.task_id
 
 Two exceptions. The hub speaks for everybody: in what comes `from: "hub"` the copies of the sender are not compared,
-since it tells of agents who cannot tell themselves. And whoever hands a task to the hub may leave the choice to it:
-`to_agent` is then `*`, or names the one it wishes for.
+since it tells of agents who cannot tell themselves. And an agent that hands a task to the hub may leave the choice to
+it: `to_agent` is then `*`, or names the one it wishes for.
 
 How often a message is sent is said twice where it has a retry configuration of its own: attempts are retries and the
 first one (D7).

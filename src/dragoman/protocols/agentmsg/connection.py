@@ -12,7 +12,7 @@ The connection knows who is at the agent's end, so it can tell what may be said 
 It recognises what came twice (`state.Inbox`), and, where it is given an outbox, sends again what was not acknowledged.
 Time comes as a value: `now` is an aware datetime.
 
-ACKs belong to the link, not to the conversation: whoever receives a message acknowledges it to the other end of the
+ACKs belong to the link, not to the conversation: the receiver of a message acknowledges it to the other end of the
 link it came by, when it cannot be lost any more.
 """
 
@@ -127,7 +127,7 @@ class Connection:
     def send(
         self, message: Message, now: datetime | None = None, *, chance: float = 0.5, data: bytes | None = None
     ) -> bytes:
-        """The frame for `message`; `data` is its bytes when it is somebody else's (see `codec.reissue`).
+        """The frame for `message`; `data` is its bytes when another agent wrote it (see `codec.reissue`).
 
         With an outbox, what is promised at least once waits for its ACK from `now` on.
         """
@@ -144,7 +144,7 @@ class Connection:
     def say(
         self, payload: Record, stamp: Stamp, *, to: str | None = None, chance: float = 0.5, **metadata: Any
     ) -> bytes:
-        """A payload as a message of this end: to the other end, or to whoever an agent names."""
+        """A payload as a message of this end: to the other end, or to the receiver that an agent names."""
         message = codec.message(payload, stamp, sender=self.me, to=to or self.peer, **metadata)
         return self.send(message, stamp.timestamp, chance=chance)
 

@@ -1,6 +1,6 @@
 """The eight error types of agentmsg, and a peer's broken message as an exception that knows its answer.
 
-The protocol has one form for every failure, the ErrorReport. A refusal becomes one with `report`, once somebody says
+The protocol has one form for every failure, the ErrorReport. A refusal becomes one with `report`, which is given
 who reports and under which id: a pure layer has neither.
 """
 
@@ -17,7 +17,7 @@ from dragoman.wire.errors import RemoteProtocolError, Stage
 
 
 class Rule(Struct, frozen=True):
-    """Whether sending the same again can help, how bad it is unless somebody knows better, and what to do next."""
+    """Whether sending the same again can help, how bad it is unless the report says so itself, and what to do next."""
 
     retry: bool
     severity: Level

@@ -77,7 +77,7 @@ class TaskEvent(Record, frozen=True, kw_only=True):
 
 
 class TaskContext(Record, frozen=True, kw_only=True):
-    """All that is known of a task; it moves with the task when somebody else takes it over."""
+    """All that is known of a task; it moves with the task when another agent takes it over."""
 
     task_id: Id
     task_type: Name

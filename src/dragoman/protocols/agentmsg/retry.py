@@ -5,7 +5,7 @@
 
 are the defaults (D7), before jitter. With jitter a delay lies between its half and its whole, so that a crowd of
 senders who failed together does not come back together, and none comes back at once. `chance` is a number from 0 up
-to 1 that somebody else drew.
+to 1 that the caller drew.
 
 A message may say some of it itself (`metadata.retry_config`), field by field; what it leaves out is as the policy has
 it. How often it is sent is said by `max_retries`, which every message has.
@@ -45,7 +45,7 @@ DEFAULT = RetryConfig()
 
 
 class RetryWish(Record, frozen=True, kw_only=True):
-    """As much of a RetryConfig as somebody cares about."""
+    """The fields of a RetryConfig that a message sets itself."""
 
     max_attempts: Attempts | None = None
     base_delay_ms: Milliseconds | None = None

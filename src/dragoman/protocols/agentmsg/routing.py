@@ -7,7 +7,7 @@
     STATUS_UPDATE, TASK_UPDATE                             normal     document
     HEARTBEAT                                              low        document
     STATE_UPDATE                                           high       ours: a write that is lost is a lie
-    STATE_QUERY, REGISTER, WELCOME                         normal     ours: whoever asked asks again
+    STATE_QUERY, REGISTER, WELCOME                         normal     ours: the asker asks again
     ACK                                                    low        ours
 
 The effective priority is the higher of the table's and the message's own (D3). An ACK is never acknowledged, whatever

@@ -224,7 +224,7 @@ class Outbox:
 
 
 def outlived(message: Message) -> Refusal | None:
-    """What the sender of an expired message is told: nothing, unless it was promised more (D6)."""
+    """The refusal for the sender of an expired message: none, unless it was promised more (D6)."""
     if not routing.is_kept(message):
         return None
     ttl = message.metadata.ttl_ms

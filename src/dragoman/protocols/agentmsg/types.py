@@ -1,4 +1,4 @@
-"""The words of agentmsg as values: the base message, and a payload for each type.
+"""Agentmsg's messages as values: the base message, and a payload for each type.
 
 Ten types are the document's, five are ours (D2). Payloads that the document leaves open are D2's. Two types carry
 one of two payloads, and it is the payload that tells which:
@@ -49,7 +49,7 @@ SUBPROTOCOL = "agentmsg.v1"
 HUB = "hub"
 """The hub's own name in `from` and `to`."""
 ANYONE = "*"
-"""A handoff or a request for help to whoever can."""
+"""A handoff or a request for help to any agent that can."""
 
 MAX_RETRIES = DEFAULT.max_attempts - 1
 HEARTBEAT_SECONDS = 10.0
@@ -104,7 +104,7 @@ class HelpResponseType(enum.StrEnum):
 
 
 class Assignment(Record, frozen=True, kw_only=True):
-    """The task of a TASK_ASSIGNMENT (D2). `answer` is what somebody said to the question of the last turn."""
+    """The task of a TASK_ASSIGNMENT (D2). `answer` answers the question of the last turn."""
 
     task_id: Id
     task_type: Name

@@ -1,11 +1,11 @@
-"""The words of chiffon as values: the envelope, its four payloads, registration.
+"""Chiffon's messages as values: the envelope, its four payloads, registration.
 
 Shape lives here, declared once; msgspec enforces it while it parses. Meaning (does the exit code fit the status?)
 lives in `codec`. The document marks as required only the fields of the envelope; of the payloads' fields we require
 every one the document lists, save those with a natural "none": hints, step, resources, the error's context.
 
 Fields that the document does not name are accepted and kept (all-D6), not in these values but in the bytes
-they came from: whoever received a message holds its bytes, and `codec.reissue` carries them on.
+they came from: the receiver of a message holds its bytes, and `codec.reissue` carries them on.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the work goes. `paused` means that the agent waits for somebody (D13)."""
+    """How the work goes. `paused` means that the agent waits for a person (D13)."""
 
     task_id: Uuid
     status: Literal["running", "step_completed", "paused"]

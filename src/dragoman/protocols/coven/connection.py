@@ -54,7 +54,7 @@ from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError
 from dragoman.wire.role import Role
 
 REMEMBERED = 64
-"""Finished requests that are told from unknown ones."""
+"""So many finished requests are remembered, and so not taken for unknown ones."""
 
 HARMLESS = {"request_id": Oddity.UNKNOWN_REQUEST} | dict.fromkeys(
     RegisterAgent.__struct_fields__, Oddity.SECOND_REGISTER

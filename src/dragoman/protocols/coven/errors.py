@@ -1,4 +1,4 @@
-"""How a stream can go wrong: what ends it, in gRPC's words, and what is merely ignored and counted.
+"""How a stream can go wrong: what ends it, by gRPC's status, and what is only ignored and counted.
 
     broken rule                                      the stream ends with     decision
     -----------------------------------------------  -----------------------  --------
@@ -28,7 +28,7 @@ class Oddity(StrEnum):
     UNKNOWN_REQUEST = "unknown_request"  # D7
     FINISHED_REQUEST = "finished_request"  # D7
     ABANDONED_REQUEST = "abandoned_request"  # about a request that was given up (B4)
-    MISPLACED = "misplaced"  # the right words at the wrong time
+    MISPLACED = "misplaced"  # the right message at the wrong time
 
 
 class Malformed(RemoteProtocolError):

@@ -1,4 +1,4 @@
-"""The words of coven as values: what travels on an agent's stream, and what callers say.
+"""Coven's messages as values: what travels on an agent's stream, and what callers send.
 
 Everything is a value of ours; the generated protobuf classes never leave `codec`. The document's fields come first,
 our extensions after them: they have defaults, because a peer need not know them.
@@ -30,7 +30,7 @@ INPUT_EXTENSION = "input"
 
 
 class Thinking(Struct, frozen=True, gc=False):
-    """What the agent is at, in words; not part of its answer."""
+    """What the agent is doing, for people; not part of its answer."""
 
     text: str
 

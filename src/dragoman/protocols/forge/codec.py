@@ -13,7 +13,7 @@ A program's output is not all protocol, so the first question is whether somethi
                                                                an array of messages in there is a broken one
 
 Once it is a message, the checks run in the order of all-D3. Text that a lenient parser would read (NaN, a key twice)
-but the guard refuses is a broken message rather than a log line, if it has a type: whoever sent it waits for an answer.
+but the guard refuses is a broken message rather than a log line, if it has a type: its sender waits for an answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from dragoman.wire.misfit import explain
 from dragoman.wire.role import Role
 
 LIMITS = Limits(bytes=1024 * 1024, depth=64)
-"""What an agent may say in one line (D1). What it is told may be longer: a task's input came from somewhere else."""
+"""What an agent may say in one line (D1). What it gets may be longer: a task's input came from elsewhere."""
 AGENT_HEARS = 16 * 1024 * 1024
 
 MOST_BATCHED = 1000
@@ -359,7 +359,7 @@ def _families(tree: Any) -> set[Family]:
 
 
 def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Encoding) -> Event:
-    """What the guard refused: a message that somebody waits for, or only words."""
+    """What the guard refused: a message whose sender waits for an answer, or only a log line."""
     if encoding is Encoding.MSGPACK:  # a binary frame is never a line of a log
         tree: Any = None if error.stage is Stage.SIZE else packed.glimpse(data)
         family = _family(tree)

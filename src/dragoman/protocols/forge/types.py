@@ -1,4 +1,4 @@
-"""The words of forge as values: the base message, and a payload for each type.
+"""Forge's messages as values: the base message, and a payload for each type.
 
 Shape lives here, declared once; msgspec enforces it while it converts. Names on the wire are the document's, in
 camel case. Of the payloads' fields those are required without which the message says nothing; the document marks
@@ -95,7 +95,7 @@ class Attachment(Payload, frozen=True, kw_only=True):
 
 
 class SubmitTask(Payload, frozen=True, kw_only=True):
-    """`agent` or `kind` name who is to do it; else whoever has the role and all the capabilities."""
+    """`agent` or `kind` name who is to do it; else any agent that has the role and all the capabilities."""
 
     type: Name
     name: str | None = None
@@ -226,7 +226,7 @@ class LogEvent(Payload, frozen=True, kw_only=True):
 
 
 class ErrorEvent(Payload, frozen=True, kw_only=True):
-    """With `recoverable: false` the task has failed (D6); otherwise it is told and the work goes on."""
+    """With `recoverable: false` the task has failed (D6); otherwise it is reported and the work goes on."""
 
     error: str
     task_id: Id | None = None
@@ -271,7 +271,7 @@ class TaskResumed(Payload, frozen=True, kw_only=True):
 
 
 class TaskUpdated(Payload, frozen=True, kw_only=True):
-    """How a task stands, told to whoever submitted it; nothing follows a `final` one."""
+    """How a task stands, for the agent that submitted it; nothing follows a `final` one."""
 
     task_id: str
     status: TaskStatus

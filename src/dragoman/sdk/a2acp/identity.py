@@ -168,7 +168,7 @@ class Identity:
         if message.message_type is not MessageType.EVENT:
             return False
         try:
-            match intents.read(message) if intents.words(message) is not None else None:
+            match intents.read(message) if intents.form_of(message) is not None else None:
                 case intents.Established() as stands:
                     self.ring.agreed(stands.contract, stands.key)
                 case intents.Rotated() as rotated:

@@ -42,7 +42,7 @@ from dragoman.wire.schema.library import BOUNDS, DRAFT_2020, Bounds, Document, S
 STEPS = 10_000
 DEEPEST = 64
 MOST = 20
-"""So many misfits are told."""
+"""So many misfits are reported."""
 
 CLOSE = "set additionalProperties to false where nothing else is sent"
 """What a source can do that is silent about properties: silence means that they may be sent, as anything."""
@@ -145,7 +145,7 @@ class _Comparison:
             return [_misfit(source, target, f"no {types[0]} is accepted here")]
         return list(self._words(source, target, split))
 
-    # -- the target's words, one after the other; the source is of one type --
+    # -- the target's keywords, one after the other; the source is of one type --
 
     def _words(self, source: Conjunction, target: Node, split: frozenset[tuple[Node, str]]) -> Iterator[Misfit]:
         schema = target.schema
@@ -332,7 +332,7 @@ def _within(
     known: Number,
     limit: Number | None,
 ) -> Iterator[Misfit]:
-    """Whether lengths lie within the target's; `known` and `limit` are what follows from other words."""
+    """Whether lengths lie within the target's; `known` and `limit` are what follows from other keywords."""
     low, high = max(source.least(least), known), source.most(most)
     high = high if limit is None else min(high, limit)
     if low < schema.get(least, 0):
