@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -40,7 +40,7 @@ from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
-from dragoman.stores.paging import cursor_of, task_cursor
+from dragoman.stores.shared import StoreUnit, cursor_of, task_cursor
 
 AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
 
@@ -137,12 +137,12 @@ class MemoryStore:
         pass
 
     @asynccontextmanager
-    async def unit(self) -> AsyncIterator[MemoryUnit]:
+    async def unit(self) -> AsyncIterator[StoreUnit]:
         if self._in_unit:
             raise RuntimeError("a unit of work is open already: a node has at most one")
         self._in_unit = True
         try:
-            yield MemoryUnit(self)
+            yield StoreUnit(self._answer, self._apply, immediate=self.immediate)
         finally:
             self._in_unit = False
 
@@ -166,7 +166,7 @@ class MemoryStore:
             found = table.values()
         return sorted(filter(lookup.matches, found), key=lookup.order)[: lookup.most]
 
-    def _apply(self, changes: Changes) -> None:
+    async def _apply(self, changes: Changes) -> None:
         """All of it, or an exception and nothing."""
         failure, self._failure = self._failure, None
         if failure is not None and not self._fails_after:
@@ -376,27 +376,3 @@ class MemoryStore:
         rows = {table.__name__: list(kept.values()) for table, kept in self._tables.items()}
         with Path(target).open("xb") as out:  # noqa: ASYNC230
             out.write(msgspec.json.encode({**rows, "AuditRecord": list(self._audit.values())}))
-
-
-class MemoryUnit:
-    """`core.ports.Unit` over a `MemoryStore`."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._committed = False
-
-    @property
-    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]] | None:
-        return self._store._answer if self._store.immediate else None
-
-    async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
-        return {lookup: self._store._answer(lookup) for lookup in lookups}
-
-    async def commit(self, changes: Changes) -> None:
-        if self._committed:
-            raise RuntimeError("a unit of work commits once")
-        self._committed = True
-        self._store._apply(changes)
-
-
-__all__ = ["MemoryStore", "MemoryUnit"]

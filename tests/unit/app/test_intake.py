@@ -15,7 +15,8 @@ from dragoman.core.lookups import TaskById
 from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Kind, Refused
-from dragoman.stores.memory import MemoryStore, MemoryUnit
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.shared import StoreUnit
 
 
 async def peopled(store: MemoryStore | None = None) -> World:
@@ -67,13 +68,13 @@ async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: py
     await world.submit()
     tried = 0
 
-    async def full(unit: MemoryUnit, changes: object) -> None:
+    async def full(unit: StoreUnit, changes: object) -> None:
         nonlocal tried
         tried += 1
         if tried < 100:
             raise StoreFailed("the disk is full")
 
-    monkeypatch.setattr(MemoryUnit, "commit", full)
+    monkeypatch.setattr(StoreUnit, "commit", full)
     world.intake._enqueue(CloseLink(principal=agent.agent, session=agent.session))
     await world.intake.stop()
     assert tried == 1
@@ -82,19 +83,19 @@ async def test_a_stop_ends_though_nothing_can_be_stored_any_more(monkeypatch: py
 async def test_behind_a_disk_that_stands_still_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = await peopled()
     going = asyncio.Event()
-    honest = MemoryUnit.commit
+    honest = StoreUnit.commit
 
-    async def slow(unit: MemoryUnit, changes: object) -> None:
+    async def slow(unit: StoreUnit, changes: object) -> None:
         await going.wait()
         await honest(unit, changes)
 
-    monkeypatch.setattr(MemoryUnit, "commit", slow)
+    monkeypatch.setattr(StoreUnit, "commit", slow)
     monkeypatch.setattr(intake, "DEEPEST", 5)
-    post = world.intake.enqueue
-    first = post(world.request())
+    enqueue = world.intake.enqueue
+    first = enqueue(world.request())
     while world.intake.depth:
         await asyncio.sleep(0)
-    later = [post(world.request()) for _ in range(8)]
+    later = [enqueue(world.request()) for _ in range(8)]
     assert [future.done() for future in (first, *later)] == [False] * 6 + [True] * 3
     faults = [error.fault for future in later[5:] if isinstance(error := future.exception(), Refused)]
     assert [(fault.kind, fault.retryable) for fault in faults] == [(Kind.OVERLOADED, True)] * 3
@@ -108,14 +109,14 @@ async def test_it_is_known_since_when_a_commit_is_under_way_and_the_oldest_comma
 ) -> None:
     world = await peopled()
     steps = asyncio.Semaphore(0)
-    honest = MemoryUnit.commit
+    honest = StoreUnit.commit
 
-    async def slow(unit: MemoryUnit, changes: object) -> None:
+    async def slow(unit: StoreUnit, changes: object) -> None:
         await steps.acquire()
         await honest(unit, changes)
 
     assert world.intake.stalled == (0, 0)
-    monkeypatch.setattr(MemoryUnit, "commit", slow)
+    monkeypatch.setattr(StoreUnit, "commit", slow)
     monkeypatch.setattr(intake, "LARGEST_UNIT", 1)
     futures = [world.intake.enqueue(world.request()) for _ in range(3)]
     while world.intake.depth != 2:

@@ -30,7 +30,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.stores.paging import cursor_of, task_cursor
+from dragoman.stores.shared import cursor_of, task_cursor
 from dragoman.stores.sqlite import frames, queries
 from dragoman.stores.sqlite.queries import IN_UNFINISHED, UNFINISHED, answer, number
 from dragoman.stores.sqlite.rows import (

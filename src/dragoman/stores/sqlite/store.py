@@ -29,6 +29,7 @@ from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
 from dragoman.stores import personal
+from dragoman.stores.shared import StoreUnit
 from dragoman.stores.sqlite import backups, frames, lists, master_keys, queries, recovery, schema, used, writer_process
 from dragoman.stores.sqlite.bloom_filter import NameFilter
 from dragoman.stores.sqlite.cache import SHORT, HotCache
@@ -144,7 +145,7 @@ class SqliteStore:
     # Units of work.
 
     @asynccontextmanager
-    async def unit(self) -> AsyncIterator[SqliteUnit]:
+    async def unit(self) -> AsyncIterator[StoreUnit]:
         if self._in_unit:
             raise RuntimeError("a unit of work is open already: a node has at most one")
         self._in_unit = True
@@ -157,7 +158,7 @@ class SqliteStore:
                 raise StoreFailed("the writer process died over a unit that was written after all: start the hub again")
             if self._cache is not None:
                 self._cache.absent.clear()
-            yield SqliteUnit(self)
+            yield StoreUnit(self._load, self._commit)
         finally:
             self._in_unit = False
 
@@ -413,25 +414,3 @@ class SqliteStore:
     async def _list(self, read: Callable[[apsw.Connection], T]) -> T:
         self._read()
         return await self._lists.read(read)
-
-
-class SqliteUnit:
-    """`core.ports.Unit` over a `SqliteStore`."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-        self._committed = False
-
-    async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
-        load = self._store._load
-        return {lookup: load(lookup) for lookup in lookups}
-
-    @property
-    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]]:
-        return self._store._load
-
-    async def commit(self, changes: Changes) -> None:
-        if self._committed:
-            raise RuntimeError("a unit of work commits once")
-        self._committed = True
-        await self._store._commit(changes)
