@@ -61,7 +61,7 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "forge+wss": ("forge", "ws", "https"),
 }
 STDIO = "stdio"
-"""No place, so no token either: whoever started the agent is at the other end of its pipes."""
+"""No place, so no token either: the program that started the agent is at the other end of its pipes."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

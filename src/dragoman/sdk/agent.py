@@ -47,9 +47,9 @@ Lifespan: TypeAlias = "Callable[[Agent], AbstractAsyncContextManager[object]]"
 class Agent(Declarations):
     """A worker at the hub, under one id.
 
-    `skills` are what it can do beside its kinds of work, for whoever asks for capabilities. `concurrency` is how much
-    runs at once, without what waits for a person or another agent; `memory_mb` and `gpu_vram_mb` are how much memory
-    and GPU memory that may need together, by what tasks say of themselves (chiffon; others have no word for it).
+    `skills` are what it can do beside its kinds of work, which callers may ask for. `concurrency` is how much runs at
+    once, without what waits for a person or another agent; `memory_mb` and `gpu_vram_mb` are how much memory
+    and GPU memory that may need together, by what tasks say of themselves (chiffon only).
     `state_dir` is where its results survive a restart; `grace` how many seconds running work may take to end when the
     agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must be what the
     hub says. `give_up_after` is how many seconds the agent tries to reach a hub that is not there before it ends with

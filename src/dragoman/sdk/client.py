@@ -53,7 +53,7 @@ class Client:
     keeps the keys of its contracts in `state_dir`, if there is one.
 
     A hub that is gone for a moment is waited for: over the management API and coven for two minutes, over the others as
-    long as somebody waits; `give_up_after` says for how many seconds instead. Then calls raise `HubUnreachable`.
+    long as the caller waits; `give_up_after` says for how many seconds instead. Then calls raise `HubUnreachable`.
 
     A target is an agent's id or a kind of agent; over chiffon also `kind/id`.
     """
@@ -241,7 +241,7 @@ class Client:
     ) -> Contract:
         """The terms that calls for this intent are under; agreed on now if there are none yet.
 
-        `mode="end-to-end"`: only the two agents can read payloads, and so nobody checks them. `request_schema` is what
+        `mode="end-to-end"`: only the two agents can read payloads, so the hub checks none. `request_schema` is what
         we will send and `response_schema` what we can read, where that is less than what the other side takes or gives.
         """
         schemas = {"request_schema": request_schema, "response_schema": response_schema}
@@ -249,7 +249,7 @@ class Client:
         return await self._contracts().contract(intent, agent, mode, encrypt, **given)
 
     async def terminate(self, contract: Contract | str, reason: str = "") -> None:
-        """End a collaboration, given by a contract or its id. The other side is told; what is over stays over."""
+        """End a collaboration, given by a contract or its id. The hub tells the other side."""
         await self._contracts().terminate(_collaboration(contract), reason)
 
     async def rotate(self, contract: Contract | str) -> None:

@@ -137,7 +137,7 @@ class Declarations:
 
     def on_handshake(self, function: F) -> F:
         """Declare the function that decides with whom to work: it gets a `HandshakeRequest` and returns True or False,
-        or `Reject("why")`. Without one, the agent agrees with whoever the hub lets through."""
+        or `Reject("why")`. Without one, the agent agrees with every one that the hub lets through."""
         if self._peer_handlers.handshake is not None:
             raise Misconfigured(f"{self.id} already decides on handshakes")
         self._peer_handlers.handshake = function

@@ -50,7 +50,7 @@ STEADY = 10.0
 SAY_AGAIN = 1.0
 """Before what the hub could not take at the moment is said again."""
 BEATS_A_STATUS = 3
-"""Every so many signs of life the agent tells how it is, where its protocol has a word for that."""
+"""Every so many signs of life the agent sends a status report, where its protocol has one."""
 
 
 class Engine:
@@ -256,7 +256,7 @@ class Engine:
         if task is None and not kept:
             log.info("the hub says: %s", refused.reason)
             return
-        log.warning("the hub refuses what was said about request %s: %s", refused.request_id, refused.reason)
+        log.warning("the hub refuses a message about request %s: %s", refused.request_id, refused.reason)
         if task is not None:
             self._runner.drop(task)
         for message in kept:

@@ -229,8 +229,8 @@ CONTENT: dict[str, tuple[type[Progress], dict[str, str]]] = {
 def event_of(
     task_id: str, seq: int, kind: str, data: dict[str, Any], *, at: str | None = None, agent: str | None = None
 ) -> Event:
-    """An event as its type. A body that does not fit it (agents of any make are told of as they speak) leaves the typed
-    fields as they are by default, and is in `data` all the same."""
+    """An event as its type. A body that does not fit it (agents write what they like) leaves the typed fields at
+    their defaults, and is in `data` all the same."""
     known: dict[str, Any] = {"task_id": task_id, "seq": seq, "kind": kind, "at": at, "agent": agent, "data": data}
     form, fields = _typed(kind, data)
     try:

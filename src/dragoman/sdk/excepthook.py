@@ -4,8 +4,8 @@ An error of ours is one sentence, and the line of the user's program that it is 
 is wrong, a handler cannot be called. Every other error keeps its traceback, without our frames where it passed through
 them. One that began in our own code is shown whole, because it is a bug of ours.
 
-`sys.excepthook` is only asked for what nobody caught, so nothing changes for a program that catches `DragomanError`. A
-hook that somebody else has set stays. DRAGOMAN_TRACEBACK=1 shows everything.
+Python calls `sys.excepthook` only for what the program did not catch, so nothing changes for one that catches
+`DragomanError`. A hook that the program has set stays. DRAGOMAN_TRACEBACK=1 shows everything.
 """
 
 from __future__ import annotations

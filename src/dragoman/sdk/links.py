@@ -60,7 +60,7 @@ class Link(Protocol):
     """One connection to the hub, used once: opened, spoken over, closed.
 
     Order: what is sent about one task arrives in that order or the link is down. Delivery: `send` promises
-    nothing; only `Accepted` says that the hub has a message, and whoever needs it there sends it again over the
+    nothing; only `Accepted` says that the hub has a message, and a sender that needs it there sends it again over the
     next link until then. Everything is called on one event loop.
     """
 
@@ -72,7 +72,7 @@ class Link(Protocol):
         ...
 
     async def receive(self) -> Sequence[Inbound]:
-        """What the hub says next, at least one word. Raises `LinkDown` when the link is over."""
+        """What the hub says next, at least one message. Raises `LinkDown` when the link is over."""
         ...
 
     def acknowledge(self, receipt: str) -> None:

@@ -40,7 +40,7 @@ class Correlation(Struct, frozen=True, kw_only=True):
 
 
 PRIVATE = "private"
-"""In `Correlation.about`: only the two agents can read what is said of this work, so the hub can show it to nobody."""
+"""In `Correlation.about`: only the two agents can read messages about this work; the hub shows them to no person."""
 
 
 class File(Struct, frozen=True):
@@ -60,10 +60,10 @@ class Attached(Struct, frozen=True):
     sha256: str
 
 
-def attached(told: object) -> tuple[Attached, ...]:
-    """The files that the hub names beside work; nothing if these are somebody else's words."""
+def attached(given: object) -> tuple[Attached, ...]:
+    """The files that the hub names beside work; none, if a caller uses the field for something else."""
     try:
-        return msgspec.convert(told, tuple[Attached, ...])
+        return msgspec.convert(given, tuple[Attached, ...])
     except msgspec.ValidationError:
         return ()
 
@@ -120,9 +120,9 @@ def handed_over(said: object) -> Terms | None:
     return Terms(metadata=metadata, constraints=constraints, history=history, handover=said)
 
 
-def around(told: object, handover: object = None, thread: object = None) -> Terms | None:
+def around(given: object, handover: object = None, thread: object = None) -> Terms | None:
     """What the hub tells around work: `metadata` and `history`, from whom the work came, and its thread."""
-    said = told if isinstance(told, dict) else {}
+    said = given if isinstance(given, dict) else {}
     terms = handed_over(said.get("handover") if handover is None else handover)
     thread = thread or said.get("thread")
     metadata, history = said.get("metadata"), said.get("history")
@@ -203,8 +203,8 @@ class Welcomed(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True, kw_only=True):
-    """Whoever started us lets us go: what runs may end within `grace` seconds, or within our own time. If not `hears`,
-    nobody is left to say what arrived."""
+    """The program that started us ends us: running tasks may end within `grace` seconds, or within our own time. If not
+    `hears`, it reads no more, so nothing will be acknowledged."""
 
     reason: str
     grace: float | None = None
@@ -296,7 +296,7 @@ NO_RESULT = msgspec.Raw()
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"correlation": "errand"}):
-    """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the words in `output`.
+    """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the text in `output`.
 
     It has its own id and time, so that saying it again is saying the same.
     """
@@ -326,7 +326,7 @@ class Decline(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Why, with the field as the handler calls it: the same words in every protocol."""
+        """Why, with the field as the handler calls it: the same text in every protocol."""
         field = (self.field or "").removeprefix("parameters").removeprefix(".")
         return f"{field}: {self.message}" if field else self.message
 

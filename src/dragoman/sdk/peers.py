@@ -7,8 +7,7 @@
     agent.tell(…)     Letter                  @agent.on_message      -
     client.call(…)    HandshakeRequest        @agent.on_handshake    True, False, Reject("why")
 
-The first three are agentmsg's, the last is a2acp's; an agent of another protocol that asks for them is told which
-protocols can.
+The first three are agentmsg's, the last is a2acp's; over another protocol they raise `NotSupported`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Help(Struct, frozen=True):
 
     @property
     def helped(self) -> bool:
-        """Whether somebody could."""
+        """Whether an agent or a person could help."""
         return self.response_type != "UNABLE_TO_HELP"
 
     @property
@@ -73,7 +72,7 @@ class Help(Struct, frozen=True):
 
 
 class HelpRequest(Struct, frozen=True, kw_only=True):
-    """Somebody needs help."""
+    """Another agent needs help."""
 
     id: str
     requester: str
@@ -93,8 +92,8 @@ class Unable(DragomanError):
 
 
 class Escalate(DragomanError):
-    """Raised by a help handler: another agent should look at this; in the end a person. Who asked, and who is asked
-    next, reads the words, and finds the resources."""
+    """Raised by a help handler: another agent should look at this; in the end a person. The agent
+    that asked, and the one that is asked next, read the words and find the resources."""
 
     def __init__(self, content: str = "", resources: Sequence[Resource] = ()) -> None:
         super().__init__(content)
@@ -140,7 +139,7 @@ class Handoff(Struct, frozen=True, kw_only=True):
 
 
 class HandoffRequest(Struct, frozen=True, kw_only=True):
-    """Somebody wants us to go on with a task."""
+    """Another agent wants us to go on with its task."""
 
     id: str
     task_id: str
@@ -172,7 +171,7 @@ class HandshakeRequest(Struct, frozen=True, kw_only=True):
 
 
 class Handover(Struct, frozen=True, kw_only=True):
-    """How a task in hand came from somebody else. What they knew of it is in the task's `context` and `history`; the
+    """How a task came from another agent. What that agent knew of it is in the task's `context` and `history`; the
     `error` that led to it is an ErrorReport, if there was one. `parts` are the tasks that former owners gave to others
     in its course, by their `task_id`; over agentmsg, what each comes to arrives as a letter."""
 

@@ -5,11 +5,11 @@
     await hub.state.update("RESOURCE", entity.id, {"limit": 50_000}, version=entity.version)
     async for change in hub.state.watch(entity_type="TASK"): ...
 
-A change names the version that its writer has read: if somebody was faster, it is a `StateConflict` with the current
-one, and nothing is changed. `changes` is a JSON merge patch. A watch that breaks goes on where it was: no change is
-missed and none comes twice.
+A change names the version that its writer has read: if another writer was faster, it is a `StateConflict` with the
+current one, and nothing is changed. `changes` is a JSON merge patch. A watch that breaks goes on where it was:
+no change is missed and none comes twice.
 
-Reading is repeated over a broken connection, changing is not: whoever cannot know whether it happened should look.
+Reading is repeated over a broken connection, changing is not: without an answer, look whether it happened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EntityType: TypeAlias = Literal["TASK", "AGENT", "RESOURCE", "POLICY"]
 
 
 class StateConflict(Conflict):
-    """Somebody was faster: the entity is at `current_version`, if it is there at all."""
+    """Another writer was faster: the entity is at `current_version`, if it is there at all."""
 
     def __init__(self, message: str, current_version: int | None) -> None:
         super().__init__(message)

@@ -149,7 +149,7 @@ class ApiClient:
         return msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}", params=params), type=TaskInfo)
 
     async def add_agent(self, agent_id: str, protocol: str, **fields: Any) -> str:
-        """Let an agent in, as by `dragoman agent add`: its token, which is told this once."""
+        """Let an agent in, as by `dragoman agent add`: its token, which the hub shows this once."""
         answer = await self._ask("POST", "/agents", body={"agent_id": agent_id, "protocol": protocol, **fields})
         return msgspec.json.decode(answer, type=_Credential).token
 
@@ -182,7 +182,7 @@ class ApiClient:
         await self._ask("POST", f"/questions/{_quoted(question_id)}/answer", body={"answer": answer})
 
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        """A task's events from `after` on, until it is final and all was told."""
+        """A task's events from `after` on, until the last one."""
         tries = self._retries.begin()
         while True:
             try:

@@ -1,7 +1,7 @@
 """Calls that are followed: how one goes, how a client keeps them, and how it stays connected meanwhile.
 
 A call is *taken* when the hub has it, and *done* when its end has come; what was heard in between are its `events`.
-What the words of a protocol mean for a call is in its `calls`, when to say it again in its `client`.
+What the messages of a protocol mean for a call is in its `calls`, when to send it again in its `client`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class PendingCall:
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """It is over without success, or nobody will tell any more."""
+        """It is over without success, or no more events will come."""
         self.refuse(error)
         _raise_in(self.done, error)
         self._news.set()
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """The caller waits no more."""
         for future in (self.taken, self.done):
             if not future.done():
                 future.cancel()
@@ -91,7 +91,7 @@ class PendingCall:
 def _raise_in(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # seen: who waits hears of it; that nobody does is no news
+        future.exception()  # seen: a caller that waits gets it; without one it is no news
 
 
 C = TypeVar("C", bound=PendingCall)
@@ -225,7 +225,7 @@ L = TypeVar("L", bound=Link)
 
 
 def unreachable(down: LinkDown) -> HubUnreachable:
-    """What a caller is told of a link that could not be made."""
+    """What a caller gets when no link could be made."""
     return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 

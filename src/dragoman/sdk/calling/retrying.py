@@ -55,7 +55,7 @@ class Attempts:
         self._failures, self._gone_since = 0, None
 
     async def again(self, error: Exception, *, is_there: bool = False) -> None:
-        """Wait before the next try; raises if there should be none. `is_there`: somebody listens at the address."""
+        """Wait before the next try; raises if there should be none. `is_there`: a server listens at the address."""
         retries, runtime = self._retries, self._retries.runtime
         if self._gone_since is None:
             self._gone_since = runtime.monotonic()

@@ -1,4 +1,4 @@
-"""Help as work: where a protocol has no word for help, the hub asks for it as a task of that topic.
+"""Help as work: where a protocol has no help, the hub asks for it as a task of that topic.
 
 {"content": the question, "help": {"help_type", "urgency", "context", "task", "escalations"?}}   a HelpRequest
 text, Help(…)                               {"content", "resources"?}

@@ -140,7 +140,7 @@ class IncomingRequests:
             self._journal.deal(answered.key)
 
     def refused(self, id: str | None, is_passing: bool) -> bool:
-        """The hub will not have an answer of ours, if it is one. For good: then nobody waits for it any more."""
+        """The hub will not have an answer of ours, if it is one. For good: then no agent waits for it any more."""
         if id is None or id not in self._answers:
             return False
         if not is_passing:
@@ -159,7 +159,7 @@ class IncomingRequests:
         async for given in self._given(payload, message.id, mail.tree["payload"]):
             try:
                 self._answer(mail, self._response(given, message.id), None if given.follow_up_required else key)
-            except (TypeError, ValueError) as error:  # nobody could read it; who asked must not wait for it
+            except (TypeError, ValueError) as error:  # unreadable; the agent that asked must not wait for it
                 log.warning("the help for %s cannot be told: %s", payload.requester_id, error)
                 unable = Help(raised(error).output, "UNABLE_TO_HELP")
                 self._answer(mail, self._response(unable, message.id), key)
@@ -217,7 +217,7 @@ class IncomingRequests:
         verdict = await self._verdict(message.id, payload, mail.tree["payload"])
         try:
             self._answer(mail, self._decision(verdict, payload), key)
-        except (TypeError, ValueError) as error:  # nobody could read it
+        except (TypeError, ValueError) as error:  # unreadable
             log.warning("the answer about task %s cannot be told: %s", payload.task_id, error)
             self._answer(mail, self._decision(Reject(raised(error).output), payload), key)
 
@@ -292,7 +292,7 @@ class IncomingRequests:
             if isinstance(message.payload, ErrorReport):
                 log.warning("%s reports: %s", message.sender, message.payload.message)
             else:
-                log.info("%s said %s, and nobody listens to that", message.sender, kind)
+                log.info("%s sent %s, and no function of this agent takes it", message.sender, kind)
             return
         letter = DirectMessage(
             id=message.id,

@@ -8,7 +8,7 @@
     HELP_REQUEST, TASK_HANDOFF,        put before the agent's own handler          when it is in the journal; a
     anything else                                                                  restart goes on with it
 
-The words are agentmsg's: no other protocol has agents that converse (`ProtocolCapabilities.converses`).
+The messages are agentmsg's: no other protocol has agents that converse (`ProtocolCapabilities.converses`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Deadline = datetime | timedelta | float | None
 
 
 class Asked(Struct):
-    """A letter that somebody waits with. `task` waits for its answer; without one, somebody waits for its receipt."""
+    """A message whose answer `task` waits for; without a task, its sender waits for the hub's receipt."""
 
     letter: OutgoingMessage
     waiting: asyncio.Future[Any]
@@ -201,7 +201,7 @@ class PeerRequests:
             )
 
     def letter(self, payload: Record, to: str, task: RunningTask | None = None, **more: Any) -> OutgoingMessage:
-        """A message to somebody. Raises if it cannot be told: one that is kept would be tried over every link."""
+        """A message to another agent or the hub. Raises if it has no JSON form: it would be tried over every link."""
         _readable(payload, more.get("beside"))
         trace_id = self._runtime.mint().replace("-", "")
         correlation = (
@@ -212,7 +212,7 @@ class PeerRequests:
         return OutgoingMessage(id=id, at=at, correlation=correlation, to=to, payload=payload, **more)
 
     def send_once(self, letter: OutgoingMessage) -> None:
-        """Say it if there is somebody to hear it."""
+        """Send it if there is a link; never again."""
         self._outbox.send_once(letter)
 
     async def deliver(self, letter: OutgoingMessage) -> None:
@@ -261,7 +261,7 @@ class PeerRequests:
         response = mail.message.payload
         asked = self._asked.get(codec.lowered(response.request_id))
         if asked is None or asked.task is None or asked.more is None:
-            log.info("help came from %s that nobody waits for any more", response.responder_id)
+            log.info("help came from %s that no task waits for any more", response.responder_id)
             return self._outbox.acknowledge(mail.receipt)
         given, id, task = _help(response), asked.letter.id, asked.task
         if given.response_type == ESCALATION:  # no answer yet: the hub asks the next helper, and in the end a person
@@ -288,7 +288,7 @@ class PeerRequests:
 
     def _decided(self, asked: Asked | None, response: agentmsg.TaskHandoffResponse) -> None:
         if asked is None or asked.waiting.done():
-            log.info("%s answered a handoff that nobody waits for any more", response.agent_id)
+            log.info("%s answered a handoff that no task waits for any more", response.agent_id)
             return
         asked.waiting.set_result(
             Handoff(

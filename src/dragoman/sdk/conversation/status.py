@@ -51,7 +51,7 @@ class StatusReporter:
         )
 
     def tell_status(self, **said: Any) -> None:
-        """What is said holds for later reports, too, unless it cannot be told."""
+        """What the agent reports holds for later reports, too, unless it has no JSON form."""
         stats = self._runner.stats
         before = dict(stats.said)
         stats.said.update((name, value) for name, value in said.items() if value is not None)
@@ -141,7 +141,7 @@ class StatusReporter:
         known = {"attempt_number": number, "timestamp": self._runtime.now(), "outcome": "failure", "details": ""}
         return msgspec.convert({**known, **said}, RecoveryAttempt)
 
-    # --- what others are told ---
+    # --- direct messages ---
 
     async def tell(
         self,

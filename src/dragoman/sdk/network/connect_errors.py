@@ -1,4 +1,4 @@
-"""What was probably meant by an address where somebody answers, but not as expected: TLS or none, the other port.
+"""What was probably meant by an address where a server answers, but not as expected: TLS or none, the other port.
 
 Libraries say what they saw, in their own words; what to do about it stands in this table.
 """
@@ -54,12 +54,12 @@ def sentence(error: BaseException) -> str:
 
 
 def not_made(address: Address, error: BaseException) -> LinkDown:
-    """Nobody answers at an address."""
+    """No server answers at an address."""
     return LinkDown(f"{address.shown}: {advised(_said(error), secure=address.is_secure)}")
 
 
 def _said(error: BaseException) -> str:
-    """The system's word for an errno. The numbers of TLS and of the resolver are not the system's: theirs would be
+    """The system's message for an errno. The numbers of TLS and of the resolver are not the system's: theirs would be
     "Operation not permitted" for a certificate that is not trusted."""
     match error:
         case ssl.SSLError():

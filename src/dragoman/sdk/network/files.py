@@ -71,7 +71,7 @@ async def _bring(address: Address, file: File) -> str:
 
 
 def _refusal(content: bytes) -> str | None:
-    """The words of the `error` envelope that this place answers with, whatever protocol the agent speaks."""
+    """The message of the `error` envelope that this place answers with, whatever protocol the agent speaks."""
     try:
         payload = msgspec.json.decode(content)["payload"]
         return f"{payload['error_message']} ({payload['error_code']})"

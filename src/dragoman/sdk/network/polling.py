@@ -1,6 +1,6 @@
 """Frames over HTTP: a long poll in, a POST for each frame out, acknowledgments by the ids of deliveries.
 
-A refusal in the protocol's own words comes in like any other frame; anything else that is not a success (a proxy's
+A refusal in the protocol's own form comes in like any other frame; anything else that is not a success (a proxy's
 page, an overloaded hub, a broken connection) brings the whole link down, and the next one says again what was not
 accepted.
 """
@@ -140,7 +140,7 @@ class HttpLink(ABC, Generic[Heard, Item]):
 
 
 class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
-    """`Pipe` over HTTP. Each protocol has its own places, and its own words for a refusal."""
+    """`Pipe` over HTTP. Each protocol has its own places, and its own form of a refusal."""
 
     INBOX: ClassVar[str]
     POST: ClassVar[str]
@@ -159,7 +159,7 @@ class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
         return answer
 
     async def _greet(self) -> bytes:
-        """Who has nothing to say yet looks whether somebody is there: a poll would only wait."""
+        """A client without a registration looks whether the hub is there: a poll would only wait."""
         try:
             await self._client.get("/livez")
         except httpx2.TransportError as error:
@@ -176,7 +176,7 @@ class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
         await self._end()
         await self._client.aclose()
 
-    # --- what each protocol has its own words for ---
+    # --- what differs between protocols ---
 
     @abstractmethod
     async def _register(self, registration: bytes) -> bytes: ...
@@ -187,7 +187,7 @@ class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
 
     @abstractmethod
     def _refusal(self, content: bytes) -> str | None:
-        """The words of a refusal, if it is one."""
+        """The message of a refusal, if it is one."""
 
     # --- the jobs ---
 

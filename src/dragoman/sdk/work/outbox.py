@@ -72,7 +72,7 @@ class Outbox:
             self._link.send(message)
 
     def settle(self, id: str) -> Outbound | None:
-        """The hub has it, or nobody wants it any more."""
+        """The hub has it, or it is no longer wanted."""
         settled = self._kept.get(id)
         if settled is not None:
             self._forget_before(id)
@@ -131,7 +131,7 @@ class Outbox:
     # --- what is only worth its moment ---
 
     def send_once(self, message: Outbound) -> None:
-        """Say it if there is somebody to hear it."""
+        """Send it if there is a link; never again."""
         if self._link is None:
             return
         if self.protocol_capabilities.refuses_each and type(message) is ProgressReport:

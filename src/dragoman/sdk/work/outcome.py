@@ -4,7 +4,7 @@
     ---------------------  ----------  ------------------------------  -----------------
     returns a str          0           the text                        -; of an empty one, `""`
     returns None           0           empty                           -
-    returns anything else  0           its JSON, for whoever only      the same, as JSON
+    returns anything else  0           its JSON, for callers that      the same, as JSON
                                        reads text
     and said task.text()   0           all of that, joined             the same, as JSON
     raises task.reject()   1           the reason                      -

@@ -53,7 +53,7 @@ class Reporter:
         """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
         output, must_arrive = clean(output), bool(output or aside)
         if task.handed_to is not None:
-            return  # somebody else tells how it goes
+            return  # its new owner reports on it
         while must_arrive and task.unheard >= MOST_UNHEARD:
             if task.cancelled:
                 raise Reject("the task was cancelled")
@@ -103,7 +103,7 @@ class Reporter:
             failures += 1
 
     def sign_of_life(self, task: RunningTask) -> None:
-        """Nothing new, but alive. Silent while somebody is asked or a person holds the task: no clock runs then."""
+        """Nothing new, but alive. Silent while it waits for an answer or a person holds it: no clock runs then."""
         if task.asking is None and not task.waits and not task.is_held:
             self._outbox.send_once(self._report_on(task))
             self.spoke(task)
@@ -214,7 +214,7 @@ class Reporter:
 
     @asynccontextmanager
     async def away(self, task: RunningTask) -> AsyncIterator[None]:
-        """While others are asked: somebody else may work meanwhile, and others' time is not the handler's."""
+        """While the task waits: another one may run meanwhile, and the time does not count for the handler."""
         left, deadline = self._runtime.monotonic(), task.deadline
         task.deadline = None
         self._slots.leave(task)

@@ -70,18 +70,18 @@ class RunningTask:
         self.handed_to: str | None = None
         self.place: asyncio.Future[None] | None = None
         """Where it waits for a free one (`slots`)."""
-        # What it told.
+        # What it reported.
         self.percent = 0
         self.step: str | None = None
         self.step_number = 0
         self.last_sign = 0.0
         self.words = 0
-        """How often anything was said about it."""
+        """How many messages went out about it."""
         self.spoken: list[str] = []
         """All output, and of it `said`, the pieces of the answer."""
         self.said: list[str] = []
         self.unheard = 0
-        """Reports with content that the hub may still lack; whoever has too many waits for `room`."""
+        """Reports with content that the hub may still lack; a task with too many waits for `room`."""
         self.room: asyncio.Event | None = None
         self.usage: dict[str, float] | None = None
         # What it asked.
@@ -93,7 +93,7 @@ class RunningTask:
         self.answer: asyncio.Future[Answered] | None = None
         self.waits = 0
         """For other agents."""
-        self._held: asyncio.Event | None = None  # made when somebody looks: most tasks are never held
+        self._held: asyncio.Event | None = None  # made when a handler looks: most tasks are never held
         self._released: asyncio.Event | None = None
 
     @property
@@ -141,7 +141,7 @@ class RunningTask:
         self.said.clear()
 
     def give_up(self) -> None:
-        """Nobody wants it any more: whoever waits inside the handler is let go."""
+        """It is no longer wanted: a handler that waits inside is let go."""
         self.cancelled = True
         if self.answer is not None and not self.answer.done():
             self.answer.cancel()

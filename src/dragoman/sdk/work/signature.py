@@ -63,7 +63,7 @@ class Handler:
         self.takes_task = bool(parameters) and _is_task(parameters[0], hints)
         if self.takes_task:
             if self.is_async and hints.get(parameters[0].name) is SyncTask:
-                raise Misconfigured(f"{_name(function)}: a coroutine function gets a Task, whose words it awaits")
+                raise Misconfigured(f"{_name(function)}: a coroutine function gets a Task, whose methods it awaits")
             parameters = parameters[1:]
         self.is_open = False
         fields: list[tuple[str, Any, Any]] = []

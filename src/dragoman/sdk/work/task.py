@@ -95,7 +95,7 @@ class Facts:
 
     @property
     def handover(self) -> Handover | None:
-        """From whom the task came and why, if somebody handed it over to us."""
+        """From whom the task came and why, if another agent handed it over to us."""
         said = None if self._running.work.terms is None else self._running.work.terms.handover
         if said is None:
             return None
@@ -129,7 +129,7 @@ class Task(Facts):
 
     @property
     def released(self) -> asyncio.Event:
-        """Set while nobody holds the task."""
+        """Set while no person holds the task."""
         return self._running.released
 
     async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
@@ -164,7 +164,7 @@ class Task(Facts):
             await self._reporter.report(self._running, thinking=text)
 
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
-        """Tell that a tool is used, with what input; returns the id by which its result is told."""
+        """Report that a tool is used, with what input; returns the id for `tool_result`."""
         name = text_of("a tool's name", name)
         use = messages.ToolUse(id or self._reporter.mint(), name, data_of(f"the input of {name}", input))
         await self._reporter.report(self._running, tool_use=use)
@@ -176,7 +176,7 @@ class Task(Facts):
         await self._reporter.report(self._running, tool_result=messages.ToolResult(id, text, is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        """Give a file to whoever asked for the work. Raises where it is too large for the protocol, or for the hub."""
+        """Give a file to the caller. Raises where it is too large for the protocol, or for the hub."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
         name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
@@ -190,7 +190,7 @@ class Task(Facts):
         timeout: float | None = None,
         default: Any | UnsetType = UNSET,
     ) -> Any:
-        """Ask a person and wait for the answer, however long it takes and whoever restarts meanwhile.
+        """Ask a person and wait for the answer, however long it takes and whatever restarts meanwhile.
 
         After `timeout` seconds the hub answers with `default`, or with None where there is none. If the agent restarts
         while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
@@ -216,10 +216,10 @@ class Task(Facts):
         attempted: Sequence[str] = (),
         error: BaseException | str | None = None,
     ) -> Help:
-        """Ask another agent for help, or whoever can, and wait for the answer (agentmsg).
+        """Ask another agent for help, and wait for the answer (agentmsg).
 
-        The hub finds somebody who helps with `help_type`, and in the end a person; `to` names an agent. `deadline` is a
-        time, or how long. Answers survive a restart as those of `ask` do.
+        The hub finds an agent that helps with `help_type`, and in the end a person; `to` names an agent. `deadline` is
+        a time, or how long. Answers survive a restart as those of `ask` do.
         """
         return await self._reporter.peer_requests.help(
             self._running, question, help_type, to, urgency, deadline, tuple(attempted), error
@@ -235,9 +235,9 @@ class Task(Facts):
         deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
         error: BaseException | str | None = None,
     ) -> Handoff:
-        """Have another agent go on with this task: `to`, or whoever can (agentmsg).
+        """Have another agent go on with this task: `to`, or one that the hub finds (agentmsg).
 
-        `context` goes with it, beside what is known already. Until somebody accepts, the task stays here. Once it is
+        `context` goes with it, beside what is known already. Until an agent accepts, the task stays here. Once it is
         accepted, return: the result is no longer ours to give, and whatever the handler returns is ignored.
         """
         return await self._reporter.peer_requests.handoff(
@@ -245,7 +245,7 @@ class Task(Facts):
         )
 
     def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
-        """Count what the work has used up: told with the result, and held against budgets (agentmsg)."""
+        """Count what the work has used up: sent with the result, and held against budgets (agentmsg)."""
         usage = self._running.usage or {"tokens_used": 0, "cost_usd": 0}
         self._running.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
 
@@ -263,7 +263,7 @@ T = TypeVar("T")
 
 
 class SyncTask(Facts):
-    """The task of a plain function: the same words, and each waits until it is done."""
+    """The task of a plain function: the same methods, and each waits until it is done."""
 
     def __init__(self, task: Task, running: RunningTask, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(running)

@@ -78,7 +78,7 @@ class TaskRunner:
         self.tasks: dict[str, RunningTask] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
         self.busy = asyncio.Event()
-        """Set as soon as there is a task in hand; whoever waits for it clears it."""
+        """Set as soon as there is a task in hand; the one that waits for it clears it."""
 
     # --- requests ---
 
@@ -203,7 +203,7 @@ class TaskRunner:
             task.deadline = None
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
-            if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for who has no words to read
+            if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for callers without text to read
                 ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)))
             seconds = self._runtime.monotonic() - began
             self.stats.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
