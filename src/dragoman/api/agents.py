@@ -27,10 +27,9 @@ from dragoman.bindings import a2acp
 from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
-from dragoman.core.model.agent_status import AWAY
 from dragoman.core.model.agents import Agent, Offer, Profile
 from dragoman.core.model.holdings import NOTHING
-from dragoman.core.model.state import Registry
+from dragoman.core.model.state import AWAY, Registry
 from dragoman.core.ports import TaskFilter
 from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line

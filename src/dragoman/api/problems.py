@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.asgi import retry_after

@@ -36,10 +36,8 @@ from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
 from dragoman.core.commands import Cancel, Lineage, Pause, Resume, Retry, Routing, Submit, Timing
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
-from dragoman.core.model.agent_status import standing_of
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.resources import CONSTRAINTS
-from dragoman.core.model.state import Registry
+from dragoman.core.model.agents import CONSTRAINTS, Agent
+from dragoman.core.model.state import Registry, standing_of
 from dragoman.core.model.tasks import Question, Status, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why

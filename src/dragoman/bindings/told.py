@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.agents import RESOURCES
 from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.messages.brevity import in_short
 from dragoman.messages.faults import Fault, Kind

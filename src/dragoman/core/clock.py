@@ -17,7 +17,7 @@ import msgspec
 from dragoman.core.agents.registry import probe
 from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.commands import AwaitReturn
-from dragoman.core.contracts.removal import part
+from dragoman.core.contracts.handshake import part
 from dragoman.core.delivery.redelivery import tell_sender
 from dragoman.core.directory import Directory
 from dragoman.core.ids import HUB, Instant, rfc3339

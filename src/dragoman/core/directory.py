@@ -13,12 +13,11 @@ from typing import Any
 
 from dragoman.core.ids import HUB, AgentId, Instant, SessionId
 from dragoman.core.model import policy
-from dragoman.core.model.agent_status import Standing, standing_of
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import MOST_SENDERS, Allowance, RefusalCount, RefusalKey, rates_of
-from dragoman.core.model.state import Entity, Registry
+from dragoman.core.model.state import Entity, Registry, Standing, standing_of
 from dragoman.core.ports import PASSED, USED, Recovered
 
 MINUTES = 20_000

@@ -67,17 +67,17 @@ from dragoman.core.commands import (
     Wake,
     WriteLog,
 )
-from dragoman.core.contracts import handshake, removal
+from dragoman.core.contracts import handshake
 from dragoman.core.delivery import direct_messages as direct_messages
 from dragoman.core.delivery import outbox, redelivery
-from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import HUB
 from dragoman.core.lookups import DeliveryById, QuestionById
 from dragoman.core.model.tasks import Asking, Question, Status, Task
 from dragoman.core.policy import refusals, replay
 from dragoman.core.policy.chain import check, count
+from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing import dispatch
-from dragoman.core.state import approval, changes, domains
+from dragoman.core.state import approval, changes
 from dragoman.core.tasks import (
     assistance,
     control,
@@ -90,7 +90,6 @@ from dragoman.core.tasks import (
     submit,
     unanswered,
 )
-from dragoman.core.tasks import dead_letters as deadletters
 from dragoman.core.work import Reactions, Work
 from dragoman.messages.faults import Fault, Refused
 
@@ -182,9 +181,9 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     ShakeHands: handshake.shake_hands,
     AnswerHandshake: handshake.answer_handshake,
     EndContract: handshake.end_contract,
-    EndContractsOf: removal.end_contracts_of,
+    EndContractsOf: handshake.end_contracts_of,
     RotateKey: handshake.rotate_key,
-    SetDomainPolicy: domains.set_domain_policy,
+    SetDomainPolicy: approval.set_domain_policy,
     Tell: direct_messages.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,
@@ -200,8 +199,8 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     ReportStatus: status.report_status,
     ReportError: status.report_error,
     ChangeState: changes.change_state,
-    Redrive: deadletters.redrive,
-    Discard: deadletters.discard,
+    Redrive: control.redrive,
+    Discard: control.discard,
     Wake: wake,
     NoteRefusal: note_refusal,
     CountRefusals: count_refusals,

@@ -42,7 +42,6 @@ from dragoman.core.lookups import (
     Underway,
 )
 from dragoman.core.model import policy
-from dragoman.core.model.agent_status import Standing, standing_of
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.audit import AuditRecord, sealed
 from dragoman.core.model.contracts import Contract
@@ -50,7 +49,7 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Outgoing
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import Allowance, RefusalCount, RefusalKey
 from dragoman.core.model.shared_tasks import beginning, step
-from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry, Standing, standing_of
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes
 from dragoman.core.rules import Rules

@@ -9,7 +9,7 @@ import pytest
 from dragoman.bindings.forge import views
 from dragoman.bindings.told import limits_told
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.messages.tasks import Request
 

@@ -8,8 +8,7 @@ from tests.support.conversations import allots, hands, takes, three_who_converse
 
 from dragoman.core.commands import Handing, RegisterAgent, RemoveAgent, ReportStatus
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
-from dragoman.core.model.agents import Offer
-from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.agents import RESOURCES, Offer
 from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore
 

@@ -8,10 +8,8 @@ from tests.support.conversations import allots, asks, hands, question, takes, th
 
 from dragoman.core.commands import Answer, AskPerson, Beat, Handing, RegisterAgent, Retry, SetDomainPolicy, ShakeHands
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
-from dragoman.core.model.agents import Offer
-from dragoman.core.model.backoff import Backoff
-from dragoman.core.model.deliveries import MessageKind
-from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.agents import RESOURCES, Offer
+from dragoman.core.model.deliveries import Backoff, MessageKind
 from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Waiting
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Ask, Handoff

@@ -22,7 +22,7 @@ from dragoman.core.model.deliveries import ESCALATED as ESCALATED_LETTER
 from dragoman.core.model.deliveries import Escalation, MessageKind
 from dragoman.core.model.tasks import EventKind, QuestionStatus, Status, Task, Waiting
 from dragoman.core.queries import question_out
-from dragoman.core.tasks.escalations import LONGEST
+from dragoman.core.tasks.assistance import LONGEST
 from dragoman.messages.brevity import CUT
 from dragoman.messages.faults import Fault, Kind
 from dragoman.stores.memory import MemoryStore

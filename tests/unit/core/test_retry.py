@@ -13,8 +13,17 @@ from tests.unit.core.state.conftest import SharedWorld
 
 from dragoman.core.delivery import redelivery
 from dragoman.core.ids import ADMIN, HOUR, MILLISECOND, SECOND, AgentId, Instant
-from dragoman.core.model.backoff import LONGEST, OWN, SHORTEST, Backoff, grown, wait_of
-from dragoman.core.model.deliveries import DeadLetter, Delivery, MessageKind
+from dragoman.core.model.deliveries import (
+    LONGEST,
+    OWN,
+    SHORTEST,
+    Backoff,
+    DeadLetter,
+    Delivery,
+    MessageKind,
+    grown,
+    wait_of,
+)
 from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Registry
 from dragoman.core.rules import Rules

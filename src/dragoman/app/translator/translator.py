@@ -40,9 +40,8 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Priority, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route

@@ -16,7 +16,7 @@ from dragoman.core.agreements.domain_policy import are_open, domain_of
 from dragoman.core.ids import EPOCH, SECOND, Instant
 from dragoman.core.model import contracts as model
 from dragoman.core.model.agents import Agent, Offer
-from dragoman.core.model.offers import listed
+from dragoman.core.model.contracts import listed
 from dragoman.core.model.policy import ANY, Border
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
 from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering

@@ -13,8 +13,7 @@ from dragoman.bindings.agentmsg.names import PROTOCOL, task_id
 from dragoman.core.commands import Tell
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.backoff import Backoff
-from dragoman.core.model.deliveries import DirectMessage
+from dragoman.core.model.deliveries import Backoff, DirectMessage
 from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.tasks import Priority
 from dragoman.protocols.agentmsg import codec, routing

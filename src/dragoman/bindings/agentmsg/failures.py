@@ -24,7 +24,7 @@ from dragoman.bindings.agentmsg.names import task_id as hubs_id
 from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Severity
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
-from dragoman.core.model.resources import CONSTRAINTS
+from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.core.model.tasks import Task
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind

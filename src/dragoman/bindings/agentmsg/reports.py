@@ -28,7 +28,7 @@ from dragoman.core.commands import (
     Timing,
 )
 from dragoman.core.ids import SECOND, TaskId, instant
-from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Backoff
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import mapping

@@ -8,8 +8,7 @@ import msgspec
 
 from dragoman.bindings.chiffon.exchange import PROTOCOL, wire_name
 from dragoman.core.commands import RegisterAgent
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.resources import GPU_MEMORY, MEMORY, Resource
+from dragoman.core.model.agents import GPU_MEMORY, MEMORY, Agent, Resource
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, Registered, Registration

@@ -17,7 +17,7 @@ from dragoman.core.commands import (
     RevokeToken,
     RotateToken,
 )
-from dragoman.core.contracts.removal import end_contracts_of, end_handshakes_with, is_bound_to, part
+from dragoman.core.contracts.handshake import end_contracts_of, end_handshakes_with, is_bound_to, part
 from dragoman.core.ids import HUB, AgentId, Instant, TaskId
 from dragoman.core.lookups import AskedBy
 from dragoman.core.model import breaker

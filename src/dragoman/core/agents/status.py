@@ -23,11 +23,9 @@ from dragoman.core.budgets import budget
 from dragoman.core.budgets.wake_times import RESOURCES, waking
 from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
-from dragoman.core.model.agent_status import AgentState, moment_of
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.patch import difference
 from dragoman.core.model.shapes import fitted
-from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.state import AgentState, Change, Entity, Operation, Registry, difference, moment_of
 from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held

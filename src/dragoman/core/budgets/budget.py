@@ -38,12 +38,9 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import HUB, AgentId, Instant
-from dragoman.core.model.agent_status import moment_of
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.patch import difference
+from dragoman.core.model.agents import CONSTRAINTS, RESOURCES, Agent
 from dragoman.core.model.policy import UNLIMITED, Policy, limit_in
-from dragoman.core.model.resources import CONSTRAINTS, RESOURCES
-from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.state import Change, Entity, Operation, Registry, difference, moment_of
 from dragoman.core.model.tasks import Reserved, Task
 from dragoman.core.versions import next_version
 from dragoman.core.work import Work

@@ -1,4 +1,4 @@
-"""How much an agent has of each resource of `core.model.resources`, and how much of it is free.
+"""How much an agent has of each resource of `core.model.agents`, and how much of it is free.
 
 An agent says how much it has when it registers (chiffon). That is a matter of routes, not of budgets: the hub sets
 aside what the tasks that the agent holds may need, and an agent that declared no limit takes any task. A task that
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dragoman.core.budgets.budget import Account, exceeds
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.resources import RESOURCES, Resource
+from dragoman.core.model.agents import RESOURCES, Agent, Resource
 from dragoman.core.model.tasks import Task
 from dragoman.messages.faults import Kind, Refused, refuse
 

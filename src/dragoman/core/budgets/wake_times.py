@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.core.ids import Instant
-from dragoman.core.model.agent_status import moment_of
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.state import Registry
+from dragoman.core.model.state import Registry, moment_of
 from dragoman.core.work import Work
 
 RESOURCES = ("budget", "tokens", "cpu", "memory")

@@ -10,9 +10,15 @@ their credential says; no field of a message can change it (all-D1).
 from __future__ import annotations
 
 from dragoman.core.commands.agents import (
+    Acknowledge,
     AddAgent,
     AdmitGuest,
     Beat,
+    CloseLink,
+    OpenLink,
+    PaceLink,
+    PartLink,
+    RefillLink,
     RegisterAgent,
     RemoveAgent,
     ReportError,
@@ -20,27 +26,36 @@ from dragoman.core.commands.agents import (
     RevokeToken,
     RotateToken,
     Severity,
+    TellAgain,
 )
 from dragoman.core.commands.base import Command, Outcome
 from dragoman.core.commands.contracts import AnswerHandshake, EndContract, RotateKey, SetDomainPolicy, ShakeHands
-from dragoman.core.commands.conversation import AnswerHandover, AskHelp, GiveHelp, Handing, HandOver, HelpVerdict, Tell
-from dragoman.core.commands.deadletters import Discard, Redrive
+from dragoman.core.commands.conversation import (
+    AnswerHandover,
+    AskHelp,
+    ChangeState,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+    Tell,
+)
 from dragoman.core.commands.housekeeping import (
     AwaitReturn,
     ClearOut,
     CountRefusals,
+    Discard,
     EndContractsOf,
     Forget,
     NoteRead,
     NoteRefusal,
     Past,
+    Redrive,
     Sweep,
     Unanswered,
     WaitAnew,
     Wake,
 )
-from dragoman.core.commands.links import Acknowledge, CloseLink, OpenLink, PaceLink, PartLink, RefillLink, TellAgain
-from dragoman.core.commands.state import ChangeState
 from dragoman.core.commands.tasks import (
     AboutTask,
     Agreement,

@@ -14,7 +14,7 @@ from dragoman.core.lookups import (
     QuestionById,
     TaskById,
 )
-from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Backoff
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef

@@ -21,7 +21,6 @@ from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.outbox import hurry, put_on_its_way
-from dragoman.core.delivery.receipts import name_of, other_words
 from dragoman.core.delivery.redelivery import bury, give_up
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
@@ -30,7 +29,7 @@ from dragoman.core.model.contracts import Standing
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage, Heard, MessageKind
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
-from dragoman.core.policy.replay import mark_of
+from dragoman.core.policy.replay import mark_of, name_of, other_words
 from dragoman.core.rules import Rules
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse

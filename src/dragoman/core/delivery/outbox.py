@@ -28,9 +28,8 @@ from dragoman.core.ids import ADMIN, HUB, MILLISECOND, AgentId, DeliveryId, Inst
 from dragoman.core.lookups import DeliveryById, Lane, LaneEnd, QuestionById
 from dragoman.core.model.agents import Link
 from dragoman.core.model.authorization import governs
-from dragoman.core.model.backoff import wait_of
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import Delivery, DeliveryState, DirectMessage, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, DeliveryState, DirectMessage, MessageKind, Outgoing, wait_of
 from dragoman.core.model.tasks import Event, Question, Status, Task, Waiting
 from dragoman.core.work import Work
 

@@ -32,8 +32,7 @@ from dragoman.core.directory import Directory
 from dragoman.core.ids import DeliveryId, Instant, TaskId
 from dragoman.core.lookups import FIRST, PAGE, DeliveryById, Inbox, Lane, LeasedTo, QuestionById, Unacknowledged
 from dragoman.core.model.agents import Link
-from dragoman.core.model.backoff import LONGEST
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, DirectMessage, MessageKind
+from dragoman.core.model.deliveries import LONGEST, DeadLetter, Delivery, DeliveryState, DirectMessage, MessageKind
 from dragoman.core.model.policy import NAME
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting

@@ -5,40 +5,45 @@ answers by trying every row; SQL stores translate each lookup into a statement w
 shared suite holds their answers against `matches`. `core.work` uses the same definition to lay the changes of
 the running unit of work over what the store answered. Lookups are values: they are the keys of what was loaded.
 
-    tasks.py         tasks and their events
-    deliveries.py    deliveries, dead letters, what was heard before
-    questions.py     questions
-    contracts.py     contracts
-    state.py         what agents keep among themselves
+    tasks.py         tasks, their events, questions
+    deliveries.py    deliveries, dead letters, messages seen before, contracts, shared state
 """
 
 from __future__ import annotations
 
 from dragoman.core.lookups.base import EVERYTHING, PAGE, Lookup, Row
-from dragoman.core.lookups.contracts import Agreed, Bound, ContractById, Terms
 from dragoman.core.lookups.deliveries import (
     FIRST,
+    Agreed,
+    Bound,
+    ContractById,
     DeadLetterById,
     DeadLettersOf,
     DeliveryById,
+    EntityById,
     HeardById,
     Inbox,
     Lane,
     LaneEnd,
     LeasedTo,
     Spent,
+    Terms,
     Unacknowledged,
     Underway,
 )
-from dragoman.core.lookups.questions import AskedBy, Loose, OpenQuestions, PutTo, QuestionById, QuestionsOf
-from dragoman.core.lookups.state import EntityById
 from dragoman.core.lookups.tasks import (
     AllChildren,
+    AskedBy,
     Children,
     Claims,
     Dependents,
     EventOf,
     Finished,
+    Loose,
+    OpenQuestions,
+    PutTo,
+    QuestionById,
+    QuestionsOf,
     Ready,
     Relying,
     Story,

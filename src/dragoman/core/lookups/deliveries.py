@@ -1,4 +1,4 @@
-"""What is on its way, what came to nothing, and what was heard before."""
+"""Deliveries, dead letters and messages seen before; contracts; what agents keep in the shared state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import ClassVar
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups.base import EVERYTHING, Lookup
+from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.model.state import Entity
 
 FIRST = -(1 << 62)
 """Before every rank."""
@@ -157,3 +159,70 @@ class DeadLettersOf(Lookup[DeadLetter], frozen=True, gc=False):
 
     def order(self, row: DeadLetter) -> str:
         return row.id
+
+
+class EntityById(Lookup[Entity], frozen=True, gc=False):
+    """A task that agents keep among themselves. What else they share is on the directory."""
+
+    row: ClassVar = Entity
+    single: ClassVar = True
+    id: str
+
+    def matches(self, row: Entity) -> bool:
+        return row.id == self.id
+
+
+class ContractById(Lookup[Contract], frozen=True, gc=False):
+    row: ClassVar = Contract
+    single: ClassVar = True
+    id: str
+
+    def matches(self, row: Contract) -> bool:
+        return row.id == self.id
+
+
+class Terms(Lookup[Contract], frozen=True, gc=False):
+    """The contracts of a collaboration, the newest first."""
+
+    row: ClassVar = Contract
+    collaboration: str
+    limit: int = 8
+
+    def matches(self, row: Contract) -> bool:
+        return row.collaboration == self.collaboration
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (-row.created_at, row.id)
+
+
+class Bound(Lookup[Contract], frozen=True, gc=False):
+    """The contracts of one agent, on either side, that came about until a time and are not over at another, in the
+    order in which they will be."""
+
+    row: ClassVar = Contract
+    agent: AgentId
+    at: Instant
+    until: Instant
+    limit: int
+
+    def matches(self, row: Contract) -> bool:
+        return self.agent in row.parties and row.at(self.at) is Standing.ACTIVE and row.created_at <= self.until
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (row.expires_at, row.id)
+
+
+class Agreed(Lookup[Contract], frozen=True, gc=False):
+    """Contracts of before a time, however they stand, the oldest first, from behind a place on."""
+
+    row: ClassVar = Contract
+    since: Instant
+    after: str
+    before: Instant
+    limit: int
+
+    def matches(self, row: Contract) -> bool:
+        return (self.since, self.after) < (row.created_at, row.id) and row.created_at < self.before
+
+    def order(self, row: Contract) -> tuple[int, str]:
+        return (row.created_at, row.id)

@@ -1,4 +1,10 @@
-"""An agent as the hub knows it: one row, whatever protocol it speaks."""
+"""An agent as the hub knows it: one row, whatever protocol it speaks.
+
+`RESOURCES` are those that an agent has a fixed amount of while its process runs, and that its tasks share. An agent may
+say at its registration how much it has, and a task how much it may need. One more resource is one more row
+here, and a field of that name in `Agent`, `RegisterAgent` and `Route`. What is done with the amounts is in
+`core.budgets.capacity`.
+"""
 
 from __future__ import annotations
 
@@ -198,3 +204,33 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def full(self) -> bool:
         return self.quota is not None and self.given - self.written >= self.quota
+
+
+class Resource(msgspec.Struct, frozen=True, gc=False):
+    """`name` is the field of an agent and of a route, and what a refusal calls the limit; `constraint` is by what name
+    a task asks for it; `least` is the smallest limit that an agent may declare; `lacking` is the code of `task why`."""
+
+    name: str
+    constraint: str
+    unit: str
+    least: int
+    lacking: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """By what names chiffon's callers and agents may call it; the first counts."""
+        return self.constraint, self.name
+
+
+#                   name         constraint       unit            least  lacking
+MEMORY = Resource("memory_mb", "max_memory_mb", "MB of memory", 1, "lacks_memory")
+
+
+GPU_MEMORY = Resource("gpu_vram_mb", "max_gpu_vram_mb", "MB of GPU memory", 0, "lacks_gpu_memory")
+
+
+RESOURCES = (MEMORY, GPU_MEMORY)
+
+
+CONSTRAINTS = frozenset(resource.constraint for resource in RESOURCES)
+"""What a task's constraints call these: no matter of budgets."""

@@ -9,7 +9,7 @@
                              life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
     domains                  which domains may ask which (`core.agreements.domain_policy`)
     retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
-                             notice is put before them (`core.model.backoff`); what it leaves out is as in the settings
+                             notice is put before them (`model.deliveries`); what it leaves out is as in the settings
 
 It exists from the start, as version 1, with the defaults below (agentmsg-D11) and the budgets of the hub's settings.
 JSON knows no infinity, and the document wants numbers: what is not limited is shown as `UNLIMITED`.
@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.ids import MILLISECOND
-from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Backoff
 from dragoman.core.rules import Rules
 
 NAME = "policy"

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.core.ids import instant, rfc3339
-from dragoman.core.model.agent_status import AgentState
-from dragoman.core.model.state import Registry
+from dragoman.core.model.state import AgentState, Registry
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, refuse
 from dragoman.wire.misfit import misfit

@@ -9,17 +9,20 @@ Four registries. Who keeps their truth:
     AGENT      what an agent said of itself            an entity, named by the agent's id
     RESOURCE   an allocation, `agent_id:resource`      an entity
     POLICY     the one policy                          an entity, named `policy`
+
+`Standing` is how an agent stands, as far as routing must know it: read from its entry in the registry, and kept beside
+it in memory. Agents that never reported have none. Changes are JSON merge patches (RFC 7396).
 """
 
 from __future__ import annotations
 
 import enum
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from dragoman.core.ids import HUB, AgentId, Instant
-from dragoman.core.model.agent_status import moment_of
+from dragoman.core.ids import HUB, AgentId, Instant, instant
 
 
 class Registry(enum.StrEnum):
@@ -93,3 +96,65 @@ class Changed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     def first(self) -> int:
         """The number of its first change."""
         return self.cursor - len(self.entries) + 1
+
+
+class AgentState(enum.StrEnum):
+    IDLE = "IDLE"
+    BUSY = "BUSY"
+    ERROR = "ERROR"
+    OFFLINE = "OFFLINE"
+    MAINTENANCE = "MAINTENANCE"
+
+
+AWAY = frozenset({AgentState.ERROR, AgentState.OFFLINE, AgentState.MAINTENANCE})
+"""An agent in these states is given no work."""
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """`until`: before that it takes no work, as it said itself. `level` is how capable it is, 0 to 100."""
+
+    away: bool = False
+    until: Instant | None = None
+    error_rate: float = 0.0
+    level: float = 100.0
+
+
+def standing_of(value: dict[str, Any]) -> Standing:
+    return Standing(
+        value.get("state") in AWAY,
+        moment_of(value.get("next_available")),
+        value.get("error_rate", 0.0),
+        value.get("capability_level", 100.0),
+    )
+
+
+def moment_of(text: str | None) -> Instant | None:
+    """A time as it stands in a shared value. It was checked when it was written."""
+    return None if text is None else instant(datetime.fromisoformat(text))
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """The target with the patch applied: null removes, objects are merged, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A patch that makes the one out of the other. Objects inside are given whole where they differ."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if before == value:
+            continue
+        if isinstance(before, dict) and isinstance(value, dict):
+            patch[name] = difference(before, value)
+        else:
+            patch[name] = value
+    return patch

@@ -15,8 +15,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
-from dragoman.core.model.backoff import Backoff
-from dragoman.core.model.deliveries import DirectMessage, Escalation
+from dragoman.core.model.deliveries import Backoff, DirectMessage, Escalation
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import READERS, Content

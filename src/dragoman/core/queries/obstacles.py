@@ -33,9 +33,8 @@ from dragoman.core.agreements.domain_policy import domain_of, is_open
 from dragoman.core.budgets.budget import NOTHING, UNITS, Account, Amounts, is_short
 from dragoman.core.budgets.capacity import lacking
 from dragoman.core.ids import Instant, rfc3339
-from dragoman.core.model.agent_status import AgentState, Standing
-from dragoman.core.model.agents import Agent, BreakerState
-from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.agents import RESOURCES, Agent, BreakerState
+from dragoman.core.model.state import AgentState, Standing
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
 

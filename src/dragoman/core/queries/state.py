@@ -23,10 +23,9 @@ import msgspec
 from dragoman.core.agents.status import derived
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import authorization, policy
-from dragoman.core.model.agent_status import moment_of
 from dragoman.core.model.agents import PLANNER
 from dragoman.core.model.shared_tasks import given_metadata, in_full, shared_name, task_entity
-from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
+from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry, moment_of
 from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.core.protocol_capabilities import CONVERSES

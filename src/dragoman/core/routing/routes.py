@@ -19,9 +19,8 @@ from dragoman.core.agreements.domain_policy import View, domain_of, is_open
 from dragoman.core.budgets.budget import NOTHING, Amounts, may_take
 from dragoman.core.budgets.capacity import Needs, accounts_of, lacking
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.model.agent_status import Standing
-from dragoman.core.model.agents import Agent, BreakerState, Link
-from dragoman.core.model.resources import RESOURCES
+from dragoman.core.model.agents import RESOURCES, Agent, BreakerState, Link
+from dragoman.core.model.state import Standing
 from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS
 from dragoman.core.work import Work

@@ -1,14 +1,18 @@
-"""A person's word on a risky task. All other questions are answered as ever."""
+"""What people decide: whether a risky task may begin (`tasks.questions` has all other answers), and which
+domains may ask which (`agreements.domain_policy`)."""
 
 from __future__ import annotations
 
 import msgspec
 
 from dragoman.core.budgets.admission import APPROVAL, APPROVE
-from dragoman.core.commands import Answer
+from dragoman.core.commands import Answer, ChangeState, SetDomainPolicy
 from dragoman.core.lookups import QuestionById
+from dragoman.core.model.policy import DOMAINS, NAME, Border
+from dragoman.core.model.state import Entity, Operation, Registry
 from dragoman.core.model.tasks import EventKind, Question, Status
 from dragoman.core.routing.dispatch import place
+from dragoman.core.state.changes import change_state, policy_entity
 from dragoman.core.tasks import questions
 from dragoman.core.tasks.outcome import end
 from dragoman.core.work import Work
@@ -38,3 +42,23 @@ def answer(work: Work, command: Answer) -> Question:
         )
         end(work, task, Status.FAILED, fault=fault)
     return question
+
+
+def set_domain_policy(work: Work, command: SetDomainPolicy) -> Entity:
+    """Allow or forbid a pair of domains; the newest word about a pair replaces the one before."""
+    policy = policy_entity(work)
+    pair = (command.source, command.target)
+    kept = [border for border in work.policy.borders if (border.source, border.target) != pair]
+    if command.allow is not None:
+        kept.append(Border(*pair, command.allow, tuple(sorted(command.intents)), command.encrypt))
+    return change_state(
+        work,
+        ChangeState(
+            principal=command.principal,
+            operation=Operation.UPDATE,
+            entity=Registry.POLICY,
+            entity_id=NAME,
+            changes={DOMAINS: msgspec.to_builtins(kept)},
+            version=policy.version,
+        ),
+    )

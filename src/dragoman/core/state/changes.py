@@ -28,17 +28,16 @@ from dragoman.core.agents.status import entry_of, look_again
 from dragoman.core.budgets import budget
 from dragoman.core.commands import ChangeState, WaitAnew
 from dragoman.core.delivery.direct_messages import head_starts
-from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import policy
 from dragoman.core.model.agents import PLANNER
 from dragoman.core.model.authorization import governs, is_party
-from dragoman.core.model.patch import difference, merged
 from dragoman.core.model.shapes import fitted
 from dragoman.core.model.shared_tasks import given_metadata, task_entity
-from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.state import Change, Entity, Operation, Registry, difference, merged
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
+from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.tasks.outcome import end_with_children, refuse_hopeless
 from dragoman.core.versions import next_version

@@ -1,26 +1,27 @@
-"""What people and callers do to tasks: cancel, pause, resume, retry."""
+"""What people and callers do to tasks: cancel, pause, resume and retry them, and send or discard dead letters."""
 
 from __future__ import annotations
 
 import msgspec
 
 from dragoman.core.budgets import budget
-from dragoman.core.commands import Cancel, Pause, Resume, Retry
+from dragoman.core.commands import Cancel, Discard, Pause, Redrive, Resume, Retry
+from dragoman.core.delivery.direct_messages import carry_again
 from dragoman.core.delivery.outbox import offer, withdraw
-from dragoman.core.delivery.receipts import note, receipt
 from dragoman.core.delivery.redelivery import order_goes_on
-from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId
-from dragoman.core.lookups import OpenQuestions
+from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
+from dragoman.core.lookups import DeadLetterById, OpenQuestions
 from dragoman.core.model.authorization import governs
-from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
+from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.tasks.retry import begin_anew, drop_dead_letters_of_work
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import AttemptFailed, Progress
 
 
@@ -164,3 +165,39 @@ def taken_from_agent(work: Work, task: Task) -> Task:
     return msgspec.structs.replace(
         task, question=None, waiting=None, delivery=None, lost_at=None, answered=False, asks=0, prefers=None
     )
+
+
+def dead_letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter:
+    dead_letter = work.one(DeadLetterById(id))
+    if dead_letter is None or principal != ADMIN:
+        raise Refused(Fault(kind=Kind.NOT_FOUND, message="no such dead letter", facts={"letter": id}))
+    return dead_letter
+
+
+def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
+    """Work is done again from the start; a notice is offered to its receiver again, and a dead letter carried again."""
+    dead_letter = dead_letter_of(work, command.dead_letter, command.principal)
+    if dead_letter.direct_message is not None:
+        carry_again(work, dead_letter)
+        work.remove(dead_letter)
+        return dead_letter
+    task = work.known_task(dead_letter.task)
+    work.remove(dead_letter)
+    if dead_letter.kind is not MessageKind.WORK:
+        if command.input is not None:
+            raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
+        if dead_letter.kind is MessageKind.ANSWER:
+            message = "an answer cannot be sent again; discard the letter, and the agent asks anew"
+            raise Refused(Fault(kind=Kind.CONFLICT, message=message, facts={"letter": dead_letter.id}))
+        assert dead_letter.receiver is not None
+        offer(work, task, dead_letter.receiver, dead_letter.kind, dead_letter.event, kept=True)
+        return task
+    if task.status not in (Status.FAILED, Status.CANCELLED):
+        raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)
+    return begin_anew(work, task, command.input)
+
+
+def discard(work: Work, command: Discard) -> DeadLetter:
+    dead_letter = dead_letter_of(work, command.dead_letter, command.principal)
+    work.remove(dead_letter)
+    return dead_letter

@@ -32,13 +32,11 @@ from dragoman.core.budgets.capacity import needs_in
 from dragoman.core.commands import AnswerHandover, Handing, HandOver, Lineage, Routing, Submit
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
-from dragoman.core.delivery.receipts import note
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
 from dragoman.core.lookups import OpenQuestions, QuestionById, Story
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
-from dragoman.core.model.resources import CONSTRAINTS
 from dragoman.core.model.tasks import (
     HELD,
     Asking,
@@ -50,6 +48,7 @@ from dragoman.core.model.tasks import (
     Task,
     Waiting,
 )
+from dragoman.core.policy.replay import note
 from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.routing.subtask_owner import inherit, named, parts_of

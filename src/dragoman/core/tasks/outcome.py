@@ -16,13 +16,13 @@ from dragoman.core.commands import (
     ReportFault,
 )
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, offer, withdraw
-from dragoman.core.delivery.receipts import note, other_words, receipt
 from dragoman.core.ids import DAY, HUB, SECOND, AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.lookups import PAGE, AskedBy, Children, Claims, Dependents, OpenQuestions, Ready
 from dragoman.core.model import breaker
 from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
+from dragoman.core.policy.replay import note, other_words, receipt
 from dragoman.core.routing import subtask_owner
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.routing.routes import addressed, last_heard, route_of, serves

@@ -9,11 +9,11 @@ from dragoman.core.budgets.usage import excess, noted
 from dragoman.core.commands import Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.direct_messages import rank_of
 from dragoman.core.delivery.outbox import offer, withdraw
-from dragoman.core.delivery.receipts import other_words
 from dragoman.core.ids import HUB, Instant
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Priority, Status, Task, Waiting
+from dragoman.core.policy.replay import other_words
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in

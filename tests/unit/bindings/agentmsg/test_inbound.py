@@ -15,7 +15,7 @@ from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4,
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
 from dragoman.core.ids import MINUTE, Instant
-from dragoman.core.model.backoff import Backoff
+from dragoman.core.model.deliveries import Backoff
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, Refused, refuse

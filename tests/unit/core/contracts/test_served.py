@@ -11,8 +11,7 @@ from tests.support.world import World
 from dragoman.core.agreements.domain_policy import are_open, domain_of
 from dragoman.core.commands import SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
-from dragoman.core.model.contracts import Secret
-from dragoman.core.model.offers import listed
+from dragoman.core.model.contracts import Secret, listed
 from dragoman.messages.faults import Kind, Refused
 
 AGENTS = {

@@ -10,9 +10,8 @@ import pytest
 from dragoman.core.commands import Cancel, Forget, RemoveAgent, Sweep
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
 from dragoman.core.model.deliveries import Heard
-from dragoman.core.model.patch import difference, merged
 from dragoman.core.model.shared_tasks import in_full
-from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.state import Operation, Registry, difference, merged
 from dragoman.core.model.tasks import Priority, Status
 from dragoman.core.rules import Rules
 from dragoman.core.state.changes import MAY, What

@@ -13,8 +13,7 @@ from dragoman.api.tasks import explain
 from dragoman.core.budgets.capacity import account_of
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import AgentId
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.resources import RESOURCES, Resource
+from dragoman.core.model.agents import RESOURCES, Agent, Resource
 from dragoman.core.model.tasks import Status
 from dragoman.core.routing.routes import Route, route_of
 from dragoman.messages.faults import Kind
