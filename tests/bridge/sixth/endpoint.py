@@ -16,11 +16,9 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Failure, Result, read_request, read_result
-from dragoman.server import authentication
-from dragoman.server.asgi import Scope
 from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Handler
 from dragoman.server.outgoing import read_account
-from dragoman.server.refusals import RefusalLog
 from dragoman.server.session import Acknowledged, CommandFrame, Decoded, Invalid, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 from tests.bridge.sixth import protocol as echo
@@ -31,9 +29,9 @@ STATUSES = {Kind.UNAUTHENTICATED: 401, Kind.FORBIDDEN: 403}
 class EchoSession(Session):
     protocol = echo.NAME
 
-    def __init__(self, hub: HubParts, agent: AgentId) -> None:
-        super().__init__(hub.intake, agent)
-        self._store = hub.store
+    def __init__(self, handler: EchoHandler, agent: AgentId) -> None:
+        super().__init__(handler.hub, agent)
+        self._handler = handler
 
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
         try:
@@ -52,13 +50,13 @@ class EchoSession(Session):
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         if outgoing.delivery.kind is not MessageKind.RESULT:
             return self._encode(outgoing)
-        account = await read_account(self._store, outgoing.task.id, outgoing.event.seq)
+        account = await read_account(self._handler.store, outgoing.task.id, outgoing.event.seq)
         return self._encode(outgoing, account.output)
 
     def _encode(self, outgoing: Outgoing, whole: str | None = None) -> Sequence[bytes]:
         task, event, delivery = outgoing.task, outgoing.event, outgoing.delivery.id
         match outgoing.delivery.kind:
-            case MessageKind.WORK | MessageKind.YOURS:
+            case MessageKind.WORK | MessageKind.HANDOFF:
                 return [echo.encode(echo.work_out(task.id, task.type, read_request(event.body), delivery))]
             case MessageKind.PROGRESS:
                 return [echo.encode(echo.progress_out(task.id, progress_told(event), delivery))]
@@ -72,7 +70,7 @@ class EchoSession(Session):
         return [echo.encode(echo.fault_out(task.id, fault_told(task, event), delivery))]
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
-        return echo.encode(echo.Refused(fault.kind.value, fault.message))
+        return self._handler.encode_refusal(fault)
 
 
 def command_of(
@@ -105,27 +103,23 @@ def command_of(
             return commands.Cancel(reason=message.reason or "cancelled on request", **about)
 
 
-class EchoWebSocket(WebSocketEndpoint):
-    path = "/echo/ws"
+class EchoHandler(Handler):
     protocol = echo.NAME
-    subprotocols = ("echo.v1",)
 
-    def __init__(self, hub: HubParts) -> None:
-        super().__init__(hub.intake, limits=hub.limits, refusals=RefusalLog(hub.intake))
-        self._parts = hub
-
-    def agent(self, scope: Scope) -> Agent:
-        return authentication.speaker(self._parts.intake, scope, echo.NAME)
-
-    def encode_refusal(self, fault: Fault) -> bytes:
+    def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         return echo.encode(echo.Refused(fault.kind.value, fault.message))
 
     def status_of(self, fault: Fault) -> int:
         return STATUSES.get(fault.kind, 400)
 
+
+class EchoWebSocket(WebSocketEndpoint[EchoHandler]):
+    path = "/echo/ws"
+    subprotocols = ("echo.v1",)
+
     def session(self, agent: Agent, subprotocol: str) -> Session:
-        return EchoSession(self._parts, agent.id)
+        return EchoSession(self._handler, agent.id)
 
 
 def endpoints(hub: HubParts) -> tuple[Endpoint, ...]:
-    return (EchoWebSocket(hub),)
+    return (EchoWebSocket(EchoHandler(hub.intake, hub.store, limits=hub.limits)),)

@@ -371,7 +371,7 @@ class Kit:
     """The makers above, for tests: importlib mode lets no test import its conftest."""
 
     message = staticmethod(message)
-    letter = staticmethod(letter)
+    direct_message = staticmethod(letter)
     work = staticmethod(work)
     pieces = staticmethod(pieces)
     soon = staticmethod(soon)
