@@ -13,9 +13,7 @@ The same secrets are in the memory of the hub and of its writer: `leave_no_dumps
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
 import stat
 import sys
 from pathlib import Path
@@ -90,6 +88,9 @@ def _owned(path: Path, found: os.stat_result, mode: str) -> None:
 def leave_no_dumps() -> None:
     """For this process, from now on; its children inherit the limit. Nor may another process of the same user look
     into its memory or attach to it: that ends when a program is executed."""
+    import ctypes  # here, for commands and the SDK import this file, also where there is no `resource`
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -78,9 +78,9 @@ class ChildLog:
         self._last = 0
         self._whole = not path.exists()  # nothing older lies on the disk
         self._changed = asyncio.Event()
-        self.unwritten: list[bytes] = []
-        self.waiting = 0
-        self.lost = 0
+        self._unwritten: list[bytes] = []
+        self._waiting = 0
+        self._lost = 0
 
     def add(
         self,
@@ -102,14 +102,20 @@ class ChildLog:
         while len(self._newest) > NEWEST_LINES or (self._size > NEWEST_BYTES and len(self._newest) > 1):
             self._size -= self._newest.popleft()[1]
             self._whole = False
-        if self.waiting + len(line) > UNWRITTEN:
-            self.lost += 1
+        if self._waiting + len(line) > UNWRITTEN:
+            self._lost += 1
         else:
-            self.unwritten.append(line)
-            self.waiting += len(line)
+            self._unwritten.append(line)
+            self._waiting += len(line)
         self._changed.set()
         self._write(self)
         return entry
+
+    def take_unwritten(self) -> tuple[bytes, int]:
+        """What is to be written to the disk, and how many lines were lost before it."""
+        lines, lost = self._unwritten, self._lost
+        self._unwritten, self._waiting, self._lost = [], 0, 0
+        return b"".join(lines), lost
 
     async def tail(self, limit: int, *, level: str | None = None, after: int = 0) -> Sequence[Entry]:
         """Lines at least as grave as `level`, oldest first: the newest ones, or the first ones after `after`."""
@@ -168,13 +174,10 @@ class ChildLogs:
             while self._dirty:
                 batches = []
                 for found in self._dirty:
-                    lines, found.unwritten, found.waiting = found.unwritten, [], 0
-                    batches.append((found.path, b"".join(lines)))
-                    if found.lost:
-                        log.warning(
-                            "log lines lost: the disk does not keep up", agent=found.path.stem, lines=found.lost
-                        )
-                        found.lost = 0
+                    data, lost = found.take_unwritten()
+                    batches.append((found.path, data))
+                    if lost:
+                        log.warning("log lines lost: the disk does not keep up", agent=found.path.stem, lines=lost)
                 self._dirty.clear()
                 await asyncio.to_thread(_append, batches)
                 if self._dirty:
