@@ -77,7 +77,7 @@ async def test_a_disk_that_does_not_keep_up_costs_lines_and_no_memory(
     log = book.of(A1)
     for number in range(100):
         log.add(NOW, "stdout", f"line {number}")
-    assert log.waiting <= 1000
+    assert log._waiting <= 1000
     assert log._lost > 50
     await book.flushed()
     assert (log._waiting, log._lost) == (0, 0)
