@@ -15,41 +15,6 @@ if TYPE_CHECKING:
 
 
 class RunningTask:
-    __slots__ = (
-        "_held",
-        "_released",
-        "answer",
-        "answers",
-        "asked",
-        "asking",
-        "cancelled",
-        "correlation",
-        "deadline",
-        "execution",
-        "handed_to",
-        "input",
-        "is_between_runs",
-        "last_sign",
-        "overdue",
-        "percent",
-        "place",
-        "print",
-        "receipt",
-        "requests",
-        "retries",
-        "room",
-        "said",
-        "spoken",
-        "step",
-        "step_number",
-        "turn",
-        "unheard",
-        "usage",
-        "waits",
-        "words",
-        "work",
-    )
-
     def __init__(self, work: Assignment, given: dict[str, Any], print: str) -> None:
         self.work = work
         self.input = given
