@@ -1,9 +1,8 @@
-"""The demo beside a hub: its agents, let in, started as processes of their own, and stopped with it.
+"""The demo beside a hub: its agents are added, started as processes of their own, and stopped with it.
 
-They are outsiders like any other agent: they come in by the hub's doors with a token of their own, save for the scribe,
-which the hub runs itself. Tokens are made
-anew at every start and reach the children by their environment, which only their user can read; the hub keeps
-hashes. A child lives no longer than the hub, even if that is killed (`dragoman.demo.parent`).
+They connect to the hub's endpoints like any other agent, each with a token of its own, except for the scribe, which the
+hub runs itself. Tokens are made at every start and reach the processes by their environment, which only their user can
+read; the hub keeps hashes. An agent lives no longer than the hub, even if that is killed (`dragoman.demo.parent`).
 
 Everything goes on at the next start: work that was under way, and the question that waits for a person.
 """
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("dragoman.demo")
 
-PLAYERS = tuple(member for member in AGENTS if member is not PLANNER)
-ON_STAGE = 60.0
+BEFORE_THE_PLANNER = tuple(member for member in AGENTS if member is not PLANNER)
+CONNECT_SECONDS = 60.0
 """Seconds for all of them to connect, on a slow machine."""
-STOP = 3.0
+STOP_SECONDS = 3.0
 """Seconds for all of them to stop when asked; then they are ended."""
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Where to reach a hub on this machine that listens on every address."""
 
 
@@ -56,31 +55,31 @@ class DemoRefused(Exception):
 
 @asynccontextmanager
 async def demo_agents(running: Running) -> AsyncIterator[None]:
-    """The demo plays while this block lasts. A demo that cannot play is no reason to stop the hub."""
+    """The demo runs while this block lasts. A demo that cannot run is no reason to stop the hub."""
     children: list[Process] = []
-    playing: asyncio.Task[None] | None = None
+    running_demo: asyncio.Task[None] | None = None
     try:
         try:
-            tokens = await let_in(running)
+            tokens = await add_agents(running)
             asked = await question_waits(running)
-            for member in PLAYERS:
+            for member in BEFORE_THE_PLANNER:
                 if member is SCRIBE:
-                    await under_the_hub(running)
+                    await run_child(running)
                 else:
                     await start(children, member, running, tokens[AgentId(member.id)], asked=asked)
             planner = start(children, PLANNER, running, tokens[AgentId(PLANNER.id)], asked=asked)
-            playing = asyncio.create_task(_play(running, planner), name="demo")
+            running_demo = asyncio.create_task(_run_demo(running, planner), name="demo")
         except (DemoRefused, OSError) as error:
             log.error("the demo does not play", why=str(error))
         yield
     finally:
-        if playing is not None:
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+        if running_demo is not None:
+            running_demo.cancel()
+            await asyncio.gather(running_demo, return_exceptions=True)
         await stop(children)
 
 
-async def let_in(running: Running) -> dict[AgentId, str]:
+async def add_agents(running: Running) -> dict[AgentId, str]:
     """A fresh token for every demo agent, added where it is not there yet."""
     intake = running.intake
     for member in AGENTS:
@@ -129,14 +128,14 @@ async def start(children: list[Process], member: DemoAgent, running: Running, to
     if asked and member is PLANNER:
         environment["DRAGOMAN_DEMO_ASKED"] = "1"
     # -P: a file in the working directory must not stand in for a module of the same name.
-    words = ("-P", "-m", "dragoman.demo", member.name, member.id, str(running.data.path.absolute() / "demo"))
+    arguments = ("-P", "-m", "dragoman.demo", member.name, member.id, str(running.data.path.absolute() / "demo"))
     child = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stdin=PIPE, stdout=DEVNULL, env=environment, start_new_session=True
+        sys.executable, *arguments, stdin=PIPE, stdout=DEVNULL, env=environment, start_new_session=True
     )
     children.append(child)
 
 
-async def under_the_hub(running: Running) -> None:
+async def run_child(running: Running) -> None:
     """The scribe is a program that the hub runs itself: in JavaScript where there is a node, else in Python."""
     there = running.intake.agent(AgentId(SCRIBE.id))
     if there is not None:
@@ -148,7 +147,7 @@ async def under_the_hub(running: Running) -> None:
     await running.children.admit(
         ChildDeclaration(
             id=SCRIBE.id,
-            spec=ChildSpec(command=command, restart="on-failure", grace_seconds=STOP, origin="demo"),
+            spec=ChildSpec(command=command, restart="on-failure", grace_seconds=STOP_SECONDS, origin="demo"),
             profile=Profile(kind=SCRIBE.kind, name=SCRIBE.does, domain=DOMAIN),
         )
     )
@@ -158,11 +157,11 @@ def address(protocol: str, http: str, grpc: str, *, grpc_tls: bool = False) -> s
     """The hub's address for an agent beside it."""
     if protocol == "coven":
         host, colon, port = grpc.rpartition(":")
-        return f"coven{'s' if grpc_tls else ''}://{ANYWHERE.get(host, host)}{colon}{port}"
+        return f"coven{'s' if grpc_tls else ''}://{LOOPBACK_OF.get(host, host)}{colon}{port}"
     scheme, _, place = http.partition("://")
     host, colon, port = place.rpartition(":")
     secure = "s" if scheme == "https" else ""
-    return f"{protocol}+ws{secure}://{ANYWHERE.get(host, host)}{colon}{port}"
+    return f"{protocol}+ws{secure}://{LOOPBACK_OF.get(host, host)}{colon}{port}"
 
 
 async def stop(children: list[Process]) -> None:
@@ -174,7 +173,7 @@ async def stop(children: list[Process]) -> None:
     ends = [asyncio.ensure_future(child.wait()) for child in living]
     if not ends:
         return
-    await asyncio.wait(ends, timeout=STOP)
+    await asyncio.wait(ends, timeout=STOP_SECONDS)
     for child in living:
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -182,11 +181,11 @@ async def stop(children: list[Process]) -> None:
     await asyncio.wait(ends)
 
 
-async def _play(running: Running, planner: Coroutine[Any, Any, None]) -> None:
+async def _run_demo(running: Running, planner: Coroutine[Any, Any, None]) -> None:
     """Once the others are there, have the planner come: what it gives them needs some of them together. Then say what
     there is to see: only then do these commands work."""
     try:
-        complete = await _on_stage(running, PLAYERS)
+        complete = await _connected(running, BEFORE_THE_PLANNER)
     except asyncio.CancelledError:
         planner.close()
         raise
@@ -195,14 +194,14 @@ async def _play(running: Running, planner: Coroutine[Any, Any, None]) -> None:
     except OSError as error:
         log.error("the demo does not play", why=str(error))
         return
-    if await _on_stage(running, (PLANNER,)) and complete:
-        sys.stderr.write(words(running.data.path) + "\n")
+    if await _connected(running, (PLANNER,)) and complete:
+        sys.stderr.write(next_commands(running.data.path) + "\n")
 
 
-async def _on_stage(running: Running, parts: Sequence[DemoAgent]) -> bool:
+async def _connected(running: Running, parts: Sequence[DemoAgent]) -> bool:
     """Whether these came in time."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + ON_STAGE
+    end = loop.time() + CONNECT_SECONDS
     while missing := [member.id for member in parts if not running.intake.reachable(AgentId(member.id))]:
         if loop.time() > end:
             log.warning("demo agents did not come", missing=missing)
@@ -211,7 +210,7 @@ async def _on_stage(running: Running, parts: Sequence[DemoAgent]) -> bool:
     return True
 
 
-def words(data: Path) -> str:
+def next_commands(data: Path) -> str:
     """What there is to see, as commands that work as they stand."""
     here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
     dragoman = program()

@@ -231,7 +231,7 @@ def banner(
     """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
 
     With demo agents there is nobody to try it with yet: who they are and what to try is printed when they have come
-    (`app.demo.words`), and only there.
+    (`app.demo.next_commands`), and only there.
 
     With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
     """

@@ -88,16 +88,16 @@ def test_commands_are_shown_as_they_must_be_typed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(there), "dev"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert ".venv/bin/dragoman ask ls\n" in demo.words(Path(".dragoman"))
+    assert ".venv/bin/dragoman ask ls\n" in demo.next_commands(Path(".dragoman"))
     monkeypatch.setenv("PATH", str(there.parent))
-    assert "  dragoman ask ls --data 'other place'\n" in demo.words(Path("other place"))
+    assert "  dragoman ask ls --data 'other place'\n" in demo.next_commands(Path("other place"))
 
 
 async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
     world = World()
     await world.start()
     running: Any = SimpleNamespace(intake=world.intake)
-    first, second = await demo.let_in(running), await demo.let_in(running)
+    first, second = await demo.add_agents(running), await demo.add_agents(running)
     assert set(first) == set(second) == {member.id for member in COMERS}
     known = {member.id: (member.domain, member.protocol) for member in COMERS}
     assert not set(first.values()) & set(second.values())
@@ -113,7 +113,7 @@ async def test_an_agent_of_the_same_id_that_is_not_ours_keeps_its_token() -> Non
     world = World()
     await world.start()
     running: Any = SimpleNamespace(intake=world.intake)
-    await demo.let_in(running)
+    await demo.add_agents(running)
     theirs = world.intake.agent(AgentId("planner"))
     assert theirs is not None
     await world.intake.execute(RemoveAgent(principal=ADMIN, agent=theirs.id))
@@ -121,7 +121,7 @@ async def test_an_agent_of_the_same_id_that_is_not_ours_keeps_its_token() -> Non
     await world.intake.execute(AddAgent(principal=ADMIN, agent=real))
     before = world.intake.agents()
     with pytest.raises(demo.DemoRefused, match="'planner' that is not the demo's"):
-        await demo.let_in(running)
+        await demo.add_agents(running)
     assert world.intake.agents() == before
     await world.intake.stop()
 
@@ -134,10 +134,10 @@ class Hub:
 
     def __init__(self, data: Path) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-        words = ["dev", "--demo", "--port", "0", "--grpc-port", "0", "--data", str(data), "--ready-json"]
+        next_commands = ["dev", "--demo", "--port", "0", "--grpc-port", "0", "--data", str(data), "--ready-json"]
         self.err = (data.parent / "stderr").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman.cli", *words], stdout=subprocess.PIPE, stderr=self.err, env=environ
+            [sys.executable, "-m", "dragoman.cli", *next_commands], stdout=subprocess.PIPE, stderr=self.err, env=environ
         )
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], PATIENCE)[0], "the hub did not say that it serves"
@@ -151,9 +151,9 @@ class Hub:
         found = {}
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             for pid in (task / "children").read_text().split():
-                words = command_of(int(pid)).decode().split("\0")
-                if "dragoman.demo" in words:
-                    found[int(pid)] = words
+                next_commands = command_of(int(pid)).decode().split("\0")
+                if "dragoman.demo" in next_commands:
+                    found[int(pid)] = next_commands
         return found
 
     def end(self, number: int) -> int:
@@ -220,7 +220,7 @@ async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command
         assert last.kind == "completed"
 
     children = hub.children()
-    assert sorted(words[-3] for words in children.values()) == sorted(member.id for member in COMERS)
+    assert sorted(next_commands[-3] for next_commands in children.values()) == sorted(member.id for member in COMERS)
     assert hub.end(signal.SIGTERM) == 0
     assert gone(list(children), 0.0), "children outlive the hub"
     assert "the demo plays" in hub.said()
