@@ -40,8 +40,8 @@ def decode(data: bytes, now: Instant) -> Decoded:
     contract = _contract(sender, message.intent, now) if asks and message.intent is not None else None
     content = {name: value for name, value in (message.payload or {}).items() if name not in RESERVED}
     task = None if named is None else TaskId(named if _is_uuid(named) else str(uuid5(TASKS, named)))
-    said = a2acp.Said(sender, message, tree, now, contract=contract, content=content, task=task)
-    return Decoded(kind, sender, (a2acp.command_of(said),), contract)
+    inbound = a2acp.Said(sender, message, tree, now, contract=contract, content=content, task=task)
+    return Decoded(kind, sender, (a2acp.command_of(inbound),), contract)
 
 
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:

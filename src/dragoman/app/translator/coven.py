@@ -35,8 +35,8 @@ def decode(data: bytes, now: Instant) -> Decoded:
         )
     if isinstance(message.event, FileData):
         file = _file_ref(message.event)
-        told = coven.progress_of(sender.id, task, message, file)
-        return Decoded("MessageResponse", sender, (told,), files={file.id: message.event.data})
+        answers = coven.progress_of(sender.id, task, message, file)
+        return Decoded("MessageResponse", sender, (answers,), files={file.id: message.event.data})
     return Decoded("MessageResponse", sender, (coven.progress_of(sender.id, task, message),))
 
 
@@ -56,8 +56,8 @@ def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> l
 def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
     file = coven.file_in(event)
     data = None if file is None else files.get(file.id, b"")
-    told = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
-    return [json_form.written(one) for one in told]
+    answers = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
+    return [json_form.written(one) for one in answers]
 
 
 ADAPTER = Adapter(decode, encode, encode_event)

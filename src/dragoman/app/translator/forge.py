@@ -25,15 +25,15 @@ from dragoman.wire.role import Role
 
 def decode(data: bytes, now: Instant) -> Decoded:
     found = codec.read(data, Role.HUB)
-    said = found[0] if found else None
-    if isinstance(said, Invalid):
-        raise refuse(Kind.INVALID, said.what, field=said.field)
-    if not isinstance(said, RequestReceived | EventReceived):
+    received = found[0] if found else None
+    if isinstance(received, Invalid):
+        raise refuse(Kind.INVALID, received.what, field=received.field)
+    if not isinstance(received, RequestReceived | EventReceived):
         raise refuse(Kind.INVALID, "no message of a forge agent, whose `type` is `request:…` or `event:…`")
-    sender = agent(said.message.agent_id or SENDER, "forge", now)
-    command = _command(sender, said.message, said.tree)
-    files = {_file_ref(file).id: base64.b64decode(file.data) for file in _brought(said.message)}
-    return Decoded(said.tree["type"], sender, () if command is None else (command,), files=files)
+    sender = agent(received.message.agent_id or SENDER, "forge", now)
+    command = _command(sender, received.message, received.tree)
+    files = {_file_ref(file).id: base64.b64decode(file.data) for file in _brought(received.message)}
+    return Decoded(received.tree["type"], sender, () if command is None else (command,), files=files)
 
 
 def _command(sender: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
@@ -41,10 +41,10 @@ def _command(sender: Agent, message: Message, tree: dict[str, Any]) -> Command |
     match message.payload:
         case SubmitTask(attachments=attached) if attached:
             return forge.submission(sender, message, tree, tuple(map(_file_ref, attached)))
-        case UpdateTask(file=Attachment() as file, status="running") as said:
-            return update(sender, message, said, tree, _file_ref(file))
-        case Progress(file=Attachment() as file) as said:
-            return progress(sender, message, said, tree, _file_ref(file))
+        case UpdateTask(file=Attachment() as file, status="running") as received:
+            return update(sender, message, received, tree, _file_ref(file))
+        case Progress(file=Attachment() as file) as received:
+            return progress(sender, message, received, tree, _file_ref(file))
     return forge.command_of(sender, message, tree)
 
 

@@ -161,9 +161,9 @@ class _Translator:
             await self._intake.execute(command)
             adapter = adapter_of(self._target)
             return [
-                said
+                message
                 for outgoing in end.outgoing_messages
-                for said in adapter.encode(outgoing, receiver, self._now, files)
+                for message in adapter.encode(outgoing, receiver, self._now, files)
             ]
         finally:
             await self._intake.stop()
@@ -184,14 +184,14 @@ class _Translator:
             await self._intake.execute(command)
             if adapter.encode_event is None:
                 return [
-                    said
+                    message
                     for outgoing in end.outgoing_messages
-                    for said in adapter.encode(outgoing, caller, self._now, files)
+                    for message in adapter.encode(outgoing, caller, self._now, files)
                 ]
             now = await self._store.task(task)
             assert now is not None
             events = await self._store.events(task, after=given.seq)
-            return [said for event in events for said in adapter.encode_event(event, now, files)]
+            return [message for event in events for message in adapter.encode_event(event, now, files)]
         finally:
             await self._intake.stop()
 
@@ -243,13 +243,13 @@ class _Translator:
 
 def understood(command: Command) -> dict[str, Any]:
     """The message in the hub's own words; what it does not say is left out."""
-    told: dict[str, Any] = {"means": _MEANS[type(command)]}
+    shown: dict[str, Any] = {"means": _MEANS[type(command)]}
     tells = _TELLS.get(type(command))
     if tells is not None:
-        told |= tells(command)
+        shown |= tells(command)
     if isinstance(command, Submit | ReportProgress | Finish):
-        told |= msgspec.to_builtins(command.content)
-    return {name: value for name, value in told.items() if value not in (None, "", [], {}, ())}
+        shown |= msgspec.to_builtins(command.content)
+    return {name: value for name, value in shown.items() if value not in (None, "", [], {}, ())}
 
 
 _MEANS: Mapping[type[Any], str] = {
@@ -276,8 +276,8 @@ _TELLS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     AskPerson: lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
     AskHelp: lambda asked: {"question": asked.question, "topic": asked.topic, "priority": asked.priority.value},
     HandOver: lambda asked: {"reason": asked.reason.value, "type": asked.type},
-    Tell: lambda told: {"letter": told.direct_message.kind},
-    ReportFault: lambda told: {"fault": msgspec.to_builtins(told.fault)},
+    Tell: lambda shown: {"letter": shown.direct_message.kind},
+    ReportFault: lambda shown: {"fault": msgspec.to_builtins(shown.fault)},
 }  # fmt: skip
 
 _IN_BODY: Mapping[str, Feature] = {
@@ -290,9 +290,9 @@ _IN_BODY: Mapping[str, Feature] = {
 def features(command: Command) -> list[Feature]:
     """What of the loss matrix concerns this message."""
     found: list[Feature] = []
-    said: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     if isinstance(command, Submit | ReportProgress | Finish | ReportFault):
-        said = msgspec.to_builtins(command.content)
+        content = msgspec.to_builtins(command.content)
     if isinstance(command, Submit):
         found = [F.WORK_TYPE, F.INPUT]
         timing, lineage = command.timing, command.lineage
@@ -308,14 +308,14 @@ def features(command: Command) -> list[Feature]:
         ):
             found += [feature] if there else []
     elif isinstance(command, ReportProgress):
-        found = [F.OUTPUT] if said.get("output") else []
+        found = [F.OUTPUT] if content.get("output") else []
         found += [F.QUESTION] if command.ask is not None else []
     elif isinstance(command, Finish):
-        found = [F.TEXT] if said.get("output") else []
+        found = [F.TEXT] if content.get("output") else []
         found += [F.FAILURE] if command.fault is not None else []
     else:
         found = [_ALONE[type(command)]]
-    found += [feature for name, feature in _IN_BODY.items() if said.get(name) is not None and name != "fault"]
+    found += [feature for name, feature in _IN_BODY.items() if content.get(name) is not None and name != "fault"]
     return sorted(dict.fromkeys(found), key=list(Feature).index)
 
 
