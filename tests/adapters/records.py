@@ -26,7 +26,6 @@ from dragoman.core.lookups import (
     EntityById,
     EventOf,
     Finished,
-    HeardById,
     Inbox,
     Lane,
     LeasedTo,
@@ -39,6 +38,7 @@ from dragoman.core.lookups import (
     Ready,
     Relying,
     Row,
+    SeenMessageById,
     Spent,
     TaskById,
     Unacknowledged,
@@ -48,7 +48,7 @@ from dragoman.core.lookups import (
 from dragoman.core.model.agents import Agent, Breaker, BreakerState, Offer
 from dragoman.core.model.audit import GENESIS, AuditRecord, seal
 from dragoman.core.model.contracts import Contract, Party, Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, MessageKind, SeenMessage
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
 from dragoman.core.model.tasks import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.messages.faults import Fault, Kind
@@ -244,8 +244,8 @@ def entities(draw: st.DrawFn, name: str) -> Entity:
 
 
 @st.composite
-def messages(draw: st.DrawFn, id: str) -> Heard:
-    return Heard(id=id, digest=draw(words), at=Instant(draw(small)))
+def messages(draw: st.DrawFn, id: str) -> SeenMessage:
+    return SeenMessage(id=id, digest=draw(words), at=Instant(draw(small)))
 
 
 @st.composite
@@ -298,7 +298,7 @@ def changed(draw: st.DrawFn, row: Row) -> Row:
             return draw(events(row.task, row.seq))
         case Entity():
             return draw(entities(row.name))
-        case Heard():
+        case SeenMessage():
             return draw(messages(row.id))
         case Changed():
             return row
@@ -336,7 +336,7 @@ def every_lookup(rows: list[Row]) -> list[Lookup[Any]]:
     lookups += [DeliveryById(DeliveryId(f"delivery-{n}")) for n in range(9)]
     lookups += [DeadLetterById(DeliveryId(f"dead-{n}")) for n in range(5)]
     lookups += [EntityById(f"TASK/{id}") for id in TASKS]
-    lookups += [HeardById(id) for id in MESSAGES]
+    lookups += [SeenMessageById(id) for id in MESSAGES]
     lookups += [Spent(Instant(before), limit) for before in (0, 2, 5) for limit in (1, 64)]
     lookups += [QuestionById(QuestionId(f"question-{n}")) for n in range(5)]
     return lookups

@@ -61,7 +61,7 @@ LEFT: dict[str, set[str]] = {
     "api": {"borders", "heard", "voice"},
     "app": {"heard", "letter", "parting", "said", "told", "voice"},
     "bindings": {"heard", "said", "saying", "story", "told", "voice"},
-    "core": {"anew", "borders", "heard", "parting", "pump", "said", "story", "told", "waking"},
+    "core": {"anew", "borders", "heard", "parting", "said", "story", "told"},
     "messages": {"said", "story", "told"},
     "protocols": {"heard", "said", "told"},
     "sdk": {"heard", "letter", "said", "told"},

@@ -191,7 +191,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: direct_messages.sweep,
-    WaitAnew: redelivery.wait_anew,
+    WaitAnew: redelivery.renew_waits,
     AwaitReturn: clock.await_return,
     Forget: forgetting.forget,
     ClearOut: direct_messages.clear_out,

@@ -2,7 +2,7 @@
 
 If it began at 1 again, a writer that read version 1 before the deletion could change the new thing as if it were the
 old one, and a watcher that knows a version would take the new one for a repetition. So the last version of what is gone
-is remembered among the direct messages (`Heard`), for as long as finished tasks are kept.
+is remembered among the direct messages (`SeenMessage`), for as long as finished tasks are kept.
 
 The entry of an agent is never gone while the agent is there: who reads it finds what the hub sees. So its deletion
 leaves an entry that says nothing and has the version of the deletion; and an agent that is added again under its old
@@ -16,8 +16,8 @@ from hashlib import blake2b
 import msgspec
 
 from dragoman.core.ids import HUB, AgentId, Instant
-from dragoman.core.lookups import HeardById
-from dragoman.core.model.deliveries import Heard
+from dragoman.core.lookups import SeenMessageById
+from dragoman.core.model.deliveries import SeenMessage
 from dragoman.core.model.state import Change, Entity, Operation, Registry
 from dragoman.core.work import Work
 
@@ -28,7 +28,7 @@ def next_version(work: Work, registry: Registry, name: str, was: Entity | None) 
     """The version of an entity after this change. `was` of version 0 is what the hub knows without being told."""
     if was is not None and was.version:
         return was.version + 1
-    gone = work.one(HeardById(mark_of(registry, name)))
+    gone = work.one(SeenMessageById(mark_of(registry, name)))
     if gone is None:
         return 1
     work.remove(gone)
@@ -45,7 +45,7 @@ def take_back(work: Work, entry: Entity, by: AgentId) -> int:
 
 def go_on_counting(work: Work, agent: AgentId) -> None:
     """An agent is added under a name that was known before: its entry goes on from the version at which it ended."""
-    gone = work.one(HeardById(mark_of(Registry.AGENT, agent)))
+    gone = work.one(SeenMessageById(mark_of(Registry.AGENT, agent)))
     if gone is None:
         return
     work.remove(gone)
@@ -62,7 +62,7 @@ def delete(work: Work, entity: Entity, by: AgentId) -> int:
     version, rules = entity.version + 1, work.rules
     keep = max(rules.keep_finished, rules.request_memory)
     at = Instant(work.now + keep - rules.request_memory) if rules.keep_finished else FOR_EVER
-    work.put(Heard(id=mark_of(entity.registry, entity.name), digest=str(version), at=at))
+    work.put(SeenMessage(id=mark_of(entity.registry, entity.name), digest=str(version), at=at))
     work.share(Change(Operation.DELETE, entity.registry, entity.name, version, {}, by), None, entity)
     return version
 

@@ -31,13 +31,13 @@ from dragoman.core.lookups import (
     DeliveryById,
     EntityById,
     EventOf,
-    HeardById,
     Lane,
     LaneEnd,
     Lookup,
     QuestionById,
     Ready,
     Row,
+    SeenMessageById,
     TaskById,
     Underway,
 )
@@ -45,7 +45,7 @@ from dragoman.core.model import policy
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.audit import AuditRecord, sealed
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard, Outgoing
+from dragoman.core.model.deliveries import DeadLetter, Delivery, Outgoing, SeenMessage
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import Allowance, RefusalCount, RefusalKey
 from dragoman.core.model.shared_tasks import beginning, step
@@ -57,12 +57,12 @@ from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import NOTHING, Content, written
 from dragoman.wire.closing import CloseReason
 
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
 
-TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
 
 OF_A_TASK = frozenset({Lane, LaneEnd, Underway})
-BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById, ContractById})
+BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, SeenMessageById, ContractById})
 
 FEW = 4
 """Of a queue, at first; then four times as many, and so on."""

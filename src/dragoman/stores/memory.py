@@ -26,30 +26,41 @@ from dragoman.core.lookups import (
     DeliveryById,
     EntityById,
     EventOf,
-    HeardById,
     Lookup,
     QuestionById,
     Row,
+    SeenMessageById,
     TaskById,
 )
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import GENESIS, AuditRecord
 from dragoman.core.model.contracts import Contract, Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.stores.shared import StoreUnit, cursor_of, task_cursor
 
-AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
+AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, SeenMessage, Contract)
 
-TABLES: tuple[type[Row], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, Heard, Contract)
+TABLES: tuple[type[Row], ...] = (
+    Agent,
+    Task,
+    Event,
+    Delivery,
+    DeadLetter,
+    Question,
+    Entity,
+    Changed,
+    SeenMessage,
+    Contract,
+)
 
 FORGOTTEN = 64
 """Rows of the log of the shared state that one commit forgets at most."""
 
-BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, HeardById, ContractById)
+BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, SeenMessageById, ContractById)
 """Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
 
 

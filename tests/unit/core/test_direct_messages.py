@@ -11,7 +11,7 @@ from tests.support.world import World
 from dragoman.core.commands import Beat, Pause, Redrive, Resume, Sweep
 from dragoman.core.ids import ADMIN, DAY, HOUR, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import PAGE
-from dragoman.core.model.deliveries import Delivery, Heard, MessageKind
+from dragoman.core.model.deliveries import Delivery, MessageKind, SeenMessage
 from dragoman.core.model.tasks import Priority, Status
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Kind
@@ -134,7 +134,7 @@ async def test_a_message_that_arrived_is_recognised_for_a_day(world):
     assert await world.ask(Sweep()) == 0
     world.time = Instant(world.time + HOUR + 1)
     assert await world.ask(Sweep()) == 1
-    assert list(world.store.rows(Heard)) == []
+    assert list(world.store.rows(SeenMessage)) == []
 
 
 async def test_an_unknown_receiver_and_a_protocol_without_the_message_are_refused(world):

@@ -9,16 +9,16 @@ import pytest
 from tests.adapters.records import task
 
 from dragoman.core.ids import AgentId, Instant, TaskId
-from dragoman.core.lookups import Claims, HeardById, TaskById
-from dragoman.core.model.deliveries import Heard
+from dragoman.core.lookups import Claims, SeenMessageById, TaskById
+from dragoman.core.model.deliveries import SeenMessage
 from dragoman.core.ports import Changes, StoreFailed
 from dragoman.stores.sqlite import queries, recovery
 from dragoman.stores.sqlite.bloom_filter import NameFilter
 from dragoman.stores.sqlite.store import SqliteStore
 
 
-def heard(id: str) -> Heard:
-    return Heard(id=id, digest="", at=Instant(1))
+def heard(id: str) -> SeenMessage:
+    return SeenMessage(id=id, digest="", at=Instant(1))
 
 
 def test_what_was_noted_is_never_lacking_however_full_it_is() -> None:
@@ -69,7 +69,7 @@ async def test_rows_of_an_earlier_run_are_found_in_the_next(tmp_path: Path, monk
     await store.close()
     store = await opened(tmp_path)
     claim = Claims(old.origin.principal, old.origin.request_id, None)
-    assert await found(store, TaskById(old.id), claim, *(HeardById(row.id) for row in messages)) == [1] * 7
+    assert await found(store, TaskById(old.id), claim, *(SeenMessageById(row.id) for row in messages)) == [1] * 7
     await store.close()
 
 
@@ -77,7 +77,9 @@ async def test_news_needs_no_look_into_the_database(tmp_path: Path, monkeypatch:
     store = await opened(tmp_path)
     looked: list[object] = []
     monkeypatch.setattr(queries, "answer", lambda _, lookup: looked.append(lookup) or [])
-    assert await found(store, TaskById(TaskId("t1")), Claims(AgentId("boss"), "r1", TaskId("t1")), HeardById("m1")) == [
+    assert await found(
+        store, TaskById(TaskId("t1")), Claims(AgentId("boss"), "r1", TaskId("t1")), SeenMessageById("m1")
+    ) == [
         0,
         0,
         0,
@@ -99,5 +101,5 @@ async def test_a_commit_of_which_nobody_knows_whether_it_happened_is_looked_for(
     with pytest.raises(StoreFailed):
         async with store.unit() as unit:
             await unit.commit(Changes(added=[heard("m1")]))
-    assert await found(store, HeardById("m1")) == [1]
+    assert await found(store, SeenMessageById("m1")) == [1]
     await store.close()

@@ -9,7 +9,7 @@ import msgspec
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
 from dragoman.core.delivery.outbox import settle
-from dragoman.core.delivery.redelivery import NOTHING_YET, pump
+from dragoman.core.delivery.redelivery import NOTHING_YET, send_waiting
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
 from dragoman.core.model.agents import Agent, BreakerState, Link
@@ -56,7 +56,7 @@ def open_link(work: Work, command: OpenLink) -> int:
         work.put(followed_by(agent, command.instance) if fresh else agent)
     if fresh:
         take_back(work, link)
-    sent = pump(work, link)
+    sent = send_waiting(work, link)
     if fresh and (command.ordered or command.fresh):  # the process before may still poll, and work on
         forgotten(work, link)
     if agent.breaker.state is BreakerState.HALF_OPEN:
@@ -82,7 +82,7 @@ def refill_link(work: Work, command: RefillLink) -> int:
     link = work.link(command.session)
     if link is None:
         return 0
-    return pump(work, link) + fill(work, link.agent)
+    return send_waiting(work, link) + fill(work, link.agent)
 
 
 def pace_link(work: Work, command: PaceLink) -> int:
@@ -91,7 +91,7 @@ def pace_link(work: Work, command: PaceLink) -> int:
         return 0
     paced = msgspec.structs.replace(link, written=command.written)
     work.put_link(paced)
-    return pump(work, paced) if link.full and not paced.full else 0
+    return send_waiting(work, paced) if link.full and not paced.full else 0
 
 
 def part_link(work: Work, command: PartLink) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.core import versions
 from dragoman.core.agents import status
-from dragoman.core.budgets.wake_times import RESOURCES, waking
+from dragoman.core.budgets.wake_times import RESOURCES, with_wake_time
 from dragoman.core.commands import (
     AddAgent,
     AdmitGuest,
@@ -192,7 +192,7 @@ def agent_woke(work: Work, agent: Agent) -> None:
     rested = breaker.rested(agent.breaker, work.now)
     if rested == agent.breaker:
         return
-    work.put(waking(work, msgspec.structs.replace(agent, breaker=rested)))
+    work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=rested)))
     probe(work, agent.id)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from dragoman.core.budgets import budget
-from dragoman.core.budgets.wake_times import RESOURCES, waking
+from dragoman.core.budgets.wake_times import RESOURCES, with_wake_time
 from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
 from dragoman.core.model.agents import Agent
@@ -234,7 +234,7 @@ def heard(work: Work, id: AgentId) -> None:
     agent = msgspec.structs.replace(
         agent, silent_at=_next_look(work, work.now), silent_since=None, last_seen_at=work.now
     )
-    work.put(waking(work, agent))
+    work.put(with_wake_time(work, agent))
     if back:
         entity = work.entity(Registry.AGENT, id)
         if entity is not None and entity.value.get("state") == AgentState.OFFLINE:
@@ -262,7 +262,7 @@ def look(work: Work, agent: Agent) -> Agent:
 
 def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
     """It is offline: what it had in hand is given to somebody else, or to itself when it is back."""
-    work.put(waking(work, agent))
+    work.put(with_wake_time(work, agent))
     entity = work.entity(Registry.AGENT, agent.id)
     value = {} if entity is None else entity.value
     write(work, agent, value | {"state": AgentState.OFFLINE.value, "last_heartbeat": rfc3339(sign)}, by=HUB)
@@ -284,7 +284,7 @@ def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
 def look_again(work: Work, id: AgentId) -> None:
     """What an agent's times follow from has changed."""
     agent = work.agent(id)
-    if agent is not None and (now := waking(work, agent)) is not agent:
+    if agent is not None and (now := with_wake_time(work, agent)) is not agent:
         work.put(now)
 
 
@@ -311,6 +311,6 @@ def woke(work: Work, agent: Agent) -> Agent:
     if work.allotted(agent.id) and lapse(work, agent.id):
         make_room(work)
     agent = look(work, agent)
-    work.put(waking(work, agent))
+    work.put(with_wake_time(work, agent))
     fill(work, agent.id)
     return known(work, agent.id)

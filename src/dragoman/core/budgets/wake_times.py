@@ -19,7 +19,7 @@ def breaker_limits(work: Work, agent: Agent) -> tuple[int, int]:
     return work.rules.breaker_threshold, work.rules.breaker_pause
 
 
-def waking(work: Work, agent: Agent) -> Agent:
+def with_wake_time(work: Work, agent: Agent) -> Agent:
     """The agent with the earliest of its times as `wake_at`: its breaker's rest, its next heartbeats, when it said that
     it is there again, the end of an allocation."""
     times = [agent.breaker.until, agent.silent_at]

@@ -23,10 +23,10 @@ from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.outbox import hurry, put_on_its_way
 from dragoman.core.delivery.redelivery import bury, give_up
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import HeardById, Inbox, LaneEnd, Spent, Unacknowledged
+from dragoman.core.lookups import Inbox, LaneEnd, SeenMessageById, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party
 from dragoman.core.model.contracts import Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage, Heard, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage, MessageKind, SeenMessage
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of, name_of, other_words
@@ -158,10 +158,10 @@ def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
             work.note_passed(id, said)
     else:
         said = direct_message.digest
-        heard = work.one(HeardById(id))
+        heard = work.one(SeenMessageById(id))
         known = None if heard is None else heard.digest
         if known is None:
-            work.put(Heard(id=id, digest=said, at=work.now))
+            work.put(SeenMessage(id=id, digest=said, at=work.now))
     if known is not None and known != said:
         raise other_words()
     return known is not None

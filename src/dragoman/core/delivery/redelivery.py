@@ -156,7 +156,7 @@ NOTHING_YET = (FIRST, "")
 """The place before everything that may have left for a receiver (`Link.behind`)."""
 
 
-def pump(work: Work, link: Link) -> int:
+def send_waiting(work: Work, link: Link) -> int:
     """Give a link what waits for its agent, best first; returns how much.
 
     What earlier links held counts as waiting. There may be thousands of it, so a fresh link goes through it page by
@@ -228,7 +228,7 @@ def left(work: Work, link: Link) -> Sequence[Delivery]:
     return work.find(Unacknowledged(link.agent, rank, DeliveryId(after), PAGE))
 
 
-def wait_anew(work: Work, command: WaitAnew) -> int:
+def renew_waits(work: Work, command: WaitAnew) -> int:
     """The policy says other waits now: whatever waits for an acknowledgment waits as it says, from that moment on.
 
     How long it has waited already is not kept with a delivery, which every one of them would have to pay for.

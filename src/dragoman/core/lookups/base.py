@@ -8,12 +8,12 @@ import msgspec
 
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, Question, Task
 
-Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | Heard | Contract
-R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, Heard, Contract)
+Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | SeenMessage | Contract
+R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
 
 EVERYTHING = 1 << 30
 PAGE = 64

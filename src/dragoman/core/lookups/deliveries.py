@@ -7,7 +7,7 @@ from typing import ClassVar
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups.base import EVERYTHING, Lookup
 from dragoman.core.model.contracts import Contract, Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, Heard
+from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.state import Entity
 
 FIRST = -(1 << 62)
@@ -67,26 +67,26 @@ class Underway(Lookup[Delivery], frozen=True, gc=False):
         return (row.receiver, row.seq)
 
 
-class HeardById(Lookup[Heard], frozen=True, gc=False):
-    row: ClassVar = Heard
+class SeenMessageById(Lookup[SeenMessage], frozen=True, gc=False):
+    row: ClassVar = SeenMessage
     single: ClassVar = True
     id: str
 
-    def matches(self, row: Heard) -> bool:
+    def matches(self, row: SeenMessage) -> bool:
         return row.id == self.id
 
 
-class Spent(Lookup[Heard], frozen=True, gc=False):
+class Spent(Lookup[SeenMessage], frozen=True, gc=False):
     """Direct messages of before a time: they need not be recognised any more."""
 
-    row: ClassVar = Heard
+    row: ClassVar = SeenMessage
     before: Instant
     limit: int
 
-    def matches(self, row: Heard) -> bool:
+    def matches(self, row: SeenMessage) -> bool:
         return row.at < self.before
 
-    def order(self, row: Heard) -> tuple[int, str]:
+    def order(self, row: SeenMessage) -> tuple[int, str]:
         return (row.at, row.id)
 
 

@@ -146,7 +146,7 @@ class EventOf(Lookup[Event], frozen=True, gc=False):
         return row.task == self.task and row.seq == self.seq
 
 
-class Story(Lookup[Event], frozen=True, gc=False):
+class EventsOf(Lookup[Event], frozen=True, gc=False):
     """The last events of a task, the newest first."""
 
     row: ClassVar = Event

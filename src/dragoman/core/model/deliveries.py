@@ -157,7 +157,7 @@ class Delivery(
         return self.question is not None and str(self.question) == self.task
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class SeenMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """That a direct message was accepted: the same one again is recognised. `id` follows from its sender and id.
 
     What else must be remembered for a while is here, too: nonces, and the versions of what was deleted.

@@ -58,7 +58,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     @property
     def wake_at(self) -> Instant | None:
         """When the hub must look at it again: the end of what is allotted to all together. What is allotted to one
-        agent ends at one of that agent's times (`waking`)."""
+        agent ends at one of that agent's times (`with_wake_time`)."""
         if self.registry is not Registry.RESOURCE or self.value.get("agent_id") != HUB:
             return None
         return moment_of(self.value.get("expires_at"))

@@ -122,7 +122,14 @@ class SubtaskOwner(msgspec.Struct, frozen=True, gc=False):
     since: Instant
 
 
-class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"subtask_owner": "heir"}):
+class Task(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"subtask_owner": "heir", "retried_round": "anew"},
+):
     """The head of a task.
 
     `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
@@ -130,9 +137,9 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     number of its newest event. `recent` holds the last message ids heard about it, so that a repeated one is
     recognised. `delivery` is the work order now out for it, `order` the newest one, arrived or not: agents may call the
     task by it. `round` counts the times the work was begun anew on purpose (an answer came, a person retried): attempts
-    of one round share a request id towards the agent; `anew` is the last one that somebody retried, and what is said of
-    earlier ones does not count. `source` is the event that says what to do: the request, or what replaced it; `outcome`
-    the one that says how it ended.
+    of one round share a request id towards the agent; `retried_round` is the last one that somebody retried, and what
+    is said of earlier ones does not count. `source` is the event that says what to do: the request, or what replaced
+    it; `outcome` the one that says how it ended.
     `prefers` is who shall try again, if there: an agent that was lost may have done the work, and remember it.
     `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
     `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
@@ -178,7 +185,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     delivery: DeliveryId | None = None
     order: DeliveryId | None = None
     round: int = 0
-    anew: int = 0
+    retried_round: int = 0
     source: int = 1
     attempts: int = 0
     unreached: int = 0

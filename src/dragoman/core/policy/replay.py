@@ -2,7 +2,7 @@
 
 A message of a2acp counts once (a2acp-D15). A task knows the request that asked for it (`Claims`), so that request is no
 row of its own; `submit`, which asks for those claims in any case, refuses it when it comes again. Every other message
-is a row (`Heard`).
+is a row (`SeenMessage`).
 
 A message of chiffon may come again, and only other content under its id is refused (all-D5). Nearly all of the hub's
 messages are such, so they are no rows: the hub has the last `ports.USED` of them in memory, and the store keeps them
@@ -10,8 +10,8 @@ with the commit that accepted them (ADR 40).
 
 A message that came before has its first outcome again, and other words under its id are refused (all-D5).
 
-The store knows (`Heard`), so a hub that died between its commit and its answer does not turn a yes into a no. For what
-becomes a task, a question or a direct message, that row knows it; this is for what leaves no row of its own.
+The store knows (`SeenMessage`), so a hub that died between its commit and its answer does not turn a yes into a no. For
+what becomes a task, a question or a direct message, that row knows it; this is for what leaves no row of its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hashlib import blake2b
 
 from dragoman.core.commands import Command, Submit
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.lookups import Claims, HeardById
-from dragoman.core.model.deliveries import Heard
+from dragoman.core.lookups import Claims, SeenMessageById
+from dragoman.core.model.deliveries import SeenMessage
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 
@@ -36,7 +36,7 @@ def first_time(work: Work, command: Command) -> None:
     assert command.seen is not None
     id = mark_of(command.principal, command.seen)
     its_own_claim = type(command) is Submit and command.request_id == command.seen
-    if work.one(HeardById(id)) is not None:
+    if work.one(SeenMessageById(id)) is not None:
         raise replayed()
     if its_own_claim and command.sealed_by is None:
         return  # `submit` will see
@@ -72,7 +72,7 @@ def sealed_once(work: Work, seal: str) -> None:
     that are broken. While it runs the door remembers nonces too, also of what was then refused.
     """
     id = mark_of("seal", seal)
-    if work.one(HeardById(id)) is not None:
+    if work.one(SeenMessageById(id)) is not None:
         message = "this nonce was used before under this key; draw a new one for every message"
         raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
     remember(work, id)
@@ -87,7 +87,7 @@ def remember(work: Work, mark: str) -> None:
     """For `Rules.replay_memory`: among the direct messages, which are remembered for longer, it counts as one of
     before."""
     spent = work.rules.request_memory - work.rules.replay_memory
-    work.put(Heard(id=mark, digest="", at=Instant(work.now - spent)))
+    work.put(SeenMessage(id=mark, digest="", at=Instant(work.now - spent)))
 
 
 def other_words() -> Refused:
@@ -102,7 +102,7 @@ def name_of(sender: AgentId, message_id: str, turn: int = 0) -> str:
 
 def receipt(work: Work, sender: AgentId, message_id: str, digest: str) -> str | None:
     """What was noted when this message came before; None if it did not."""
-    heard = work.one(HeardById(name_of(sender, message_id)))
+    heard = work.one(SeenMessageById(name_of(sender, message_id)))
     if heard is None:
         return None
     said, _, outcome = heard.digest.partition(" ")
@@ -114,4 +114,4 @@ def receipt(work: Work, sender: AgentId, message_id: str, digest: str) -> str | 
 def note(work: Work, sender: AgentId, message_id: str, digest: str, outcome: str = "") -> None:
     """It came, and what it came to, in a word."""
     said = f"{digest} {outcome}" if outcome else digest
-    work.put(Heard(id=name_of(sender, message_id), digest=said, at=work.now))
+    work.put(SeenMessage(id=name_of(sender, message_id), digest=said, at=work.now))

@@ -30,7 +30,7 @@ from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.core.protocol_capabilities import CONVERSES
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.history import STORY, in_short
+from dragoman.core.tasks.history import MOST_EVENTS, in_short
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Request, read_request, read_result
 
@@ -130,7 +130,7 @@ class StateView:
         source = read_request(await self._body(task, task.source, most))
         entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
         if story and not task.personal:
-            events = await self._store.events(task.id, after=max(0, task.seq - STORY), limit=STORY)
+            events = await self._store.events(task.id, after=max(0, task.seq - MOST_EVENTS), limit=MOST_EVENTS)
             entity.value["context"]["history"] = self._recount(source, in_short(events))
         if task.status is Status.COMPLETED and task.outcome is not None:
             ended = await self._body(task, task.outcome, most)

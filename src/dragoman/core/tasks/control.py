@@ -19,7 +19,7 @@ from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
-from dragoman.core.tasks.retry import begin_anew, drop_dead_letters_of_work
+from dragoman.core.tasks.retry import drop_dead_letters_of_work, retry_from_start
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import AttemptFailed, Progress
@@ -140,7 +140,7 @@ def retry(work: Work, command: Retry) -> Task:
         why = NOT_RETRIED[task.waiting or task.status]
         raise refuse(Kind.CONFLICT, why, task_id=task.id, status=task.status.value)
     drop_dead_letters_of_work(work, task)
-    task = begin_anew(work, task, command.input)
+    task = retry_from_start(work, task, command.input)
     if owner is not None:
         fill(work, owner)
     return work.known_task(task.id)
@@ -194,7 +194,7 @@ def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
         return task
     if task.status not in (Status.FAILED, Status.CANCELLED):
         raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)
-    return begin_anew(work, task, command.input)
+    return retry_from_start(work, task, command.input)
 
 
 def discard(work: Work, command: Discard) -> DeadLetter:

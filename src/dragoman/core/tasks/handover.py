@@ -33,7 +33,7 @@ from dragoman.core.commands import AnswerHandover, Handing, HandOver, Lineage, R
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
-from dragoman.core.lookups import OpenQuestions, QuestionById, Story
+from dragoman.core.lookups import EventsOf, OpenQuestions, QuestionById
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
@@ -54,7 +54,7 @@ from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.routing.subtask_owner import inherit, named, parts_of
 from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to
 from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
-from dragoman.core.tasks.history import STORY, in_short
+from dragoman.core.tasks.history import MOST_EVENTS, in_short
 from dragoman.core.tasks.outcome import call_off, end, failed
 from dragoman.core.tasks.questions import question_id
 from dragoman.core.tasks.submit import newborn
@@ -318,7 +318,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         constraints=before.constraints if asked.constraints is None else asked.constraints,
         error=asked.error or before.error,
         recovery_attempts=before.recovery_attempts if asked.recovery_attempts is UNSET else asked.recovery_attempts,
-        story=in_short(reversed(work.find(Story(task.id, STORY)))),
+        story=in_short(reversed(work.find(EventsOf(task.id, MOST_EVENTS)))),
         parts=named(parts) if parts else before.parts,
     )
     withdraw(work, task, question.agent)

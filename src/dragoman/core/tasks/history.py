@@ -11,7 +11,7 @@ from dragoman.core.ids import rfc3339
 from dragoman.core.model.tasks import Event, EventKind
 from dragoman.messages.tasks import Handoff, read_request
 
-STORY = 200
+MOST_EVENTS = 200
 """So many of the last events of a task are told."""
 
 BRIEF = {EventKind.LOG: (), EventKind.HELD_PIECE: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.core.agreements.terms import kept, unwrapped
 from dragoman.core.budgets import budget, usage
-from dragoman.core.budgets.wake_times import breaker_limits, waking
+from dragoman.core.budgets.wake_times import breaker_limits, with_wake_time
 from dragoman.core.commands import (
     Finish,
     ReportFault,
@@ -180,7 +180,7 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
 def is_bygone(task: Task, request_id: str | None) -> bool:
     """Whether an agent answers what was asked before somebody began the task anew, perhaps with another input. Rounds
     that an answer or a handover began are one conversation: there, whatever it says is about the task."""
-    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.anew))
+    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.retried_round))
 
 
 def fail_attempt(
@@ -322,7 +322,7 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
 PAGES = 8
 """How many pages of a queue one unit of work looks through for what has become hopeless."""
 
-STORY = {
+END_EVENTS = {
     Status.COMPLETED: EventKind.COMPLETED,
     Status.FAILED: EventKind.FAILED,
     Status.CANCELLED: EventKind.CANCELLED,
@@ -353,7 +353,7 @@ def end(
     freed = task.reserved is not None
     spent = not booked and budget.spend(work, agent or task.owner, content.usage or {})
     task = budget.release(work, task)
-    task = work.record(task, STORY[status], content, agent=agent, protocol=protocol, raw=raw)
+    task = work.record(task, END_EVENTS[status], content, agent=agent, protocol=protocol, raw=raw)
     task = move(
         task, status, work.now, fault=hushed(task, fault), result_digest=result_digest, outcome=task.seq, output=(),
         question=None, progress=100 if status is Status.COMPLETED else task.progress, expires_at=None,
@@ -431,7 +431,7 @@ def failed(work: Work, agent_id: AgentId) -> None:
     agent = work.agent(agent_id)
     if agent is not None:
         now = breaker.failed(agent.breaker, work.now, *breaker_limits(work, agent))
-        work.put(waking(work, msgspec.structs.replace(agent, breaker=now)))
+        work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=now)))
 
 
 def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
@@ -441,7 +441,7 @@ def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
         return
     now = breaker.answered(agent.breaker, probe=probe)
     if now != agent.breaker:
-        work.put(waking(work, msgspec.structs.replace(agent, breaker=now)))
+        work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=now)))
         fill(work, agent_id)
 
 

@@ -15,12 +15,12 @@ from dragoman.core.work import Work
 from dragoman.messages.tasks import read_request
 
 
-def begin_anew(work: Work, task: Task, edited: bytes | None) -> Task:
+def retry_from_start(work: Work, task: Task, edited: bytes | None) -> Task:
     """A new round, which has another request id: an agent that remembers its result does the work all the same."""
     check_again(work, task, edited)
     task = retried(work, task, edited)
     again = task.round + 1
-    return set_back(work, msgspec.structs.replace(task, round=again, anew=again, source=task.seq))
+    return set_back(work, msgspec.structs.replace(task, round=again, retried_round=again, source=task.seq))
 
 
 def redo(work: Work, task: Task) -> Task:

@@ -23,17 +23,17 @@ from dragoman.core.lookups import (
     ContractById,
     DeliveryById,
     EventOf,
-    HeardById,
     Inbox,
     Lane,
     LaneEnd,
     LeasedTo,
     Lookup,
     Ready,
+    SeenMessageById,
     TaskById,
 )
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import Delivery, DeliveryState, Heard
+from dragoman.core.model.deliveries import Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import Changes
 from dragoman.stores.sqlite.bloom_filter import NameFilter
@@ -104,7 +104,7 @@ class HotCache:
             return []
         return None
 
-    def _heard_by_id(self, lookup: HeardById) -> list[Any] | None:
+    def _heard_by_id(self, lookup: SeenMessageById) -> list[Any] | None:
         return [] if self.names.lack(lookup.id) else None
 
     def _claims(self, lookup: Claims) -> list[Any] | None:
@@ -203,7 +203,7 @@ class HotCache:
         note = self.names.note
         for row in added:
             kind = type(row)
-            if kind is Heard:
+            if kind is SeenMessage:
                 note(row.id)
             elif kind is Task:
                 note(row.id)
@@ -407,7 +407,7 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     EventOf: HotCache._event_of,
     ContractById: HotCache._contract_by_id,
     DeliveryById: HotCache._delivery_by_id,
-    HeardById: HotCache._heard_by_id,
+    SeenMessageById: HotCache._heard_by_id,
     Lane: HotCache._lane,
     LaneEnd: HotCache._lane,
     Ready: HotCache._queue,

@@ -30,8 +30,8 @@ from dragoman.core.lookups import (
     Dependents,
     EntityById,
     EventOf,
+    EventsOf,
     Finished,
-    HeardById,
     Inbox,
     Lane,
     LaneEnd,
@@ -44,15 +44,15 @@ from dragoman.core.lookups import (
     QuestionsOf,
     Ready,
     Relying,
+    SeenMessageById,
     Spent,
-    Story,
     TaskById,
     Terms,
     Unacknowledged,
     Under,
     Underway,
 )
-from dragoman.core.model.deliveries import Delivery, Heard
+from dragoman.core.model.deliveries import Delivery, SeenMessage
 from dragoman.core.model.tasks import FINAL, Event, Status, Task
 from dragoman.stores.sqlite import frames
 from dragoman.stores.sqlite.rows import (
@@ -106,7 +106,7 @@ def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection
 def _heard(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
     def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
         found = connection.execute(sql, astuple(lookup))
-        return [Heard(id=id, digest=digest, at=at) for id, digest, at in found]
+        return [SeenMessage(id=id, digest=digest, at=at) for id, digest, at in found]
 
     return answer
 
@@ -127,7 +127,7 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     return [] if row is None else [event_from(lookup.task, row)]
 
 
-def _events_of(connection: apsw.Connection, lookup: Story) -> list[Event]:
+def _events_of(connection: apsw.Connection, lookup: EventsOf) -> list[Event]:
     no = number(connection, lookup.task)
     if no is None:
         return []
@@ -195,7 +195,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
     Finished: _finished,
     Under: _under,
     EventOf: _event,
-    Story: _events_of,
+    EventsOf: _events_of,
     DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
     Lane: _bodies(delivery_from, _LANE.format("")),
     LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
@@ -219,7 +219,7 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         contract_from,
         "SELECT body FROM contract WHERE (created_at, id) > (?, ?) AND created_at < ? ORDER BY created_at, id LIMIT ?",
     ),
-    HeardById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
+    SeenMessageById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
     Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),

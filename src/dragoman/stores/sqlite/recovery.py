@@ -19,7 +19,7 @@ from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import Newest
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import HELD, Event, Question, Task
@@ -205,9 +205,9 @@ def _kept(connection: apsw.Connection, row: Any) -> Any:
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM event WHERE key = ?"
         found = None if no is None else connection.execute(sql, (rows.event_key(no, row.seq),)).fetchone()
         return None if found is None else rows.event_from(row.task, found)
-    if kind is Heard:
+    if kind is SeenMessage:
         found = connection.execute("SELECT id, digest, at FROM heard WHERE id = ?", (row.id,)).fetchone()
-        return None if found is None else Heard(id=found[0], digest=found[1], at=found[2])
+        return None if found is None else SeenMessage(id=found[0], digest=found[1], at=found[2])
     table, key, decode = BODIES[kind]
     found = connection.execute(f"SELECT body FROM {table} WHERE {key} = ?", (getattr(row, key),)).fetchone()
     return None if found is None else decode(found[0])

@@ -15,7 +15,7 @@ from dragoman.core.lookups import Row
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Heard
+from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes, StoreFailed
@@ -141,7 +141,7 @@ def _contracts(rows: list[Contract], _: Number) -> list[tuple[Any, ...]]:
     ]
 
 
-def _heard(rows: list[Heard], _: Number) -> list[tuple[Any, ...]]:
+def _heard(rows: list[SeenMessage], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.digest, row.at) for row in rows]
 
 
@@ -159,7 +159,7 @@ BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...
     DeadLetter: (frames.DEAD_LETTER, _dead_letters),
     Question: (frames.QUESTION, _questions),
     Entity: (frames.ENTITY, _entities),
-    Heard: (frames.HEARD, _heard),
+    SeenMessage: (frames.HEARD, _heard),
     Contract: (frames.CONTRACT, _contracts),
     Changed: (frames.CHANGED, _changed),
 }
@@ -171,7 +171,7 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     DeadLetter: lambda rows, _: (frames.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (frames.QUESTION + 2, [(row.id,) for row in rows]),
     Contract: lambda rows, _: (frames.CONTRACT + 2, [(row.id,) for row in rows]),
-    Heard: lambda rows, _: (frames.HEARD + 2, [(row.id,) for row in rows]),
+    SeenMessage: lambda rows, _: (frames.HEARD + 2, [(row.id,) for row in rows]),
     Entity: lambda rows, _: (frames.ENTITY + 2, [(row.id,) for row in rows]),
     Changed: lambda rows, _: (frames.CHANGED + 2, [(row.cursor,) for row in rows]),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.core.commands import Cancel, Forget, RemoveAgent, Sweep
 from dragoman.core.ids import ADMIN, DAY, AgentId, Instant
-from dragoman.core.model.deliveries import Heard
+from dragoman.core.model.deliveries import SeenMessage
 from dragoman.core.model.shared_tasks import in_full
 from dragoman.core.model.state import Operation, Registry, difference, merged
 from dragoman.core.model.tasks import Priority, Status
@@ -88,7 +88,7 @@ async def test_versions_never_go_back_also_not_over_a_deletion(world):
     again = await world.write("a", TASK, "plan", {"n": 3}, 0)
     assert (again.version, again.value) == (3, {"id": "plan", "status": "pending", "n": 3})
     assert (await world.refused(stale)).facts["version"] == 3  # it read another plan
-    assert world.store.rows(Heard) == []
+    assert world.store.rows(SeenMessage) == []
     await world.ask(world.change("a", TASK, "plan", {}, 3, "DELETE"))
     log = await world.view.changes(0, 100)
     assert [entry.version for row in log for entry in row.entries if entry.name == "plan"] == [1, 2, 3, 4]
