@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dragoman.app.crash_points import crash_point
 from dragoman.app.directory_view import DirectoryView
 from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
@@ -34,6 +33,7 @@ from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.core.work import NotLoaded, Work
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.stores.crash_points import crash_point
 
 if TYPE_CHECKING:
     import structlog

@@ -31,6 +31,7 @@ import msgspec
 
 from dragoman import durable
 from dragoman.security.private import leave_no_dumps
+from dragoman.stores.crash_points import crash_point
 from dragoman.stores.sqlite import frames, schema
 from dragoman.stores.sqlite.backups import Copy
 from dragoman.stores.sqlite.frames import AuditColumns, DeliveryColumns, TaskColumns, TaskUpdates
@@ -106,7 +107,7 @@ class Disk:
                 self._run(operation)
             if self.remains:
                 self._clear(*(AT_ONCE if any(code == frames.TASKS_REMOVED for code, *_ in operations) else ALONG))
-            crash("writer:before_commit")
+            crash_point("writer:before_commit")
             connection.execute("COMMIT")
         except BaseException:
             self.updates.forget()
@@ -115,7 +116,7 @@ class Disk:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        crash("writer:after_commit")
+        crash_point("writer:after_commit")
 
     def _run(self, operation: list[Any]) -> None:
         connection = self.connection
@@ -285,7 +286,7 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
                 disk.close(orderly=False)
                 disk = None
             continue
-        crash("writer:before_answer")
+        crash_point("writer:before_answer")
         answer(link, Answer(log=disk.log.size))
         try:
             disk.log.keep_bounded()
@@ -335,36 +336,6 @@ def answer(link: socket.socket, what: Answer) -> None:
         pass  # the hub is gone; the next read says so
 
 
-ALONE = "writer:before_answer"
-
-
-class CrashPoint:
-    """For fault tests: `DRAGOMAN_CRASH_AT=writer:before_commit[:N]` kills hub and writer there, the Nth time.
-    `writer:before_answer` kills the writer alone, and so the next one."""
-
-    def __init__(self, setting: str) -> None:
-        process, _, rest = setting.partition(":")
-        step, _, count = rest.partition(":")
-        self.name = f"{process}:{step}"
-        self.left = int(count or 1)
-
-    def __call__(self, name: str) -> None:
-        if name != self.name:
-            return
-        self.left -= 1
-        if not self.left:
-            if name != ALONE:
-                os.kill(os.getppid(), signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _no_crash(name: str) -> None:
-    pass
-
-
-crash: Any = _no_crash
-
-
 def die_with_parent(parent: int) -> None:
     """The hub's end of the socket says it too; this also holds while a commit hangs."""
     import ctypes
@@ -375,16 +346,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    global crash
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor, parent, log_cap, path = arguments
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # waking up must not push the hub off its core
     die_with_parent(int(parent))
     leave_no_dumps()
-    setting = os.environ.get("DRAGOMAN_CRASH_AT", "")
-    if setting.startswith("writer:"):
-        crash = CrashPoint(setting)
     with socket.socket(fileno=int(descriptor)) as link:
         serve(link, path, int(log_cap))
 
