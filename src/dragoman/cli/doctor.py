@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -52,21 +52,27 @@ def doctor(*, output: Output = "table", location: HubLocation = LOCAL) -> int:
     """Check this machine, the data directory and the hub."""
     directory = DataDir(location.directory)
     findings: list[Finding] = []
-    for check in (python, sqlite, space, permissions, write_ahead_log):
-        for finding in check(directory):
-            _show(finding, output)
+    report = printing.Report(output)
+
+    def add(found: Iterable[Finding]) -> None:
+        for finding in found:
             findings.append(finding)
+            first = f"{printing.mark(MARKS[finding.verdict], sys.stdout)} {finding.check}: {line(finding.says)}"
+            lines = [first, *([f"    fix: {line(finding.fix)}"] if finding.fix else [])]
+            report.add("", lines, finding._asdict())
+
+    for check in (python, sqlite, space, permissions, write_ahead_log):
+        add(check(directory))
     hub, answers = _hub(location, directory)
-    beside = () if location.hub else master_key(directory)
-    for finding in (*hub, *([] if answers else store(directory)), *beside, *settings(directory)):
-        _show(finding, output)
-        findings.append(finding)
+    add(hub)
+    add(() if answers else store(directory))
+    add(() if location.hub else master_key(directory))
+    add(settings(directory))
 
     bad = [finding for finding in findings if finding.verdict == "problem"]
     odd = [finding for finding in findings if finding.verdict == "warning"]
-    if output == "json":
-        printing.document({"ok": not bad, "findings": [finding._asdict() for finding in findings]})
-    elif output == "table":
+    report.end("findings", ok=not bad)
+    if output == "table":
         sentence = (
             f"{printing.count(len(bad), 'problem')}, {printing.count(len(odd), 'warning')}"
             if bad or odd
@@ -76,15 +82,6 @@ def doctor(*, output: Output = "table", location: HubLocation = LOCAL) -> int:
         if bad:
             printing.suggest(bad[0].fix)
     return Exit.FAILED if bad else Exit.OK
-
-
-def _show(finding: Finding, output: Output) -> None:
-    if output == "jsonl":
-        printing.document(finding._asdict(), output)
-    elif output == "table":
-        print(f"{printing.mark(MARKS[finding.verdict], sys.stdout)} {finding.check}: {line(finding.says)}")
-        if finding.fix:
-            print(f"    fix: {line(finding.fix)}")
 
 
 def python(_: DataDir) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
@@ -138,6 +138,31 @@ def done(value: Any, form: Form, sentence: str, *commands: str) -> None:
     if not as_data(value, form):
         verdict(True, sentence)
         suggest(*commands)
+
+
+class Report:
+    """A list that is printed entry by entry as it comes: lines below a heading for a person, JSON for a program."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._heading = ""
+        self._records: list[dict[str, Any]] = []
+
+    def add(self, heading: str, lines: Iterable[str], record: dict[str, Any]) -> None:
+        self._records.append(record)
+        if self._form == "jsonl":
+            document(record, "jsonl")
+        elif self._form == "table":
+            if heading != self._heading:
+                self._heading = heading
+                print(heading)
+            for text in lines:
+                print(text, flush=True)
+
+    def end(self, name: str, **facts: Any) -> None:
+        """For `-o json`, one document with all records under `name`."""
+        if self._form == "json":
+            document({**facts, name: self._records})
 
 
 def listing(answer: Mapping[str, Any], key: str, columns: Sequence[Column], form: Form) -> Sequence[Item]:

@@ -12,8 +12,9 @@ import pytest
 
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.hubclient import Hub
+from dragoman.cli.printing import Report
 from dragoman.cli.scenarios.fake_agents import FakeAgent, FakeAgents
-from dragoman.cli.scenarios.steps import NotTried, Report, Step, Unmet, run
+from dragoman.cli.scenarios.steps import NotTried, Step, Unmet, run
 
 UNREACHABLE = CommandError(Exit.UNREACHABLE, "no hub answers")
 

@@ -17,7 +17,7 @@ from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.scenarios.fake_agents import FakeAgents
-from dragoman.cli.scenarios.steps import NotTried, Outcome, Report, run
+from dragoman.cli.scenarios.steps import NotTried, Outcome, run
 from dragoman.cli.scenarios.temporary_hub import hub_for
 
 app = App(name="conformance", help="Check a hub or an agent against the protocols: hub, agent.")
@@ -103,7 +103,7 @@ def _hub_checks(fakes: FakeAgents, protocols: Iterable[str], data: Path) -> Iter
 
 
 def _report(outcomes: Iterable[tuple[str, Outcome]], output: Output, whom: str) -> int:
-    report, count, failed = Report(output), Counter[bool | None](), []
+    report, count, failed = printing.Report(output), Counter[bool | None](), []
     protocols: dict[str, None] = {}
     for protocol, one in outcomes:
         protocols[protocol] = None

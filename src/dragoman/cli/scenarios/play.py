@@ -38,7 +38,7 @@ from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.scenarios.fake_agents import FakeAgent, FakeAgents, now
-from dragoman.cli.scenarios.steps import Outcome, Report, Unmet, run
+from dragoman.cli.scenarios.steps import Outcome, Unmet, run
 from dragoman.cli.scenarios.steps import Step as ScenarioStep
 from dragoman.cli.scenarios.temporary_hub import hub_for
 
@@ -79,7 +79,7 @@ def play(
         parties = {name: _admitted(fakes, player, file) for name, player in flow.parties.items()}
         exchange = Exchange(flow, parties, expired=expired, patience=patience)
         lines = Lines(flow, table=output == "table")
-        report = Report(output)
+        report = printing.Report(output)
         began, good, matched = time.monotonic(), True, 0
         steps = [ScenarioStep("", step.about, partial(Exchange.play, step=step)) for step in flow.steps]
         for step, outcome in zip(flow.steps, run(steps, exchange, until_failure=True), strict=False):

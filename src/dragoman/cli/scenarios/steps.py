@@ -3,7 +3,7 @@
     of `conformance`    a step is a check of one clause; one that fails does not end the others
     of `play`           a step is a message that is sent or expected; the first that fails ends the play
 
-An outcome is a line or two for a person, or a record in JSON (`Report`).
+An outcome is shown as a line or two for a person, or a record in JSON (`printing.Report`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dragoman.cli import printing
-from dragoman.cli.arguments import Form
 from dragoman.cli.errors import CommandError
 
 S = TypeVar("S")
@@ -93,31 +91,6 @@ class Checks(Generic[S]):
             return run
 
         return listed
-
-
-class Report:
-    """Prints each outcome as it comes: lines below a heading for a person, JSON for a program."""
-
-    def __init__(self, form: Form) -> None:
-        self._form = form
-        self._heading = ""
-        self._records: list[dict[str, Any]] = []
-
-    def add(self, heading: str, lines: Iterable[str], record: dict[str, Any]) -> None:
-        self._records.append(record)
-        if self._form == "jsonl":
-            printing.document(record, "jsonl")
-        elif self._form == "table":
-            if heading != self._heading:
-                self._heading = heading
-                print(heading)
-            for text in lines:
-                print(text, flush=True)
-
-    def end(self, name: str, **facts: Any) -> None:
-        """For `-o json`, one document with all records under `name`."""
-        if self._form == "json":
-            printing.document({**facts, name: self._records})
 
 
 def expect(holds: Any, why: str) -> None:
