@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from dragoman.server.websocket import EXTENSION, Socket
+from dragoman.core.memory import MemoryBudget
+from dragoman.server.websocket import EXTENSION, WebSocketConnection
 from dragoman.server.ws_frames import Cutter
 from tests.fuzz.hostile import broken_bytes
 from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while
@@ -59,7 +60,11 @@ class Wire(asyncio.Transport):
         return default
 
 
-class Library(Socket):
+class Compressing(WebSocketConnection):
+    compressed_paths = frozenset({"/forge/ws"})
+
+
+class Library(Compressing):
     """Reads and writes every frame by the library alone."""
 
     _cutter = property(lambda _: None, lambda _, cutter: None)  # type: ignore[assignment]
@@ -126,7 +131,7 @@ FRAMES = [
 
 
 async def speak(
-    hello: bytes, pieces: list[bytes], kind: type[Socket] = Socket, say: tuple[bytes, ...] = ()
+    hello: bytes, pieces: list[bytes], kind: type[WebSocketConnection] = Compressing, say: tuple[bytes, ...] = ()
 ) -> tuple[Wire, Ears]:
     ears, opened = Ears(), asyncio.Event()
 
@@ -150,7 +155,8 @@ async def speak(
             break
         socket.data_received(piece)
     socket.write(say)
-    socket.write_binary(say)
+    socket.attach(ears, "ada", MemoryBudget(), binary=True)
+    socket.write(say)
     socket.connection_lost(None)
     async with asyncio.timeout(60):
         await asyncio.gather(*socket.tasks)
@@ -204,7 +210,7 @@ def test_text_that_is_no_utf_8_ends_the_connection_and_is_not_decoded() -> None:
 
 def test_what_is_written_is_what_the_library_would_write() -> None:
     say = tuple(b"x" * size for size in (0, 1, 125, 126, (1 << 16) - 1, 1 << 16))
-    (ours, _), (theirs, _) = (asyncio.run(speak(PLAIN, [], kind, say)) for kind in (Socket, Library))
+    (ours, _), (theirs, _) = (asyncio.run(speak(PLAIN, [], kind, say)) for kind in (Compressing, Library))
     assert ours.written == theirs.written
 
 

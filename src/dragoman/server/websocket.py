@@ -49,6 +49,7 @@ EXTENSION = "dragoman.socket"
 PING = b"dragoman"
 VERSION = "13"
 
+REST_SECONDS = 0.25
 TURN_SECONDS = 0.005
 SLICE = 512
 """Bytes that are given to the library at once where we cannot tell where frames begin: at most 85 of them."""
@@ -87,8 +88,13 @@ class Listener(Protocol):
         ...
 
 
-class Socket(WebSocketsSansIOProtocol):
-    """One WebSocket connection."""
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """One WebSocket, the wire of its connection loop (`connection.Wire`).
+
+    Three things may stop us reading: the connection loop, because the hub is behind; a peer that does not read our
+    answers; one that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading
+    goes on when none of them holds.
+    """
 
     listener: Listener | None = None
     compressed_paths: frozenset[str] = frozenset()
@@ -114,6 +120,12 @@ class Socket(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unheard: deque[tuple[bytes, bool | None]] = deque()
+        self._stops: set[str] = set()
+        """Why we do not read."""
+        self._kind = TEXT
+        self._frames_at_once: int | None = None
+        self._frames_lately = 0
+        self._rest: asyncio.TimerHandle | None = None
 
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0] in self.compressed_paths:
@@ -175,9 +187,19 @@ class Socket(WebSocketsSansIOProtocol):
             self._reserve(self._cutter.expected)
         self._hold(bool(self._unheard) or self._lacking_since is not None)
 
-    def hold_for(self, principal: str, memory: MemoryBudget) -> None:
-        """Whose messages these are, and what they are taken from."""
-        self._principal, self._memory = principal, memory
+    def attach(
+        self,
+        listener: Listener,
+        principal: str,
+        memory: MemoryBudget,
+        *,
+        binary: bool = False,
+        frames_at_once: int | None = None,
+    ) -> None:
+        """Who gets the messages, whose they are, and what they are taken from."""
+        self.listener, self._principal, self._memory = listener, principal, memory
+        self._kind = BINARY if binary else TEXT
+        self._frames_at_once = frames_at_once
 
     def _reserve(self, expected: int) -> None:
         """Take what the message that is being read needs; or read no more until there is room for it."""
@@ -260,7 +282,22 @@ class Socket(WebSocketsSansIOProtocol):
                 self.conn.fail(CloseCode.INVALID_DATA, "a text frame that is not UTF-8")
                 self.handle_parser_exception()
                 return
+        if self._frames_at_once is not None:
+            self._count(self._frames_at_once)
         self.listener.receive(message)
+        if not self.has_room:
+            self.stop_reading("room")
+
+    def _count(self, most: int) -> None:
+        self._frames_lately += 1
+        if self._rest is None:
+            self._rest = self.loop.call_later(REST_SECONDS, self._rested)
+        if self._frames_lately >= most:
+            self.stop_reading("pace")
+
+    def _rested(self) -> None:
+        self._rest, self._frames_lately = None, 0
+        self.resume_reading("pace")
 
     def handle_parser_exception(self) -> None:
         """As uvicorn's, except that the connection is closed when the peer has had time to read why."""
@@ -271,6 +308,7 @@ class Socket(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.stop_keepalive()
+        self._stops.clear()
         self.resume_reading()
         self._lingers_until = self.loop.time() + LINGER_SECONDS
         self._linger(self._lingers_until)
@@ -292,14 +330,16 @@ class Socket(WebSocketsSansIOProtocol):
         if self.has_room:  # one that does not read its answers gets no more of them
             self.transport.write(answer)
 
-    def stop_reading(self) -> None:
+    def stop_reading(self, why: str = "loop") -> None:
+        self._stops.add(why)
         if not self.read_paused and not self.transport.is_closing():
             self.read_paused = True
             if not self._held:
                 self.transport.pause_reading()
 
-    def resume_reading(self) -> None:
-        if self.read_paused and not self.transport.is_closing():
+    def resume_reading(self, why: str = "loop") -> None:
+        self._stops.discard(why)
+        if not self._stops and self.read_paused and not self.transport.is_closing():
             self.read_paused = False
             if not self._held:
                 self.transport.resume_reading()
@@ -317,19 +357,13 @@ class Socket(WebSocketsSansIOProtocol):
         return self.writable.is_set()
 
     def write(self, messages: Iterable[bytes]) -> None:
-        """Send texts. What is written to a socket that is closing is lost, as on any socket."""
-        self._write(TEXT, messages)
-
-    def write_binary(self, messages: Iterable[bytes]) -> None:
-        self._write(BINARY, messages)
-
-    def _write(self, kind: int, messages: Iterable[bytes]) -> None:
+        """What is written to a socket that is closing is lost, as on any socket."""
         if not self.open:
             return
         if self._cutter is not None:
-            self.transport.write(written(kind, messages))
+            self.transport.write(written(self._kind, messages))
             return
-        send = self.conn.send_text if kind == TEXT else self.conn.send_binary
+        send = self.conn.send_text if self._kind == TEXT else self.conn.send_binary
         try:
             for message in messages:
                 send(message)
@@ -381,6 +415,8 @@ class Socket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unheard.clear()
+        if self._rest is not None:
+            self._rest.cancel()
         self._stop_watching()
         self._give_back()
         super().connection_lost(exc)
@@ -390,6 +426,8 @@ class Socket(WebSocketsSansIOProtocol):
         self._stop_watching()
         if self.listener is not None:
             self.listener.writable()
+            if self.has_room:
+                self.resume_reading("room")
 
     # -- keepalive
 
@@ -403,6 +441,8 @@ class Socket(WebSocketsSansIOProtocol):
         self._watch_writing()
 
 
-def watched(write_seconds: float, compressed_paths: frozenset[str]) -> type[Socket]:
+def watched(write_seconds: float, compressed_paths: frozenset[str]) -> type[WebSocketConnection]:
     """The protocol class for a server that is so patient; uvicorn makes the instances."""
-    return type("Watched", (Socket,), {"write_seconds": write_seconds, "compressed_paths": compressed_paths})
+    return type(
+        "Watched", (WebSocketConnection,), {"write_seconds": write_seconds, "compressed_paths": compressed_paths}
+    )

@@ -37,7 +37,7 @@ from dragoman.server.connection import ConnectionLoop, close_link
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.handler import Handler
 from dragoman.server.session import Session
-from dragoman.server.websocket import EXTENSION, Socket
+from dragoman.server.websocket import EXTENSION, WebSocketConnection
 from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")
@@ -47,95 +47,9 @@ IN_ORDER = (1000, 1001)
 """How a peer closes that has had what it wanted. Without a code (1005) it may as well have died."""
 TRY_LATER = 1013
 
-REST_SECONDS = 0.25
-
 LINGER = 0.9
 """How much of the time to drain a link at work may have to finish; the rest is for saying goodbye."""
 LOOK_SECONDS = 0.05
-
-
-class WebSocketConnection:
-    """A socket as the connection loop needs it, and the connection loop as the socket needs it.
-
-    Three things may stop us reading: the connection loop, because the hub is behind; a peer that does not read our
-    answers; one that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading
-    goes on when none of them holds.
-    """
-
-    def __init__(self, socket: Socket, *, binary: bool = False, frames_at_once: int | None = None) -> None:
-        self._socket = socket
-        self._send = socket.write_binary if binary else socket.write
-        self._pace = frames_at_once
-        self._stopped: set[str] = set()
-        self._frames = 0
-        self._window: asyncio.TimerHandle | None = None
-        self.loop: ConnectionLoop | None = None
-
-    # -- towards the socket
-
-    def receive(self, frame: bytes) -> None:
-        if self.loop is None:
-            return
-        if self._pace is not None:
-            self._count(self._pace)
-        self.loop.receive(frame)
-        if not self._socket.has_room:
-            self._stop("room")
-
-    def _count(self, pace: int) -> None:
-        self._frames += 1
-        if self._window is None:
-            self._window = asyncio.get_running_loop().call_later(REST_SECONDS, self._rested)
-        if self._frames >= pace:
-            self._stop("pace")
-
-    def _rested(self) -> None:
-        self._window, self._frames = None, 0
-        self._resume("pace")
-
-    def ponged(self) -> None:
-        if self.loop is not None:
-            self.loop.ponged()
-
-    def writable(self) -> None:
-        if self.loop is not None:
-            self.loop.writable()
-        if self._socket.has_room:
-            self._resume("room")
-
-    # -- towards the connection loop
-
-    @property
-    def has_room(self) -> bool:
-        return self._socket.has_room
-
-    def write(self, frames: Sequence[bytes]) -> None:
-        self._send(frames)
-
-    def ping(self) -> None:
-        self._socket.ping()
-
-    def stop_reading(self) -> None:
-        self._stop("loop")
-
-    def resume_reading(self) -> None:
-        self._resume("loop")
-
-    def close(self) -> None:
-        if self._window is not None:
-            self._window.cancel()
-        if self.loop is not None:
-            self.loop.close()
-            self.loop = None
-
-    def _stop(self, why: str) -> None:
-        self._stopped.add(why)
-        self._socket.stop_reading()
-
-    def _resume(self, why: str) -> None:
-        self._stopped.discard(why)
-        if not self._stopped:
-            self._socket.resume_reading()
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -268,22 +182,21 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
             await _close(send, TRY_LATER, str(refused.fault))
         finally:
             self._links.pop(session, None)
-            link.wire.close()
+            link.loop.close()
             close_link(self._hub, CloseLink(principal=agent.id, session=session))
             log.info("disconnected", agent=agent.id, session=session, code=code)
         if code == TOO_BIG:
             await self._note_too_big(agent.id)
 
     def _linked(self, agent: Agent, session: SessionId, scope: Scope, send: Send, spoken: str) -> Link:
-        socket: Socket = scope["extensions"][EXTENSION]
-        edge = WebSocketConnection(socket, binary=self.binary(spoken), frames_at_once=self.frames_at_once)
+        socket: WebSocketConnection = scope["extensions"][EXTENSION]
         speaking = self.session(agent, spoken)
-        edge.loop = ConnectionLoop(
+        loop = ConnectionLoop(
             self._hub,
             agent.id,
             session,
             speaking,
-            edge,
+            socket,
             hang_up=self._hanging_up(send),
             receipts=self.receipts(scope),
             one_by_one=self.one_by_one(scope),
@@ -291,9 +204,9 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
             acknowledgment_seconds=self.acknowledgment_seconds,
             measured=self.measured,
         )
-        socket.listener = edge
-        socket.hold_for(agent.id, self._hub.memory)
-        return Link(agent.id, edge.loop, edge, speaking, send)
+        binary = self.binary(spoken)
+        socket.attach(loop, agent.id, self._hub.memory, binary=binary, frames_at_once=self.frames_at_once)
+        return Link(agent.id, loop, socket, speaking, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:
         fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._handler.limits.ws_bytes} bytes")
