@@ -117,3 +117,10 @@ def test_a_command_without_the_hub_is_one_sentence(command: str) -> None:
     assert done.stderr == (
         "error: this command needs the hub, and only the SDK is installed. Run: pip install 'dragoman[hub]'\n"
     )
+
+
+def test_the_fixture_without_the_hub_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(hub): ...\n")
+    done = run(f"import pytest\npytest.main(['-q', '--rootdir={tmp_path}', '-p', 'no:asyncio', {str(tmp_path)!r}])")
+    assert "the fixture `hub` needs the hub. Run: pip install 'dragoman[hub]'" in done.stdout
+    assert "Traceback" not in done.stdout

@@ -47,8 +47,13 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
     `DRAGOMAN_URL` and `DRAGOMAN_TOKEN` name it while the test runs, so that a `Client()` finds it, too.
     """
-    from dragoman.testing.errors import Misused
-    from dragoman.testing.hub import Hub
+    try:
+        from dragoman.testing.errors import Misused
+        from dragoman.testing.hub import Hub
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "dragoman":
+            raise
+        pytest.fail("the fixture `hub` needs the hub. Run: pip install 'dragoman[hub]'", pytrace=False)
 
     mark = request.node.get_closest_marker(MARK)
     options = {} if mark is None else dict(mark.kwargs)

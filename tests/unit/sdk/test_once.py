@@ -432,3 +432,22 @@ async def test_an_agent_that_waits_for_a_person_does_not_hold_up_a_stop(runtime:
         agent.stop()
         await runtime.advance(1)
         assert running.serving.done()
+
+
+TASK, REQUEST = "5c3b1f0e-0000-4000-8000-0000000000a1", "5c3b1f0e-0000-4000-8000-0000000000b1"
+OLD_JOURNAL = (
+    '{"type":"done","outcome":{"id":"5c3b1f0e-0000-4000-8000-000000000001","at":"2026-01-19T00:16:40Z","errand":'
+    f'{{"task_id":"{TASK}","request_id":"{REQUEST}","trace_id":"0af76519-16cd-43dd-8448-eb211c80319c",'
+    f'"sender":"orchestrator","about":{{}}}},"exit_code":0,"output":"done before"}},"print":"x",'
+    f'"requests":["{REQUEST}"]}}\n'
+)
+
+
+async def test_a_journal_of_the_version_before_is_read(hub: FakeHub, runtime: FakeRuntime, tmp_path: Path) -> None:
+    (tmp_path / "worker.journal").write_text(OLD_JOURNAL)
+    agent = Agent("worker", runtime=runtime, state_dir=tmp_path)
+    agent.on("say")(lambda: "hello")
+    async with Running(agent, hub):
+        result = await hub.next("work_result")
+    assert (result.payload.task_id, result.request_id, result.payload.output) == (TASK, REQUEST, "done before")
+    assert b'"errand":{' in (tmp_path / "worker.journal").read_bytes()
