@@ -25,6 +25,7 @@ from dragoman.core.commands import (
     Finish,
     OpenLink,
     Pause,
+    Reply,
     ReportFault,
     ReportProgress,
     Resume,
@@ -295,7 +296,7 @@ class Simulation:
         request = self.world.request(principal=BOSS)
         if self.rng.random() < 0.3:
             self.waiters.append(waiter := Waiter(self))
-            request = msgspec.structs.replace(request, awaited=waiter.session)
+            request = msgspec.structs.replace(request, reply=Reply(awaited=waiter.session))
         self.requests.append(request)
         await self.send(request)
 
