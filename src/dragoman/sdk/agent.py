@@ -25,7 +25,7 @@ from dragoman.sdk.client import Client
 from dragoman.sdk.declarations import Declarations, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotSupported
-from dragoman.sdk.excepthook import speak_plainly
+from dragoman.sdk.excepthook import install_excepthook
 from dragoman.sdk.links import Bring, Introduction, Link
 from dragoman.sdk.peers import State, Urgency
 from dragoman.sdk.runtime import Runtime, SystemRuntime
@@ -76,7 +76,7 @@ class Agent(Declarations):
         lifespan: Lifespan | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        speak_plainly()
+        install_excepthook()
         _check(id, concurrency, grace)
         _check_megabytes(id, "memory_mb", memory_mb, least=1)
         _check_megabytes(id, "gpu_vram_mb", gpu_vram_mb, least=0)
@@ -211,7 +211,7 @@ class Agent(Declarations):
         try:
             foreground.run(self, url)
         except DragomanError as error:
-            raise foreground.last_words(error) from None  # the reason is what helps, not the road to it
+            raise foreground.final_error(error) from None  # the reason is what helps, not the road to it
 
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""

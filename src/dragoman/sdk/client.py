@@ -20,7 +20,7 @@ from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.calling.backend import Backend, ContractBackend
 from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.excepthook import speak_plainly
+from dragoman.sdk.excepthook import install_excepthook
 from dragoman.sdk.handle import TaskHandle, id_of
 from dragoman.sdk.options import SubmitOptions, checked
 from dragoman.sdk.runtime import Runtime, SystemRuntime
@@ -72,7 +72,7 @@ class Client:
         runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
-        speak_plainly()
+        install_excepthook()
         self._runtime = runtime or SystemRuntime()
         self._address = None if backend is not None else resolve(url, token)
         if backend is None:

@@ -23,7 +23,7 @@ WHOLE = "DRAGOMAN_TRACEBACK"
 _PASSED_THROUGH = (OURS, f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures{os.sep}")
 
 
-def speak_plainly() -> None:
+def install_excepthook() -> None:
     """From here on. Called when the first agent or client is made."""
     if sys.excepthook is sys.__excepthook__ and not os.environ.get(WHOLE):
         sys.excepthook = _tell
@@ -33,10 +33,10 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if isinstance(error, DragomanError):
         print(f"error: {error}{_place(trace)}", file=sys.stderr)  # noqa: T201 - it stands for a traceback
     else:
-        traceback.print_exception(kind, error, theirs(trace))
+        traceback.print_exception(kind, error, user_frames(trace))
 
 
-def theirs(trace: TracebackType | None) -> TracebackType | None:
+def user_frames(trace: TracebackType | None) -> TracebackType | None:
     """A traceback without our frames and those of the loop; all of it, if it ends in our own code."""
     steps = []
     while trace is not None:

@@ -53,7 +53,7 @@ async def _until_signal(agent: Agent, url: str | None) -> None:
             raise
 
 
-def last_words(error: DragomanError) -> DragomanError:
+def final_error(error: DragomanError) -> DragomanError:
     """The error that ends the program, to be raised: if nobody catches it, its sentence is all that is printed. A hook
     that the program installed for itself stays."""
     if sys.excepthook is sys.__excepthook__:

@@ -91,7 +91,7 @@ def test_a_hook_of_another_library_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     def other(*_: object) -> None: ...
 
     monkeypatch.setattr(sys, "excepthook", other)
-    excepthook.speak_plainly()
+    excepthook.install_excepthook()
     assert sys.excepthook is other
 
 
@@ -100,4 +100,4 @@ def test_a_bug_of_ours_is_shown_whole() -> None:
     exec(compile("def bug():\n    raise KeyError('ours')\n", excepthook.OURS + "bug.py", "exec"), ours)
     with pytest.raises(KeyError) as raised:
         ours["bug"]()  # type: ignore[operator]
-    assert excepthook.theirs(raised.value.__traceback__) is raised.value.__traceback__
+    assert excepthook.user_frames(raised.value.__traceback__) is raised.value.__traceback__

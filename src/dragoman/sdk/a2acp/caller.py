@@ -176,7 +176,7 @@ class A2acpCaller(CallTracker[Call]):
         if call.has_new_contract and call.contract is not None:
             self.relations.forget(call.contract.contract_id)
         call.thread = self._runtime.mint()
-        self._chore(self._try_later(call, pause))
+        self._start(self._try_later(call, pause))
 
     async def _try_later(self, call: Call, pause: float) -> None:
         try:
@@ -264,7 +264,7 @@ class A2acpCaller(CallTracker[Call]):
             pause = 0.0
         if pause is not None and question.tries < MOST_TRIES:
             question.tries += 1
-            self._chore(self._ask_later(id, question, pause))
+            self._start(self._ask_later(id, question, pause))
         elif not question.answer.done():
             question.answer.set_exception(error)
 

@@ -176,7 +176,7 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
             if self._beating is not None:
                 self._beating.cancel()
             interval = message.payload.heartbeat_interval_ms / 1000
-            self._beating = self._chore(self._beat(interval))
+            self._beating = self._start(self._beat(interval))
         elif isinstance(message.payload, TaskAssignment):
             self._decline(session, message.payload.task.task_id)
         if said.receipt is not None:
@@ -186,7 +186,7 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
         """The hub did not take the request: for good, or for now."""
         if errors.is_retryable(said) and call.tries < MOST_TRIES:
             call.tries += 1
-            self._chore(self._say_later(call, SAY_AGAIN * 2 ** (call.tries - 2)))
+            self._start(self._say_later(call, SAY_AGAIN * 2 ** (call.tries - 2)))
             return
         self._refuse(call, _raised(said))
 

@@ -42,7 +42,7 @@ def _quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _SentEvent(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     seq: int
     kind: str
@@ -51,7 +51,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any] = {}
 
     @property
-    def event(self) -> Event:
+    def typed(self) -> Event:
         return event_of(self.task_id, self.seq, self.kind, self.body, at=self.at, agent=self.agent)
 
 
@@ -161,8 +161,8 @@ class ApiClient:
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""
-        told: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}/why"))
-        return told
+        answer: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}/why"))
+        return answer
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         await self._ask("POST", f"/tasks/{_quoted(task_id)}/cancel", body={"reason": reason} if reason else {})
@@ -197,11 +197,11 @@ class ApiClient:
                             return
                         if not said.id or not said.data:
                             continue
-                        told = msgspec.json.decode(said.data, type=_Told)
-                        if told.seq <= after:
+                        event = msgspec.json.decode(said.data, type=_SentEvent)
+                        if event.seq <= after:
                             continue
-                        after = told.seq
-                        yield told.event
+                        after = event.seq
+                        yield event.typed
                 raise TemporaryFailure("the stream ended before the task did")
             except (httpx2.TransportError, TemporaryFailure) as error:
                 await tries.again(error)

@@ -108,7 +108,7 @@ class CallTracker(ABC, Generic[C]):
         self._calls: dict[str, C] = {}
         self._untaken: dict[str, C] = {}
         self._ended: dict[str, C] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     # --- what callers want ---
 
@@ -200,17 +200,17 @@ class CallTracker(ABC, Generic[C]):
 
     # --- what is done besides ---
 
-    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        chore = asyncio.get_running_loop().create_task(coroutine)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
-        return chore
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        started = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(started)
+        started.add_done_callback(self._background.discard)
+        return started
 
     async def end(self, error: Exception) -> None:
         """Nothing will be heard any more."""
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        for started in self._background:
+            started.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         self._fail_all(error)
 
 

@@ -14,7 +14,7 @@ from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed
 
 
-def told(message: Envelope[Payload]) -> dict[str, Any]:
+def fault_in(message: Envelope[Payload]) -> dict[str, Any]:
     """What the hub tells of a failure beside the document's fields: `kind`, `message` without advice, `exit_code`."""
     fault = message.x_custom_fields.get("fault")
     return fault if isinstance(fault, dict) else {}
@@ -81,7 +81,7 @@ class Call(PendingCall):
             self.finish(value_of(structured, output or self.heard))
             return
         self._tell("failed", message, data)
-        fault = told(message)
+        fault = fault_in(message)
         ended = failed(
             fault.get("message") or output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
             task_id=self.task_id,
@@ -94,7 +94,7 @@ class Call(PendingCall):
 
     def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
         status = "cancelled" if payload.error_code == errors.TASK_CANCELLED else "failed"
-        fault = told(message)
+        fault = fault_in(message)
         facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
         words = fault.get("message") or payload.error_message
         self._tell(status, message, {"fault": facts, "message": words})

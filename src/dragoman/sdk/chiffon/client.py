@@ -25,7 +25,7 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.calling.calls import ConnectedClient
-from dragoman.sdk.chiffon.calls import Call, told
+from dragoman.sdk.chiffon.calls import Call, fault_in
 from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.failures import refused
 from dragoman.sdk.messages import Accepted
@@ -178,10 +178,10 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         if code != 5002 and errors.is_retryable(code) and call.tries < len(errors.RETRY_DELAYS):
             delay = errors.RETRY_DELAYS[call.tries]
             call.tries += 1
-            self._chore(self._say_later(call, delay))
+            self._start(self._say_later(call, delay))
             return None
         facts = {"code": code, **payload.error_context}
-        fault, words = told(message), f"{payload.error_message} ({code})"
+        fault, words = fault_in(message), f"{payload.error_message} ({code})"
         kind = fault.get("kind") or errors.KINDS.get(code)
         return self._refuse(call, refused(words, kind=kind, message=fault.get("message"), facts=facts))
 

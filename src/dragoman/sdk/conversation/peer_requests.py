@@ -89,7 +89,7 @@ class PeerRequests:
         self._journal = journal
         self._runtime = runtime
         self._asked: dict[str, Asked] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._incoming = IncomingRequests(who, peer_handlers, runner, outbox, journal, runtime, self.letter)
         runner.reporter.peer_requests = self
 
@@ -243,7 +243,7 @@ class PeerRequests:
         asked = self._asked.get(message.answers or "")
         match message.payload:
             case agentmsg.HelpResponse():
-                self._chore(self._helped(mail))
+                self._start(self._helped(mail))
             case agentmsg.TaskHandoffResponse():
                 self._outbox.acknowledge(mail.receipt)
                 self._decided(asked, message.payload)
@@ -253,9 +253,9 @@ class PeerRequests:
             case ErrorReport() if self._incoming.refused(message.answers, message.payload.error_type in PASSING):
                 self._outbox.acknowledge(mail.receipt)
                 if message.payload.error_type in PASSING:
-                    self._chore(self._answer_again(message.answers))
+                    self._start(self._answer_again(message.answers))
             case _:
-                self._chore(self._incoming.receive(mail))
+                self._start(self._incoming.receive(mail))
 
     async def _helped(self, mail: IncomingMessage) -> None:
         response = mail.message.payload
@@ -303,7 +303,7 @@ class PeerRequests:
     def _refused(self, asked: Asked, said: ErrorReport) -> None:
         if said.error_type in PASSING and asked.tries < MOST_TRIES:
             asked.tries += 1
-            self._chore(self._say_again(asked))
+            self._start(self._say_again(asked))
             return
         if asked.waiting.done():
             return
@@ -339,11 +339,11 @@ class PeerRequests:
     def resume(self) -> None:
         """Go on with what a former process was not done with."""
         for mail, key in self._incoming.undealt():
-            self._chore(self._incoming.deal(mail, key))
+            self._start(self._incoming.deal(mail, key))
 
     def consider(self, proposal: Proposal) -> None:
         """Another agent wants to come to terms."""
-        self._chore(self._consider(proposal))
+        self._start(self._consider(proposal))
 
     async def _consider(self, proposal: Proposal) -> None:
         no = await self._incoming.agree(proposal.request)
@@ -363,23 +363,23 @@ class PeerRequests:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._chores)
+        return bool(self._background)
 
     async def close(self) -> None:
         for asked in self._asked.values():
             asked.waiting.cancel()
-        for chore in self._chores:
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        for started in self._background:
+            started.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        chore = asyncio.get_running_loop().create_task(coroutine)
-        self._chores.add(chore)
-        chore.add_done_callback(self._over)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        started = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(started)
+        started.add_done_callback(self._over)
 
-    def _over(self, chore: asyncio.Task[None]) -> None:
-        self._chores.discard(chore)
-        if not chore.cancelled() and (error := chore.exception()) is not None:
+    def _over(self, started: asyncio.Task[None]) -> None:
+        self._background.discard(started)
+        if not started.cancelled() and (error := started.exception()) is not None:
             log.error("what another agent said could not be dealt with", exc_info=error)
 
     def _due(self, deadline: Deadline) -> datetime | None:

@@ -23,7 +23,7 @@ from dragoman.sdk.events import Event, event_of, value_of
 from dragoman.sdk.failures import failed
 
 
-class Hearing:
+class CallEvents:
     """What has been heard of a task, from event `after` on."""
 
     def __init__(self, task_id: str, after: int = 0) -> None:

@@ -27,7 +27,7 @@ from dragoman.sdk import trace
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.backend import named
 from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure
-from dragoman.sdk.coven.calls import Hearing
+from dragoman.sdk.coven.calls import CallEvents
 from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
@@ -113,13 +113,13 @@ class CovenClient:
                 raise
 
     async def result(self, task_id: str) -> Any:
-        hearing = Hearing(task_id)
-        async for _ in self._listen(hearing):
+        seen = CallEvents(task_id)
+        async for _ in self._listen(seen):
             pass
-        return hearing.outcome()
+        return seen.outcome()
 
     async def events(self, task_id: str, after: int) -> AsyncIterator[Event]:
-        async for event in self._listen(Hearing(task_id, after)):
+        async for event in self._listen(CallEvents(task_id, after)):
             yield event
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
@@ -134,31 +134,31 @@ class CovenClient:
                 await self._try_again(tries, self._judge(error))
 
     async def task(self, task_id: str, wait: float = 0) -> TaskInfo:
-        raise _no_word("look at a task")
+        raise _cannot("look at a task")
 
     async def questions(self, status: str | None) -> list[Question]:
-        raise _no_word("list questions")
+        raise _cannot("list questions")
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        raise _no_word("answer a question")
+        raise _cannot("answer a question")
 
     # --- a task's events ---
 
-    async def _listen(self, hearing: Hearing) -> AsyncIterator[Event]:
+    async def _listen(self, seen: CallEvents) -> AsyncIterator[Event]:
         """Over as many streams as it takes."""
-        call = self._unread.pop(hearing.task_id, None) if not hearing.cursor else None
+        call = self._unread.pop(seen.task_id, None) if not seen.cursor else None
         tries = self._retries.begin()
         while True:
             if call is None:
-                request = codec.encode_follow(FollowRequest(task_id=hearing.task_id, after=hearing.cursor))
+                request = codec.encode_follow(FollowRequest(task_id=seen.task_id, after=seen.cursor))
                 call = self._at(FOLLOW)(request, metadata=self._metadata())
             try:
                 while (data := await call.read()) is not grpc.aio.EOF:
                     tries.reached()
-                    event = hearing.hear(codec.decode_response(data, _LIMITS))
+                    event = seen.hear(codec.decode_response(data, _LIMITS))
                     if event is not None:
                         yield event
-                    if hearing.is_over:
+                    if seen.is_over:
                         return
                 error: Exception = TemporaryFailure("the stream ended before the task did")
             except BROKEN as broken:
@@ -167,7 +167,7 @@ class CovenClient:
                 call.cancel()
             await self._try_again(tries, error)
             call = None
-            hearing.resume()
+            seen.resume()
 
     def _keep(self, task_id: str, call: Any) -> None:
         """The stream is there already: whoever wants the events reads it from its beginning."""
@@ -264,5 +264,5 @@ NO_CONNECTION = "failed to connect"
 """What gRPC says of an address where nobody listens."""
 
 
-def _no_word(what: str) -> NotSupported:
+def _cannot(what: str) -> NotSupported:
     return NotSupported(f"coven cannot {what}: use a Client of the management API (an http:// address)")

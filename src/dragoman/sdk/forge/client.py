@@ -138,7 +138,7 @@ class ForgeClient(ConnectedClient[Call, Session]):
         reason = error.details.get("reason")
         if is_retryable(error) and reason != NOBODY and call.tries < len(RETRY_DELAYS):
             delay, call.tries = RETRY_DELAYS[call.tries], call.tries + 1
-            self._chore(self._say_later(call, delay))
+            self._start(self._say_later(call, delay))
             return
         self._refuse(call, _error(error))
 
@@ -167,7 +167,7 @@ class ForgeClient(ConnectedClient[Call, Session]):
 
     def _looked(self, link: Session, call: Call, response: Response) -> None:
         if isinstance(response, Failure) and is_retryable(response.error):
-            self._chore(self._look_later(link, call))
+            self._start(self._look_later(link, call))
         else:
             call.look(response)
 

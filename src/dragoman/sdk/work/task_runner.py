@@ -29,7 +29,7 @@ from msgspec import UNSET
 
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Reject, Retry
-from dragoman.sdk.excepthook import theirs
+from dragoman.sdk.excepthook import user_frames
 from dragoman.sdk.links import Bring, Introduction
 from dragoman.sdk.messages import Answer, Assignment, Correlation, Decline, Outcome
 from dragoman.sdk.runtime import Runtime
@@ -71,7 +71,7 @@ class TaskRunner:
         self._loop = asyncio.get_running_loop()
         self._by_request: dict[str, RunningTask] = {}
         self._slots = Slots(who.concurrency)
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self.reporter = Reporter(outbox, journal, runtime, self._slots, bring)
         self.stats = WorkStats(runtime)
@@ -104,7 +104,7 @@ class TaskRunner:
         given, has_answer = _without_answer(work, handler, is_asking=in_hand is not None and in_hand.asking is not None)
         if in_hand is not None and has_answer:
             self._outbox.acknowledge(work.receipt)
-            return self._chore(self._go_on(in_hand, work, print))
+            return self._start(self._go_on(in_hand, work, print))
         if closing:
             return None
         try:
@@ -120,7 +120,7 @@ class TaskRunner:
         self._outbox.acknowledge_soon(task)
         if in_hand is None and not has_answer and not self._journal.has_answers(task.id):
             return self._begin(task, handler, arguments)
-        return self._chore(self._begin_after(in_hand, task, handler, arguments, has_answer))
+        return self._start(self._begin_after(in_hand, task, handler, arguments, has_answer))
 
     def _owed(self, task_id: str) -> Outcome | None:
         """The result of a task that the hub has not got yet, and so gave the work out again."""
@@ -227,7 +227,7 @@ class TaskRunner:
         if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
-            road = (type(error), error, theirs(error.__traceback__))
+            road = (type(error), error, user_frames(error.__traceback__))
             traced = None if isinstance(error, Reject | Retry) else road  # to say no is nothing to trace
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
@@ -325,9 +325,9 @@ class TaskRunner:
         for task in self.tasks.values():
             task.give_up()
         runners = [task.execution for task in self.tasks.values() if task.execution is not None]
-        for execution in (*runners, *self._chores):
+        for execution in (*runners, *self._background):
             execution.cancel()
-        await asyncio.gather(*runners, *self._chores, return_exceptions=True)
+        await asyncio.gather(*runners, *self._background, return_exceptions=True)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -342,7 +342,7 @@ class TaskRunner:
         now, question = self._runtime.now(), task.asking.question
         answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
         if reply.receipt is not None:
-            return self._chore(self._answer(task, task.answer, answered, reply.receipt))
+            return self._start(self._answer(task, task.answer, answered, reply.receipt))
         return self._tell(task, task.answer, answered)
 
     async def _answer(
@@ -382,10 +382,10 @@ class TaskRunner:
             question=work.question,
         )
 
-    def _chore(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        chore = self._loop.create_task(coroutine)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        started = self._loop.create_task(coroutine)
+        self._background.add(started)
+        started.add_done_callback(self._background.discard)
 
 
 async def _around(middleware: Middleware, call_next: CallNext, task: Task) -> Any:

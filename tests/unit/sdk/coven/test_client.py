@@ -40,7 +40,7 @@ from dragoman.protocols.coven.types import (
     ToolUse,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.coven.calls import Hearing
+from dragoman.sdk.coven.calls import CallEvents
 from dragoman.sdk.messages import File
 
 TASK = "01a1e1d3-5637-7055-87bd-b96698488266"
@@ -245,7 +245,7 @@ async def test_following_begins_after_the_event_that_is_named(gateway: Gateway) 
 
 
 def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
-    hearing = Hearing(TASK)
+    seen = CallEvents(TASK)
     fault = Fault(kind="unavailable", message="gone", retryable=True)
     story = [
         response(Text("lost"), 2),
@@ -254,7 +254,7 @@ def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
         response(Text("kept"), 5),
         response(Done(), 6),
     ]
-    told = [hearing.hear(one) for one in story]
+    told = [seen.hear(one) for one in story]
     assert [event.kind for event in told if event] == [
         "progress",
         "attempt_failed",
@@ -264,18 +264,18 @@ def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
     ]
     assert told[2] is not None
     assert told[2].data == {"tool_use": {"id": "t", "name": "df", "input": "not json"}}
-    assert hearing.outcome() == "kept"
+    assert seen.outcome() == "kept"
 
 
 def test_a_part_numbered_like_the_event_before_it_is_not_sent_twice() -> None:
     """The event 5 comes in two parts, and 4 was nothing to tell: its first part has the cursor 4."""
     parts = [response(Thinking("a"), 4), response(Text("b"), 5)]
-    hearing = Hearing(TASK, 3)
-    assert [event.data for one in parts if (event := hearing.hear(one))] == [{"thinking": "a"}, {"output": "b"}]
-    hearing = Hearing(TASK, 3)
-    first = hearing.hear(parts[0])
-    hearing.resume()
-    told = [first, *(hearing.hear(one) for one in parts)]
+    seen = CallEvents(TASK, 3)
+    assert [event.data for one in parts if (event := seen.hear(one))] == [{"thinking": "a"}, {"output": "b"}]
+    seen = CallEvents(TASK, 3)
+    first = seen.hear(parts[0])
+    seen.resume()
+    told = [first, *(seen.hear(one) for one in parts)]
     assert [event.data for event in told if event] == [{"thinking": "a"}, {"output": "b"}]
 
 
