@@ -39,6 +39,8 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
                     Exit.USAGE, f"{line(argument)!r} is not UTF-8", next="write it as text, or give a @file.json"
                 )
             key, equals, text = argument.partition("=")
+            if argument.startswith("-") and not equals:
+                raise CommandError(Exit.USAGE, f"unknown option {line(argument)}")
             if not (key and equals):
                 raise CommandError(Exit.USAGE, f"{line(argument)!r} is not an argument", next=HOW)
             found[key] = value(text)

@@ -252,6 +252,11 @@ def test_other_input_is_a_usage_error(typed: str, tmp_path: Path, monkeypatch: p
     assert (stopped.value.code, stopped.value.next) == (2, "write key=value, @file.json, or - for JSON on stdin")
 
 
+def test_an_unknown_option_is_named_and_the_help_is_next(working: Any, run: Any) -> None:
+    ran = run("call", "deployer", "x", "--prio", "high")
+    assert (ran.code, "unknown option --prio" in ran.err, "call --help" in ran.err) == (2, True, True)
+
+
 def test_stdin_is_read_by_a_dash(working: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", StringIO('{"a": 1}'))
     assert run("call", "deployer", "x", "-", "--detach").code == 0
