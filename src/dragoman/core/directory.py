@@ -39,7 +39,7 @@ class Directory:
         self.holdings: dict[AgentId, Holding] = dict(recovered.holdings)
         self.parting = False
         """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep
-        their work and have time to come back after the start (`tasks.clock.back_by`), as if the hub had died."""
+        their work and have time to come back after the start (`model.silence.back_by`), as if the hub had died."""
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}

@@ -107,6 +107,8 @@ class Reactions(NamedTuple):
 
 
 class Work:
+    """One unit of work. Decisions read and write through it; the intake begins, undoes, commits and settles it."""
+
     def __init__(
         self,
         moment: Moment,

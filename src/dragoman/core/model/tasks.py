@@ -212,7 +212,7 @@ class Task(
     output: tuple[OutputCursor, ...] = ()
     output_bytes: int = 0
     request_bytes: int = 0
-    """What was asked, in bytes as it came: part of what its caller has lying here (`policy.holdings`)."""
+    """What was asked, in bytes as it came: part of what its caller has lying here (`model.holdings`)."""
     files: tuple[FileRef, ...] = ()
     files_before: int = 0
     """How many of them were there when the work was begun once more: what is measured is what came since."""

@@ -1,4 +1,4 @@
-"""How much one principal may have lying in the store (`holdings`), whatever it speaks. 0 in a rule is no limit.
+"""How much one principal may have lying in the store (`model.holdings`), whatever it speaks. 0 in a rule is no limit.
 
 Checked where something new is accepted; what is there already is never taken away. Every refusal is retryable: there
 is room again when tasks end, direct messages are acknowledged or entities are deleted. The counts are those of the last
