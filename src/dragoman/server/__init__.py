@@ -1,14 +1,14 @@
-"""Bytes in, bytes out: the hub's doors. Nothing here decides anything about a task.
+"""Bytes in, bytes out: the hub's endpoints. Nothing here decides anything about a task.
 
-server     uvicorn, started and drained by us          asgi         the few hot paths, before everything else
-limits     what slow and greedy clients may do         websocket    frames straight to whoever listens (ws_frames)
-driver     the connection loop behind every ordered link          tongue       what it asks of a protocol
-ws_door    the life of every WebSocket link            http_door    long polls, acknowledgments, saying no
-identity   whose token it is                           refusals     what was refused before it was a command
-account    a task's output, put together again         agent_files  files beside the messages
-operations health, metrics, the dashboard
-unspeakable: what becomes of an outgoing message that cannot be put into words.
+server       uvicorn, started and drained by us         asgi                the few hot paths, before everything else
+limits       what slow and greedy clients may do        websocket           one WebSocket: a wire (ws_frames)
+connection   the connection loop of every wire          session             a protocol's side of one connection
+endpoint     what the server asks of every endpoint     handler             what a protocol's endpoints share
+http_endpoint  long polls, acknowledgments, refusals    websocket_endpoint  the life of every WebSocket
+authentication  whose token it is                       refusals            what was refused before it was a command
+outgoing     whole outputs, what cannot be encoded      files               files beside the messages
+request_memory  the bytes that a request holds          hosts, operations   names of the hub; health and metrics
 
-chiffon, coven, forge, agentmsg, a2acp: a package for the doors of each protocol. Child processes are in
-`supervisor`, the management API is in `api`.
+chiffon, coven, forge, agentmsg, a2acp: a package for each protocol, whose `endpoints` makes all of its own. Child
+processes are in `supervisor`, the management API is in `api`.
 """
