@@ -65,8 +65,8 @@ LEFT: dict[str, set[str]] = {
     "messages": {"said", "story", "told"},
     "protocols": {"heard", "said", "told"},
     "sdk": {"heard", "letter", "said", "told"},
-    "server": {"borders", "edge", "heard", "said", "story", "told", "voice"},
-    "stores": {"heard", "story"},
+    "server": {"borders", "heard", "said", "story", "told", "voice"},
+    "stores": {"heard"},
 }
 """What a package still has to rename."""
 
