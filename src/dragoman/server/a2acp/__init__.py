@@ -5,7 +5,7 @@ handler        who sends, how to answer, how to encode a refusal              ag
 interpreter    what a message means: its contract, its task, its payload
 correlation    what agents were asked, and by which names they may answer it
 contract_keys  contracts in use: their terms, and the keys of payloads        http       messages, polls, ACKs
-session        messages on a WebSocket                                        websocket  /a2acp/ws
+session        messages on a WebSocket, /a2acp/ws
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.server.a2acp.agents import A2acpAgents
 from dragoman.server.a2acp.auth import A2acpAuth
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
-from dragoman.server.a2acp.websocket import A2acpWebSocket
+from dragoman.server.a2acp.session import A2acpWebSocket
 from dragoman.server.endpoint import Endpoint
 
 

@@ -1,11 +1,16 @@
-"""A2acp's words on one WebSocket: messages both ways, one to a frame.
+"""A2acp over one WebSocket, `/a2acp/ws`, subprotocol `a2acp.v1`: messages both ways, one to a frame.
 
 The hub takes note that what it sent arrived, by the socket's own pings; whoever wants to say so itself sends
 `{"ack": [message_id, …]}`. A request's answer comes when it is there, like everything else.
+
+The handshake of the socket takes the agent's own secret; every message has its token beside that, of the same agent. A
+refused handshake has an error message as its body. An open link says that its agent is alive: the document has no other
+sign of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,8 +27,12 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.types import SUBPROTOCOL
 from dragoman.server.a2acp.handler import A2acpHandler, About
+from dragoman.server.asgi import Receive, Scope, Send
+from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
 from dragoman.server.session import Acknowledged, Decoded, Invalid, LookUp, Request, Session
+from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 MOST_ACKS = 10_000
 
@@ -118,3 +127,24 @@ async def note(handler: A2acpHandler, fault: Fault, about: About) -> None:
 def refused_as(fault: Fault) -> str:
     """The verb in the audit record: attempts to send personal data in clear have one of their own (D13)."""
     return "pii.refused" if fault.kind is Kind.FORBIDDEN and fault.facts.get("pii") else "a2acp.message"
+
+
+WARM = 1000
+"""Contracts of an agent that are at hand when it connects."""
+
+
+class A2acpWebSocket(WebSocketEndpoint[A2acpHandler]):
+    path = "/a2acp/ws"
+    subprotocols = (SUBPROTOCOL,)
+    acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
+    vouches = True
+
+    def session(self, agent: Agent, subprotocol: str) -> Session:
+        return A2acpSession(self._handler, agent)
+
+    async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
+        with contextlib.suppress(StoreFailed):  # then they are read one by one
+            await self._handler.threads.recall(agent.id)
+            for row in await self._handler.store.contracts(agent=agent.id, limit=WARM):
+                self._handler.seals.terms(row)
+        await super()._serve(agent, scope, receive, send, subprotocol)

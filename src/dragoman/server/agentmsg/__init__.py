@@ -2,7 +2,7 @@
 
 handler    who sends, what a message means, how to encode a refusal: the same over HTTP and WebSocket
 memory     what came before, and what was delivered: ids of messages ⇄ deliveries
-session    messages on a WebSocket        websocket  `/agentmsg/ws`
+session    messages on a WebSocket, `/agentmsg/ws`
 http       messages, polls, ACKs          state      the shared state: read, write, watch
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.agentmsg.http import AgentmsgHttp
+from dragoman.server.agentmsg.session import AgentmsgWebSocket
 from dragoman.server.agentmsg.state import AgentmsgState
-from dragoman.server.agentmsg.websocket import AgentmsgWebSocket
 from dragoman.server.endpoint import Endpoint
 
 

@@ -1,9 +1,16 @@
-"""Agentmsg's words on one WebSocket: messages both ways, one to a frame.
+"""Agentmsg over one WebSocket, `/agentmsg/ws`, subprotocol `agentmsg.v1`: messages both ways, one to a frame.
 
 What is kept is acknowledged after its commit, many at once in one ACK. What the hub gives waits for the agent's own
 ACK, by the message's id. A STATE_QUERY with `watch` is answered, and then the changes follow as STATE_UPDATEs from the
 hub: as fast as the peer reads, without a gap, each with the cursor to resume from. A watch that begins at a `cursor`
 gets an answer without entities, for it has them; one for the same things replaces the one before.
+
+An ACK names one message, by `metadata.correlation_id`, as everybody understands it. Who connects with `?acks=many` is
+told of several in one, whose `message_ids` names them all.
+
+The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`); a refused handshake has an
+ErrorReport as its body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says
+(D12).
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import parse_qs
 
 import structlog
 
@@ -23,10 +31,12 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.protocols.agentmsg.types import Message, StateQuery
+from dragoman.protocols.agentmsg.types import SUBPROTOCOL, Message, StateQuery
 from dragoman.server.agentmsg import state
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
+from dragoman.server.asgi import Scope
 from dragoman.server.session import Decoded, Request, Session
+from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 log = structlog.get_logger("dragoman.server")
 
@@ -111,3 +121,18 @@ class AgentmsgSession(Session):
 
     def encode_receipt(self, message_ids: Sequence[str]) -> bytes:
         return self._handler.encode_receipt(message_ids, self._agent)
+
+
+class AgentmsgWebSocket(WebSocketEndpoint[AgentmsgHandler]):
+    path = "/agentmsg/ws"
+    subprotocols = (SUBPROTOCOL,)
+
+    def session(self, agent: Agent, subprotocol: str) -> Session:
+        return AgentmsgSession(self._handler, agent.id)
+
+    def receipts(self, scope: Scope) -> bool:
+        return True  # ACKs: they are part of the protocol
+
+    def one_by_one(self, scope: Scope) -> bool:
+        said: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
+        return said.get("acks", ["one"])[-1] != "many"

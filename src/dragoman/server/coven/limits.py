@@ -8,7 +8,7 @@ opens a stream and does not register              DEADLINE_EXCEEDED, after `regi
 opens too many streams                            RESOURCE_EXHAUSTED (`streams`, `unregistered`,
                                                   `unregistered_each`), or waits (`streams_per_connection`)
 sends a message above `message_bytes`             the end of its stream (D9)
-sends metadata above `metadata_bytes`             RESOURCE_EXHAUSTED (`metadata_limit`)
+sends metadata above `metadata_bytes`             RESOURCE_EXHAUSTED (`MetadataLimit`)
 is gone without a word                            an HTTP/2 ping every `keepalive_seconds`, and the end after
                                                   `keepalive_timeout` more without an answer
 sends faster than the disk takes it               nobody who reads, beyond `unanswered` or `pending_bytes`
