@@ -1,4 +1,4 @@
-"""Whose bearer token it is, for the doors on the HTTP port. In memory: it costs no read."""
+"""Whose bearer token it is, for the endpoints on the HTTP port. In memory: it costs no read."""
 
 from __future__ import annotations
 

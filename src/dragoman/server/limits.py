@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient and how generous the doors are."""
+    """How patient and how generous the endpoints are."""
 
     message_bytes: int = 8 * MIB
     message_depth: int = 64

@@ -20,7 +20,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 log = structlog.get_logger("dragoman.server")
 
 CALLER: ContextVar[str | None] = ContextVar("caller", default=None)
-"""Where the request that is being served comes from; doors set it. Every request is a task of its own."""
+"""Where the request that is being served comes from; endpoints set it. Every request is a task of its own."""
 
 SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
 """What is refused because there is too much of it is not written down: the disk may be what is too slow."""
@@ -29,11 +29,11 @@ SAY_SECONDS = 1.0
 UNREADABLE = Fault(
     kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again in a moment", retryable=True
 )
-"""What every door says when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
+"""What every endpoint answers when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
 
 
 class RefusalLog:
-    """Told of every refusal at the door. Never raises: a refusal is answered even when it cannot be recorded."""
+    """Records every refusal by an endpoint. Never raises: a refusal is answered even when it cannot be recorded."""
 
     def __init__(self, intake: Intake, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._intake = intake

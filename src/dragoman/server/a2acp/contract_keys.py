@@ -46,7 +46,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class ContractKeys:
-    """One for all doors."""
+    """One for all endpoints."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault

@@ -52,7 +52,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 class Correlations:
-    """One for all doors."""
+    """One for all endpoints."""
 
     def __init__(self, handler: A2acpHandler) -> None:
         self._handler = handler

@@ -1,4 +1,4 @@
-"""The front desk of a2acp's doors: who says it, what does it mean, and how to say no.
+"""A2acp's handler: who sends, what a message means, and how a refusal is encoded.
 
 HTTP and WebSocket share it. A message passes, in this order; each step refuses with the document's code:
 

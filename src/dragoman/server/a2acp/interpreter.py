@@ -44,7 +44,7 @@ _PLAIN = guard.Limits(bytes=PAYLOAD_BYTES, depth=codec.LIMITS.depth)
 
 
 class Interpreter:
-    """One for all doors."""
+    """One for all endpoints."""
 
     def __init__(self, handler: A2acpHandler) -> None:
         self._handler = handler

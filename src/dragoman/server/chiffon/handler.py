@@ -1,4 +1,4 @@
-"""The front desk of chiffon's doors: who is it, what did they say, and how to say no.
+"""Chiffon's handler: who sends, what a message means, and how a refusal is encoded.
 
 HTTP and WebSocket share it, so that the same message is understood, refused and recorded in the same way over both.
 """

@@ -1,4 +1,4 @@
-"""Coven's door: a gRPC server for agents' streams and callers, with health and reflection.
+"""Coven's endpoint: a gRPC server for agents' streams and callers, with health and reflection.
 
 Handlers take and give raw bytes: the protocol is ours, gRPC only moves it. An exception in a handler ends that call
 with INTERNAL and nothing else.

@@ -1,4 +1,4 @@
-"""How patient and how generous coven's door is.
+"""How patient and how generous coven's endpoint is.
 
 a peer that…                                      meets
 ------------------------------------------------  --------------------------------------------------------
