@@ -1,5 +1,5 @@
-"""What the handler remembers of one agent's messages: those it sent, so that a repeated one is answered alike, and those
-it was handed, so that an ACK, which names messages, finds the deliveries.
+"""What the handler remembers of one agent's messages: those it sent, so that a repeated one is answered alike, and
+those it was handed, so that an ACK, which names messages, finds the deliveries.
 
 Both are bounded and only in memory. After a restart of the hub the store still knows what it has accepted, and offers
 again what was not acknowledged; then the ACK is understood.
