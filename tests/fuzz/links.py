@@ -29,7 +29,7 @@ from dragoman.protocols.forge import packed
 from dragoman.protocols.forge.codec import ResponseReceived
 from dragoman.protocols.forge.types import Encoding
 from dragoman.sdk.a2acp.identity import Identity
-from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.forge.session import Session as ForgeAgentSession
 from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import SystemRuntime

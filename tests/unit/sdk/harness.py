@@ -26,7 +26,7 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
     WorkStatus,
 )
-from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.links import Bring, Link, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame

@@ -10,7 +10,7 @@ from dragoman.sdk.a2acp.channel import Channel, Post
 from dragoman.sdk.a2acp.client import A2acpClient
 from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.a2acp.io import HttpPost, channels
-from dragoman.sdk.a2acp.mapping import A2acpLink, Memory
+from dragoman.sdk.a2acp.link import A2acpLink, Memory
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import HubUnreachable
 from dragoman.sdk.runtime import Runtime

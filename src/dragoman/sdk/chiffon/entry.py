@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.client import ChiffonClient
 from dragoman.sdk.chiffon.http import HttpPipe, canceller
-from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.network.pipe import Pipe
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.services import Participant, Service

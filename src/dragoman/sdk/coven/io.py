@@ -28,7 +28,7 @@ from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import CancelReceived, Invalid, MessageReceived, ShutdownReceived, Welcomed
 from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage
 from dragoman.sdk.address import Address
-from dragoman.sdk.coven import mapping
+from dragoman.sdk.coven import responses
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_channel
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
@@ -73,7 +73,7 @@ class CovenLink:
         self._call: Any = None
         self._ending: Ending
         self._loops: list[asyncio.Task[None]] = []
-        self._turn: mapping.Turn | None = None
+        self._turn: responses.Turn | None = None
         self._ended: list[str] = []
         self._outbox: deque[tuple[bytes, str | None]] = deque()
         self._size = 0
@@ -87,7 +87,7 @@ class CovenLink:
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities:
-        return mapping.PROTOCOL_CAPABILITIES
+        return responses.PROTOCOL_CAPABILITIES
 
     # --- its life ---
 
@@ -208,18 +208,18 @@ class CovenLink:
         for request_id in self._ended:  # one at a time: what ended on this stream before is committed
             self._memory.forget(request_id)
         self._ended.clear()
-        turn = self._turn = mapping.turn_of(message, self._memory.asked)
+        turn = self._turn = responses.turn_of(message, self._memory.asked)
         self._memory.asked.pop(message.thread_id, None)
         for said in self._memory.begin(message.request_id, turn.print):
             self._say(said)
-        self._heard.put_nowait(mapping.work_of(message, turn, self._runtime.mint(), self._does))
+        self._heard.put_nowait(responses.work_of(message, turn, self._runtime.mint(), self._does))
 
     def _cancel(self, reason: str) -> None:
         turn = self._turn
         if turn is not None:
             self._memory.forget(turn.request_id)
             self._heard.put_nowait(Cancel(task_id=turn.task_id, reason=reason))
-            self._put(mapping.cancelled(turn, reason))
+            self._put(responses.cancelled(turn, reason))
             self._end_turn(turn)
 
     # --- out ---
@@ -240,19 +240,19 @@ class CovenLink:
         if turn is None:
             return
         try:
-            for response in mapping.responses_of(message, turn):
+            for response in responses.responses_of(message, turn):
                 self._put(response)
         except LocalProtocolError as error:  # too large for one message: say that instead, and end where it had to end
             log.warning("something about task %s cannot be said in coven: %s", turn.task_id, error)
             if self._connection.request is not None and not isinstance(message, ProgressReport):
-                self._put(mapping.unspeakable(turn, str(error)))
+                self._put(responses.unspeakable(turn, str(error)))
         self._mark(message.id)
         if self._connection.request is None:
             if isinstance(message, Question) and turn.is_plain:
                 self._memory.ask(turn.thread_id, turn.task_id)
             self._end_turn(turn)
 
-    def _end_turn(self, turn: mapping.Turn) -> None:
+    def _end_turn(self, turn: responses.Turn) -> None:
         self._turn = None
         self._ended.append(turn.request_id)
         self._stir.set()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from dragoman.sdk.address import STDIO, Address
 from dragoman.sdk.forge.client import ForgeClient
-from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.link import ForgeLink
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.services import Participant, Service
 

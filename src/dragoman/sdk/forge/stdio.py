@@ -30,7 +30,7 @@ from collections import deque
 from dragoman.protocols.forge.types import Encoding, Level, LogEvent
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.link import ForgeLink
 from dragoman.sdk.forge.session import HungUp, Session
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.runtime import Runtime

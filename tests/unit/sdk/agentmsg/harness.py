@@ -18,7 +18,7 @@ from dragoman.protocols.agentmsg.events import Acknowledged, Received, Repeated
 from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Record
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import Message, Stamp
-from dragoman.sdk.agentmsg.mapping import AgentmsgLink, Memory
+from dragoman.sdk.agentmsg.link import AgentmsgLink, Memory
 from dragoman.sdk.links import Link, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame

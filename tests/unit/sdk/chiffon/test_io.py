@@ -19,7 +19,7 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import Correlation, Stamp, WorkRequest
 from dragoman.sdk.address import Address, parse
 from dragoman.sdk.chiffon.http import HttpPipe
-from dragoman.sdk.chiffon.mapping import ChiffonLink
+from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.chiffon.ws import WebSocketPipe
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted

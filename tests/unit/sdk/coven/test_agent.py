@@ -31,7 +31,7 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk.address import resolve_agent
 from dragoman.sdk.coven.io import CovenLink
-from dragoman.sdk.coven.mapping import LONGEST_END, PIECE
+from dragoman.sdk.coven.responses import LONGEST_END, PIECE
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.links import Introduction, LinkDown
 

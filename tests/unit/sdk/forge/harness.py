@@ -15,7 +15,7 @@ from dragoman import Agent
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.codec import EventReceived, LogReceived, RequestReceived
 from dragoman.protocols.forge.types import Encoding, ErrorBody, Message, Payload, Stamp
-from dragoman.sdk.forge.mapping import ForgeLink
+from dragoman.sdk.forge.link import ForgeLink
 from dragoman.sdk.forge.session import HungUp
 from dragoman.sdk.links import Link, LinkDown
 from dragoman.wire.role import Role

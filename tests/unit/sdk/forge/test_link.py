@@ -13,7 +13,7 @@ from dragoman import Agent, Task
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.types import Attachment, Encoding
 from dragoman.sdk import trace
-from dragoman.sdk.forge.mapping import PIECE
+from dragoman.sdk.forge.link import PIECE
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.mapping import PIECE
+from dragoman.sdk.agentmsg.link import PIECE
 
 COMPLETE, FAILED, UPDATE, HELP = "TASK_COMPLETE", "TASK_FAILED", "TASK_UPDATE", "HELP_REQUEST"
 
