@@ -79,7 +79,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def test_what_comes_in_pieces_is_whole(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, protocol: str, size: int, rests: float, length: int
 ) -> None:
-    monkeypatch.setattr(relay, "_pump", Wire(size, rests).pump)
+    monkeypatch.setattr(relay, "_copy", Wire(size, rests).pump)
     clerk, text = Clerk(), OUTPUT[:length]
     hub.add(clerk, protocol=protocol)
     assert hub.call("clerk", "copy", text=text) == {"copy": text}
@@ -92,7 +92,7 @@ def test_a_wire_that_breaks_in_the_middle_of_a_message_costs_nothing(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, protocol: str, cut_after: int
 ) -> None:
     wire = Wire(256)
-    monkeypatch.setattr(relay, "_pump", wire.pump)
+    monkeypatch.setattr(relay, "_copy", wire.pump)
     clerk = Clerk()
     hub.add(clerk, protocol=protocol)
     wire.cut_after = cut_after

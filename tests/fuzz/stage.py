@@ -17,8 +17,9 @@ from typing import Any
 import httpx2
 import msgspec
 
+from dragoman.app.endpoints import ENDPOINTS
 from dragoman.app.settings import CovenSettings, Server, Settings
-from dragoman.app.wiring import PROTOCOLS, hub
+from dragoman.app.wiring import COVEN, hub
 from dragoman.protocols.a2acp.types import BROKER_ID
 from tests.conformance.a2acp.samples import CAPABILITY
 from tests.fuzz import samples
@@ -69,7 +70,7 @@ class Stage:
     def settle_in(self) -> None:
         """Agents of every protocol; tasks that wait, one that was given to an agent, one that was cancelled."""
         self.add("other-agent", "agentmsg")
-        for protocol in PROTOCOLS:
+        for protocol in (*ENDPOINTS, COVEN):
             self.add(f"{protocol}-agent", protocol)
             self.pool["agents"].append(f"{protocol}-agent")
         for agent in ("chiffon-agent", "agentmsg-agent", "forge-agent", "chiffon-agent"):
