@@ -48,6 +48,7 @@ CORE_CASES = (
 
 SIX = {**PLAYERS, protocol.NAME: ECHO}
 WITH_ECHO = [(name, protocol.NAME) for name in SIX] + [(protocol.NAME, name) for name in PLAYERS]
+"""Every pair with echo in it."""
 MOST_LINES = 300
 
 
