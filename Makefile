@@ -36,7 +36,7 @@ run: $(STAMP)    ## start the hub with demo agents on loopback
 
 test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m tests.support.needs
-	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -n 5 --dist worksteal -m "not soak" $(ARGS)
 
 soak: $(STAMP)   ## the long runs
 	$(call install,dev$(comma)fuzz)
