@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from dragoman.bindings.losses import (
-    LONGEST,
     LONGEST_REASON,
     TO_AGENT,
     TO_CALLER,
@@ -23,7 +22,7 @@ from dragoman.bindings.losses import (
     carried,
     matrix,
 )
-from dragoman.messages.brevity import CUT
+from dragoman.messages.brevity import CUT, LONGEST_TEXT
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, File, Order, Piece, Unsayable, heard
@@ -264,10 +263,10 @@ async def cut_text(scene: Scene, name: str, most: int) -> str:
 
 
 CUT_SHORT: Mapping[Feature, tuple[Callable[[Scene, str, int], Awaitable[str]], str, int]] = {
-    F.MESSAGE: (cut_aside, "message", LONGEST),
-    F.THINKING: (cut_aside, "thinking", LONGEST),
+    F.MESSAGE: (cut_aside, "message", LONGEST_TEXT),
+    F.THINKING: (cut_aside, "thinking", LONGEST_TEXT),
     F.FAILURE: (cut_reason, "error", LONGEST_REASON),
-    F.TEXT: (cut_text, "text", LONGEST),
+    F.TEXT: (cut_text, "text", LONGEST_TEXT),
 }
 WHOLE_LINES = {F.MESSAGE: ("a2acp",), F.THINKING: ("a2acp",), F.FAILURE: ("chiffon",), F.TEXT: ("a2acp", "chiffon")}
 """Agents who cannot say so much at once, or whose words the hub sums up itself."""

@@ -34,7 +34,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.told import context_told, fault_told
 from dragoman.core import commands
 from dragoman.core.commands import Finish, Lineage, Reply, ReportFault, ReportProgress, Routing, Submit
 from dragoman.core.ids import AgentId, TaskId
@@ -61,6 +60,7 @@ from dragoman.protocols.coven.types import (
     SendMessage,
     Thinking,
 )
+from dragoman.server.content import reported_fault, task_context
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
 TEXTS = ("content", "prompt", "message", "text")
@@ -260,7 +260,7 @@ def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, re
 
 def reason_of(outgoing: Outgoing) -> str:
     """Why no caller waits any more for what an outgoing message tells the end of."""
-    return fault_told(outgoing.task, outgoing.event).message
+    return reported_fault(outgoing.task, outgoing.event).message
 
 
 def _fields(task: Task, request: Request) -> dict[str, str]:
@@ -269,7 +269,7 @@ def _fields(task: Task, request: Request) -> dict[str, str]:
     words = given.get("content")
     content = given.pop("content") if isinstance(words, str) and words else ""
     around: dict[str, object] = {"name": None if task.name == task.type else task.name, "description": task.description}
-    around |= {"thread": task.thread, **context_told(task, request)}
+    around |= {"thread": task.thread, **task_context(task, request)}
     around |= {"handover": request.handover, "question": request.question}
     known = {name: value for name, value in around.items() if value}
     return {
@@ -296,7 +296,7 @@ def _content(task: Task, request: Request, reader: AgentId) -> str:
     if request.is_answered and request.asked_by in (None, reader):
         return "(nobody answered)" if request.expired else as_text(request.answer)
     parts: list[dict[str, Any]] = []
-    if around := context_told(task, request):
+    if around := task_context(task, request):
         parts.append({"context": around})
     if request.handover is not None:
         parts.append({"handover": request.handover})
@@ -362,14 +362,14 @@ def responses_of(
         case messages.Question():
             return (said(Thinking(f"Waiting for {content.asked_of or 'a person'}: {content.question}")),)
         case messages.AttemptFailed():
-            fault = fault_told(task, event)
+            fault = reported_fault(task, event)
             return (said(Thinking(f"{error_table.sentence(fault)} Trying again."), fault=_fault_out(fault)),)
         case messages.Result() if not (task.final and event.seq == task.outcome):
             return (said(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
         case messages.Result() if event.kind is EventKind.COMPLETED:
             return (said(_done(content, whole), unknown=own),)
         case messages.Result():
-            fault = fault_told(task, event)
+            fault = reported_fault(task, event)
             return (said(Error(error_table.told(fault)), fault=_fault_out(fault), unknown=own),)
     return ()
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from dragoman.bindings.told import LONGEST
+from dragoman.messages.brevity import LONGEST_TEXT
 from dragoman.messages.faults import LONGEST as LONGEST_REASON
 
 
@@ -127,7 +127,7 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REASONS = {F.FAILURE: LONGEST_REASON}
-ASIDES = dict.fromkeys((F.MESSAGE, F.STEP, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.QUESTION), LONGEST)
+ASIDES = dict.fromkeys((F.MESSAGE, F.STEP, F.THINKING, F.TOOL_USE, F.TOOL_RESULT, F.QUESTION), LONGEST_TEXT)
 """What is said on the way beside output and files: a message holds it with room to spare."""
 IN_ITS_BYTES = frozenset({"agentmsg", "chiffon"})
 """Within these, what an agent says reaches a caller as it came, however long."""
@@ -239,7 +239,7 @@ VOICES: Mapping[str, Voice] = {
             F.TEXT: near("as the result, or beside it in a field of ours"),
             F.EXIT_CODE: near("among the details of an error report"),
         },
-        cuts=REASONS | ASIDES | {F.OUTPUT: LONGEST, F.TEXT: LONGEST},
+        cuts=REASONS | ASIDES | {F.OUTPUT: LONGEST_TEXT, F.TEXT: LONGEST_TEXT},
     ),
     "chiffon": Voice(
         caller_says={

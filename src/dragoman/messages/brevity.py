@@ -5,6 +5,9 @@ They are cut, and say so. The whole is in the task's events, where people find i
 
 from __future__ import annotations
 
+LONGEST_TEXT = 4 * 1024 * 1024
+"""Bytes of each text: half of a message of most protocols, for JSON may need more bytes than the text has."""
+
 CUT = "… (cut here; the whole is kept with the task)"
 
 

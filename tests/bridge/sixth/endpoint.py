@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from dragoman.app.endpoints import HubParts
-from dragoman.bindings.told import fault_told, progress_told
 from dragoman.core import commands
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Failure, Result, read_request, read_result
+from dragoman.server.content import reported_fault, reported_progress
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.handler import Handler
 from dragoman.server.outgoing import read_account
@@ -59,15 +59,15 @@ class EchoSession(Session):
             case MessageKind.WORK | MessageKind.HANDOFF:
                 return [echo.encode(echo.work_out(task.id, task.type, read_request(event.body), delivery))]
             case MessageKind.PROGRESS:
-                return [echo.encode(echo.progress_out(task.id, progress_told(event), delivery))]
+                return [echo.encode(echo.progress_out(task.id, reported_progress(event), delivery))]
             case MessageKind.CANCEL:
-                reason = fault_told(task, event).message
+                reason = reported_fault(task, event).message
                 return [echo.encode(echo.Cancel(task=task.id, delivery=delivery, reason=reason))]
             case MessageKind.RESULT if task.fault is None:
                 result = read_result(event.body)
                 said = result if whole is None else msgspec.structs.replace(result, output=whole)
                 return [echo.encode(echo.result_out(task.id, said, delivery))]
-        return [echo.encode(echo.fault_out(task.id, fault_told(task, event), delivery))]
+        return [echo.encode(echo.fault_out(task.id, reported_fault(task, event), delivery))]
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
         return self._handler.encode_refusal(fault)

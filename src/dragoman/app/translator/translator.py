@@ -23,7 +23,6 @@ from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
 from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, Decoded, adapter_of, agent, sent_at, tree_of
 from dragoman.bindings.losses import Carriage, Feature, said_and_heard
-from dragoman.bindings.told import surroundings
 from dragoman.core.commands import (
     AskHelp,
     AskPerson,
@@ -48,6 +47,7 @@ from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
+from dragoman.server.content import request_context
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
 
@@ -304,7 +304,7 @@ def features(command: Command) -> list[Feature]:
             (F.THREAD, lineage.thread),
             (F.BUDGET, command.constraints.keys() - LIMITS),
             (F.LIMITS, command.constraints.keys() & LIMITS),
-            (F.CONTEXT, surroundings(command.content)),
+            (F.CONTEXT, request_context(command.content)),
         ):
             found += [feature] if there else []
     elif isinstance(command, ReportProgress):

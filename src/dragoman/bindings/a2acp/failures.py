@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.told import fault_beside
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
+from dragoman.server.content import fault_fields
 from dragoman.wire.errors import Stage
 
 FIELDS = {
@@ -157,7 +157,7 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
         words, facts = what, {}
     details: dict[str, Any] = {**facts, "kind": fault.kind.value}
     if facts or not personal or fault.kind in THE_HUBS:
-        details["fault"] = fault_beside(fault)
+        details["fault"] = fault_fields(fault)
     code = code_of(fault)
     if fault.kind is Kind.CANCELLED:
         details["retryable"] = False  # of the document's codes the nearest wants a `retry_after`

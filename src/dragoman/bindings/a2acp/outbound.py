@@ -31,7 +31,6 @@ from dragoman.bindings.a2acp.failures import refusal_of
 from dragoman.bindings.a2acp.names import PROTOCOL, thread_of
 from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
-from dragoman.bindings.told import context_told, fault_told, file_told, limits_told
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DirectMessage, MessageKind, Outgoing
@@ -41,6 +40,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.tasks import Progress, Request, Result, read_failure, read_request, read_result
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.types import Agent
+from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context
 
 _NOT_TOLD = frozenset({"chunk", "stream", "extra", "envelope"})
 _SHORT = 4096
@@ -123,7 +123,7 @@ def _work(said: Saying) -> bytes:
     if request.handover is not None:
         aside["handover"] = request.handover
     if request.attachments:
-        aside["attachments"] = [file_told(file, task) for file in request.attachments]
+        aside["attachments"] = [file_reference(file, task) for file in request.attachments]
     extra = _unknown(request.extra) | _besides(task, None if said.personal else request)
     name = said.voice.called(task)
     # One that its caller did not give it can be answered by the message's id as well.
@@ -150,7 +150,7 @@ def _besides(task: Task, request: Request | None) -> dict[str, Any]:
     field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
     around: dict[str, Any] = {}
     if request is not None:
-        around = {"context": context_told(task, request), "limits": limits_told(task, request)}
+        around = {"context": task_context(task, request), "limits": resource_limits(task, request)}
     named = ("id", "name", "description", "thread") if not task.personal else ("id",)
     known = {name: getattr(task, name) for name in named if getattr(task, name)}
     if task.attempts > 1:
@@ -163,7 +163,7 @@ def _control(intent: str) -> Callable[[Saying], bytes]:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
-        reason = fault_told(said.task, said.event).message if intent == intents.CANCEL else ""
+        reason = reported_fault(said.task, said.event).message if intent == intents.CANCEL else ""
         if reason and not said.personal:  # it travels in clear
             payload["reason"] = reason
         return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
@@ -231,7 +231,7 @@ def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
 
 def _failure(said: Saying) -> bytes:
     task, event = said.task, said.event
-    fault = fault_told(said.task, event)
+    fault = reported_fault(said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
     if event.protocol != PROTOCOL or event.agent is None:
         usage = read_failure(event.body).usage
@@ -248,7 +248,7 @@ def _progress(said: Saying) -> bytes:
     beyond, envelope = report.extra or {}, report.envelope
     told = {name: value for name, value in msgspec.to_builtins(report).items() if name not in _NOT_TOLD}
     if report.file is not None:
-        told["file"] = file_told(report.file, task)
+        told["file"] = file_reference(report.file, task)
     told |= beyond
     if isinstance(content, messages.Question):
         told = {"message": f"Waiting for an answer: {content.question}"}

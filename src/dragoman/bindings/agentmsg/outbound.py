@@ -39,7 +39,6 @@ from dragoman.bindings.agentmsg.answers import escalation_view, handoff_response
 from dragoman.bindings.agentmsg.failures import report
 from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
 from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
-from dragoman.bindings.told import fault_told, file_told, limits_told, output_told, progress_told, question_told
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind, Outgoing
@@ -52,6 +51,14 @@ from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.routing import EFFECTIVE, PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
+from dragoman.server.content import (
+    file_reference,
+    output_in_one_message,
+    reported_fault,
+    reported_progress,
+    reported_question,
+    resource_limits,
+)
 
 _Fields = dict[str, msgspec.Raw]
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
@@ -167,14 +174,14 @@ def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
         "task_type": task.type,
         "description": given.get("description") or task.description or "",
         "context": context_of(task, said, story_of(handoff)),
-        "constraints": constraints_of(task, limits_told(task, request), given.get("constraints") or {}, limits),
+        "constraints": constraints_of(task, resource_limits(task, request), given.get("constraints") or {}, limits),
         "input": request.given,
         "attempt": max(1, task.attempts),
     }
     answered = {"answer": request.answer, "question": request.question, "expired": request.expired}
     told |= {name: value for name, value in answered.items() if value is not (UNSET if name == "answer" else None)}
     if request.attachments:
-        told["attachments"] = [file_told(file, task) for file in request.attachments]
+        told["attachments"] = [file_reference(file, task) for file in request.attachments]
     if handoff is not None:
         known = msgspec.to_builtins(handoff)
         told["handover"] = {name: value for name, value in known.items() if name not in _ELSEWHERE}
@@ -201,7 +208,7 @@ _ELSEWHERE = frozenset({"metadata", "dependencies", "history", "story", "constra
 
 
 def _cancel(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    words = fault_told(outgoing.task, outgoing.event).message
+    words = reported_fault(outgoing.task, outgoing.event).message
     return _control(outgoing, agent, "cancelled", words)
 
 
@@ -236,12 +243,12 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     own = _own(event, MessageType.TASK_UPDATE)
     if own is not None:
         payload = _retold(own, task)
-        if "file" in payload and (file := progress_told(event).file) is not None:
-            payload["file"] = file_told(file, task)  # the agent named it by its id
+        if "file" in payload and (file := reported_progress(event).file) is not None:
+            payload["file"] = file_reference(file, task)  # the agent named it by its id
         return _report(MessageType.TASK_UPDATE, payload, outgoing, agent, own, priority=_urgency(own))
-    report = progress_told(event)
+    report = reported_progress(event)
     words = report.message
-    if (asked := question_told(event)) is not None:
+    if (asked := reported_question(event)) is not None:
         words = f"Waiting for an answer: {asked.question}"
     elif event.kind is EventKind.HANDED_OVER:
         words = f"Handed over to {(read_request(event.body).handover or Handoff()).to}"
@@ -251,12 +258,12 @@ def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if words:
         said["message"] = words
     if report.output:
-        said["output"] = output_told(report)
+        said["output"] = output_in_one_message(report)
         if report.chunk is not None:
             said["chunk"], said["stream"] = report.chunk, report.stream
     said |= mapping.asides_out(report)
     if report.file is not None:
-        said["file"] = file_told(report.file, task)
+        said["file"] = file_reference(report.file, task)
     if event.agent:
         said["agent_id"] = doer(event.agent)
     return _report(MessageType.TASK_UPDATE, said, outgoing, agent)
@@ -288,7 +295,7 @@ def _result(outgoing: Outgoing, agent: Agent, whole: str | None) -> tuple[bytes,
             payload["result"] = whole
         return _report(MessageType.TASK_COMPLETE, payload, outgoing, agent, own)
     done = read_result(event.body)
-    output = whole or output_told(done)
+    output = whole or output_in_one_message(done)
     result = done.value
     said: dict[str, Any] = {"task_id": called(task), "result": output or None if result is None else result}
     if output and result is not None and result != output:
@@ -309,7 +316,7 @@ def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if own is not None:
         return _report(MessageType.TASK_FAILED, _retold(own, task), outgoing, agent, own)
     failed = read_failure(event.body)
-    fault = fault_told(task, event)
+    fault = reported_fault(task, event)
     error = report(
         fault,
         error_id=derived_v4(f"{task.id}/{event.seq}"),
@@ -317,7 +324,7 @@ def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
         agent_id=doer(event.agent or HUB),
     )
     said: dict[str, Any] = {"task_id": called(task), "error": error, "status": _ended(event, fault)}
-    if output := output_told(failed):
+    if output := output_in_one_message(failed):
         said["output"] = output
     if failed.usage is not None:
         said["usage"] = failed.usage

@@ -22,13 +22,13 @@ from typing import Any, Literal, cast
 import msgspec
 
 from dragoman.bindings.agentmsg.names import called
-from dragoman.bindings.told import ASIDES
 from dragoman.core.budgets import budget
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.shared_tasks import shown_status
 from dragoman.core.model.tasks import Event, Status, Task, Waiting
 from dragoman.messages.tasks import Handoff, Request
 from dragoman.protocols.agentmsg.records import TaskEvent
+from dragoman.server.content import HUB_METADATA
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
 PAUSED = frozenset({Waiting.AGENT, Waiting.HELD})
@@ -59,7 +59,7 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     if task.metadata is not None:
         metadata = dict(task.metadata)  # what agents made of it since
     # what the hub knows and agentmsg has no field for is in the metadata, both ways
-    for name, value in zip(ASIDES, (task.name, task.thread, task.parent), strict=True):
+    for name, value in zip(HUB_METADATA, (task.name, task.thread, task.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)
     unknown = {name: value for context in said for name, value in context.items() if name not in _CONTEXT}

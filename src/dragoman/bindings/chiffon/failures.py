@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dragoman.bindings.chiffon.exchange import HUB_NAME
-from dragoman.bindings.told import fault_beside
 from dragoman.core.ids import EPOCH, Instant, instant
 from dragoman.core.model.tasks import Task
 from dragoman.messages import error_table
@@ -20,6 +19,7 @@ from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion
 from dragoman.protocols.chiffon.types import Correlation, ErrorPayload, Stamp
+from dragoman.server.content import fault_fields
 from dragoman.wire.errors import Stage
 
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})
@@ -142,7 +142,7 @@ def refusal(fault: Fault, *, to_agent: str, now: Instant, message_id: str, about
         about or Correlation(message_id, message_id),
         from_agent=HUB_NAME,
         to_agent=to_agent,
-        x_custom_fields={"fault": fault_beside(fault)}
+        x_custom_fields={"fault": fault_fields(fault)}
         | ({REFUSED: about.message_id} if about is not None and about.message_id else {}),
     )
     return codec.encode(answer)

@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
-from dragoman.bindings.told import needs_told
 from dragoman.core.commands import (
     Command,
     Finish,
@@ -47,6 +46,7 @@ from dragoman.protocols.chiffon.types import (
     WorkResult,
     WorkStatus,
 )
+from dragoman.server.content import resource_needs
 
 MARK = 16
 """Hexadecimal digits by which the last statuses of a task are told apart."""
@@ -192,7 +192,7 @@ def _constraints(work: WorkRequest) -> dict[str, Any]:
     """The hints for the scheduler that say who may be given it."""
     if work.hints is None:
         return {}
-    return {name: amount for name, amount in needs_told(msgspec.structs.asdict(work.hints)).items() if amount}
+    return {name: amount for name, amount in resource_needs(msgspec.structs.asdict(work.hints)).items() if amount}
 
 
 def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:

@@ -36,15 +36,6 @@ from dragoman.bindings.chiffon.exchange import (
     wire_request_id,
 )
 from dragoman.bindings.chiffon.failures import OURS, is_told, payload_of
-from dragoman.bindings.told import (
-    context_told,
-    fault_beside,
-    fault_told,
-    fitting,
-    limits_told,
-    progress_told,
-    question_told,
-)
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
@@ -64,6 +55,15 @@ from dragoman.protocols.chiffon.types import (
     WorkRequest,
     WorkResult,
     WorkStatus,
+)
+from dragoman.server.content import (
+    converted_or_none,
+    fault_fields,
+    reported_fault,
+    reported_progress,
+    reported_question,
+    resource_limits,
+    task_context,
 )
 
 _PAUSED = frozenset({EventKind.PAUSED, EventKind.ASKED})
@@ -116,7 +116,7 @@ def _hints(told: dict[str, Any]) -> Hints:
     fit = {
         name: getattr(hint, name)
         for name in Hints.__struct_fields__
-        if (hint := fitting({name: told.get(name)}, Hints)) is not None
+        if (hint := converted_or_none({name: told.get(name)}, Hints)) is not None
     }
     return Hints(**fit)
 
@@ -128,8 +128,8 @@ def _described(task: Task, request: messages.Request) -> dict[str, Any]:
         "description": task.description,
         "thread": task.thread,
         "attachments": request.attachments,
-        "context": context_told(task, request),
-        "quality_threshold": limits_told(task, request).get("quality_threshold"),
+        "context": task_context(task, request),
+        "quality_threshold": resource_limits(task, request).get("quality_threshold"),
     }
     return {key: value for key, value in said.items() if value}
 
@@ -143,7 +143,7 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes,
     event: Event = outgoing.event
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(outgoing, receiver),)
-    report, asked = progress_told(event), question_told(event)
+    report, asked = reported_progress(event), reported_question(event)
     status: Literal["running", "step_completed", "paused"] = "paused" if event.kind in _PAUSED else "running"
     if report.status == "step_completed":
         status = "step_completed"
@@ -197,13 +197,13 @@ def _result_messages(
     blocks = mapping.blocks_of(output)
     last, ids = len(blocks) - 1, receipts(outgoing.delivery.id, len(blocks))
     said = done.usage
-    usage = fitting(said, ResourcesUsed) or ResourcesUsed()
+    usage = converted_or_none(said, ResourcesUsed) or ResourcesUsed()
     if usage.duration_seconds is None:  # other protocols do not say it, and every result of this one does
         seconds = max(0, outgoing.event.at - outgoing.task.created_at) // SECOND
         usage = msgspec.structs.replace(usage, duration_seconds=seconds)
     extra = {} if done.value is None else {"result": done.value}
     if fault is not None:
-        extra["fault"] = fault_beside(fault)
+        extra["fault"] = fault_fields(fault)
     told = msgspec.to_builtins(usage)
     if said is not None and any(told.get(name) != value for name, value in said.items()):
         extra["usage"] = said  # tokens, money: what no field has
@@ -233,7 +233,7 @@ def _failure(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, 
     if event.raw is not None and event.protocol == PROTOCOL:
         return (reissued(outgoing, receiver),)
     failed = messages.read_failure(event.body)
-    fault = fault_told(task, event)
+    fault = reported_fault(task, event)
     if fault.kind is Kind.WORK_FAILED:
         # The work was done and failed: chiffon says that by a result, not by an error.
         code = failed.exit_code or fault.facts.get("exit_code")
@@ -241,13 +241,13 @@ def _failure(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, 
         return _result_messages(outgoing, receiver, now, failed, _text(failed) or fault.message, code, fault)
     said = payload_of(fault, event.at, task=task)
     sender = None if is_told(fault) else HUB_NAME
-    extra = {"task_id": task.id, "fault": fault_beside(fault)}
+    extra = {"task_id": task.id, "fault": fault_fields(fault)}
     return (_say(said, outgoing, receiver, now, from_agent=sender, extra=extra),)
 
 
 def _cancel(outgoing: Outgoing, receiver: Agent, now: Instant) -> tuple[bytes, ...]:
     task: Task = outgoing.task
-    told = fault_told(task, outgoing.event)
+    told = reported_fault(task, outgoing.event)
     fault = Fault(kind=Kind.CANCELLED, message=told.message)
     said = msgspec.structs.replace(payload_of(fault, now, task=task), error_message=OURS[TASK_CANCELLED])
     extra = {"task_id": task.id}

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.told import fault_beside
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge.errors import CODES, RATE_LIMITED, Code
 from dragoman.protocols.forge.types import ErrorBody, SubmitTask
+from dragoman.server.content import fault_fields
 
 FIELDS = {
     "task_id": "payload.taskId",
@@ -54,7 +54,7 @@ def error_of(fault: Fault, said: ErrorBody | None = None, fields: Mapping[str, s
     if fault.field is not None and not error_table.over_budget(fault):
         details["field"] = (fields or FIELDS).get(fault.field, fault.field)
     details["retryable"] = error_table.retryable(fault)
-    details["fault"] = fault_beside(fault)
+    details["fault"] = fault_fields(fault)
     if said is None:
         kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
         return ErrorBody(code=CODES[kind], message=error_table.told(fault), details=details)

@@ -28,7 +28,6 @@ import msgspec
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.views import file_view, order_view
 from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
-from dragoman.bindings.told import fault_told, progress_told, question_told
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
@@ -49,6 +48,7 @@ from dragoman.protocols.forge.types import (
     TaskResumed,
     TaskUpdated,
 )
+from dragoman.server.content import reported_fault, reported_progress, reported_question
 
 LONGEST_PIECE = 150_000
 """Characters of output in one message: JSON may write each of them as six bytes, and a line has a mebibyte."""
@@ -98,7 +98,7 @@ def _work(outgoing: Outgoing, now: Instant, most: int | None = SMALL_TASK) -> tu
 
 def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
     task: Task = outgoing.task
-    report, asked = progress_told(outgoing.event), question_told(outgoing.event)
+    report, asked = reported_progress(outgoing.event), reported_question(outgoing.event)
     waits = None if asked is None else f"Waiting for an answer: {asked.question}"
     status = "running" if outgoing.event.kind is EventKind.PROGRESS else status_of(task)
     file = None if report.file is None else file_view(report.file)
@@ -118,7 +118,7 @@ def _result(outgoing: Outgoing, now: Instant, whole: str | None = None) -> tuple
         final=True,
         progress=None if failed else 1.0,
         result=done.result,
-        error=msgspec.to_builtins(error_of(fault_told(task, event))) if failed else None,
+        error=msgspec.to_builtins(error_of(reported_fault(task, event))) if failed else None,
     )
     output, place = done.output or "", done.chunk
     if whole is not None:
@@ -153,7 +153,7 @@ def _with_output(
 
 
 def _cancel(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
-    fault = fault_told(outgoing.task, outgoing.event)
+    fault = reported_fault(outgoing.task, outgoing.event)
     return (_say(TaskCancelled(task_id=outgoing.task.id, reason=fault.message), outgoing, now),)
 
 

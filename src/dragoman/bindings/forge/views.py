@@ -9,7 +9,6 @@ import msgspec
 
 from dragoman.bindings.forge.failures import error_of
 from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
-from dragoman.bindings.told import context_told, limits_told
 from dragoman.core.ids import TaskId, rfc3339
 from dragoman.core.model import authorization
 from dragoman.core.model.agents import Agent
@@ -20,6 +19,7 @@ from dragoman.core.routing.routes import route_of, serves
 from dragoman.messages.files import FileRef, shown_name
 from dragoman.messages.tasks import read_request
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
+from dragoman.server.content import resource_limits, task_context
 
 LIMITS = {
     "max_memory_mb": "maxMemoryMb",
@@ -106,9 +106,9 @@ def order_view(task: Task, source: Event, account: Account | None = None) -> dic
     how it is to be done. `source` is the event that says what to do."""
     view = task_view(task, account=account, source=source)
     request = read_request(source.body)
-    limits = {LIMITS[name]: value for name, value in limits_told(task, request).items()}
+    limits = {LIMITS[name]: value for name, value in resource_limits(task, request).items()}
     handover = None if request.handover is None else msgspec.to_builtins(request.handover)
-    beside = {"context": context_told(task, request), "handover": handover, "limits": limits}
+    beside = {"context": task_context(task, request), "handover": handover, "limits": limits}
     return view | {name: value for name, value in beside.items() if value}
 
 

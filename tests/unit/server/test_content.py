@@ -1,4 +1,4 @@
-"""What every binding reads of the hub's events before it says it in its own words."""
+"""The content of tasks and events as every protocol sends it on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dragoman.bindings.forge import views
-from dragoman.bindings.told import limits_told
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.messages.tasks import Request
+from dragoman.server.content import resource_limits
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_an_agent_of_another_protocol_learns_what_the_work_may_need(
         origin=Origin(principal=AgentId("boss"), protocol="chiffon", request_id="r", digest="d"), deadline=Instant(0),
         idle_limit=1, rank=0, trace_id="0" * 32, constraints={"quality_threshold": 0.5},
     )  # fmt: skip
-    assert limits_told(task, Request(hints=hints)) == told | {"quality_threshold": 0.5}
+    assert resource_limits(task, Request(hints=hints)) == told | {"quality_threshold": 0.5}
 
 
 def test_forge_has_a_name_for_every_limit() -> None:
