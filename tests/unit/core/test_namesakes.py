@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from tests.support.world import World
 
-from dragoman.bindings.forge.views import may_see
 from dragoman.core.commands import AddAgent, AskHelp, AskPerson, Cancel, ChangeState, GiveHelp, HelpVerdict, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId, TaskId
 from dragoman.core.model.state import Operation, Registry
@@ -16,6 +15,7 @@ from dragoman.core.model.tasks import QuestionStatus
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Kind
 from dragoman.messages.tasks import Ask
+from dragoman.server.forge.views import may_see
 
 ANN, BOB = AgentId("ann"), AgentId("bob")
 

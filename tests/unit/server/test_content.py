@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.bindings.forge import views
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.messages.tasks import Request
 from dragoman.server.content import resource_limits
+from dragoman.server.forge import views
 
 
 @pytest.mark.parametrize(

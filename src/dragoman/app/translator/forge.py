@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 
 from dragoman.app.translator.adapter import SENDER, Adapter, Decoded, Files, agent, file_ref
-from dragoman.bindings import forge
-from dragoman.bindings.forge.inbound import progress, update
 from dragoman.core.commands import Command
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
@@ -20,6 +18,8 @@ from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.codec import EventReceived, Invalid, RequestReceived
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
+from dragoman.server.forge.inbound import command_of, progress, submission, update
+from dragoman.server.forge.outbound import messages_of
 from dragoman.wire.role import Role
 
 
@@ -40,12 +40,12 @@ def _command(sender: Agent, message: Message, tree: dict[str, Any]) -> Command |
     """What it asks for, with its files as if they had been kept."""
     match message.payload:
         case SubmitTask(attachments=attached) if attached:
-            return forge.submission(sender, message, tree, tuple(map(_file_ref, attached)))
+            return submission(sender, message, tree, tuple(map(_file_ref, attached)))
         case UpdateTask(file=Attachment() as file, status="running") as received:
             return update(sender, message, received, tree, _file_ref(file))
         case Progress(file=Attachment() as file) as received:
             return progress(sender, message, received, tree, _file_ref(file))
-    return forge.command_of(sender, message, tree)
+    return command_of(sender, message, tree)
 
 
 def _brought(message: Message) -> Sequence[Attachment]:
@@ -65,7 +65,7 @@ def _file_ref(file: Attachment) -> FileRef:
 
 
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
-    return [msgspec.json.decode(codec.write(message)) for message in forge.messages_of(outgoing, receiver, now)]
+    return [msgspec.json.decode(codec.write(message)) for message in messages_of(outgoing, receiver, now)]
 
 
 ADAPTER = Adapter(decode, encode)

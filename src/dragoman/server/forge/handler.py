@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dragoman.bindings import forge
 from dragoman.core.commands import WriteLog
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent
@@ -27,6 +26,9 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.server.forge.bus import Bus
+from dragoman.server.forge.failures import error_of
+from dragoman.server.forge.outbound import stamp
+from dragoman.server.forge.vocabulary import PROTOCOL
 from dragoman.server.handler import Handler
 from dragoman.server.limits import Limits
 
@@ -53,7 +55,7 @@ class ForgeHandler(Handler):
     """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
     where an agent elsewhere has its log."""
 
-    protocol = forge.PROTOCOL
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -81,8 +83,8 @@ class ForgeHandler(Handler):
         self._buckets: dict[AgentId, Bucket] = {}
 
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
-        stamp = forge.stamp(self.hub.mint(), self.hub.now())
-        return codec.write(codec.failure(None, forge.error_of(fault), stamp))
+        mark = stamp(self.hub.mint(), self.hub.now())
+        return codec.write(codec.failure(None, error_of(fault), mark))
 
     def status_of(self, fault: Fault) -> int:
         return error_table.TABLE[fault.kind].api

@@ -6,7 +6,6 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.bindings import forge
 from dragoman.core.ids import TaskId
 from dragoman.core.model import authorization
 from dragoman.core.model.agents import Agent
@@ -15,6 +14,8 @@ from dragoman.core.ports import TaskFilter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
 from dragoman.server.forge.handler import ForgeHandler
+from dragoman.server.forge.views import agent_view, file_view, is_kept_from, may_see, order_view, shown_to, task_view
+from dragoman.server.forge.vocabulary import STATUS_IN, role_is_known, status_of
 from dragoman.server.outgoing import read_account
 
 PAGE = 200
@@ -29,7 +30,7 @@ FILE_PIECE = 512 * 1024
 async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dict[str, Any]:
     """Whoever has the role, the status and all of the capabilities."""
     everybody = list(handler.hub.agents())
-    if asked.role is not None and not forge.role_is_known(asked.role, everybody):
+    if asked.role is not None and not role_is_known(asked.role, everybody):
         raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role[:200])
     wanted = set(asked.capabilities)
     found = []
@@ -37,7 +38,7 @@ async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dic
         if (asked.role is not None and agent.role != asked.role) or not wanted <= set(agent.capabilities):
             continue
         held = handler.hub.load_of(agent.id)
-        view = forge.agent_view(
+        view = agent_view(
             agent,
             reachable=handler.hub.reachable(agent.id),
             load=len(held),
@@ -52,7 +53,7 @@ async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dic
 async def _shown(handler: ForgeHandler, asker: Agent, held: Sequence[TaskId]) -> TaskId | None:
     """The first of these tasks, if the asker may know of it."""
     task = await handler.store.task(held[0]) if held else None
-    return task.id if task is not None and forge.may_see(asker, task) else None
+    return task.id if task is not None and may_see(asker, task) else None
 
 
 async def tasks(handler: ForgeHandler, asker: Agent, asked: QueryTasks) -> dict[str, Any]:
@@ -63,18 +64,18 @@ async def tasks(handler: ForgeHandler, asker: Agent, asked: QueryTasks) -> dict[
         here = 0
         for _ in range(MOST_PAGES):
             page, after = await handler.store.tasks(where, after=after, limit=PAGE)
-            fitting = [task for task in page if _wanted(task, asked) and forge.may_see(asker, task)]
+            fitting = [task for task in page if _wanted(task, asked) and may_see(asker, task)]
             found.update((task.id, task) for task in fitting)
             here += len(fitting)
             if after is None or here >= asked.limit:
                 break
     newest = sorted(found.values(), key=lambda task: (task.created_at, task.id), reverse=True)
-    return {"tasks": [forge.task_view(forge.shown_to(asker, task)) for task in newest[: asked.limit]]}
+    return {"tasks": [task_view(shown_to(asker, task)) for task in newest[: asked.limit]]}
 
 
 def _places(asker: Agent, asked: QueryTasks) -> list[TaskFilter]:
     """Where to look: everywhere for a planner, among what concerns the asker otherwise."""
-    statuses: tuple[Status | None, ...] = (None,) if asked.status is None else forge.STATUS_IN[asked.status]
+    statuses: tuple[Status | None, ...] = (None,) if asked.status is None else STATUS_IN[asked.status]
     if asker.role == PLANNER:
         return [TaskFilter(status=status) for status in statuses]
     places = [TaskFilter(status=status, agent=asker.id) for status in statuses]
@@ -87,13 +88,13 @@ def _places(asker: Agent, asked: QueryTasks) -> list[TaskFilter]:
 def _wanted(task: Task, asked: QueryTasks) -> bool:
     if asked.required_role is not None and task.required_role != asked.required_role:
         return False
-    return asked.status is None or forge.status_of(task) == asked.status
+    return asked.status is None or status_of(task) == asked.status
 
 
 async def seen(handler: ForgeHandler, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
     """The task, if it is there for the asker; raises `Refused`."""
     task = await handler.store.task(TaskId(task_id))
-    if task is None or not forge.may_see(asker, task):
+    if task is None or not may_see(asker, task):
         raise refuse(Kind.NOT_FOUND, "no such task", field=field, taskId=task_id)
     return task
 
@@ -110,19 +111,19 @@ async def steered(handler: ForgeHandler, asker: Agent, task_id: str) -> Task:
 async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, Any]:
     """A task with what went in and what came out; for the agent that is to do it, all that the order says."""
     found = await seen(handler, asker, task_id)
-    if forge.is_kept_from(asker, found):
-        return {"task": forge.task_view(forge.shown_to(asker, found))}
+    if is_kept_from(asker, found):
+        return {"task": task_view(shown_to(asker, found))}
     told = await read_account(handler.store, found.id, found.seq, MOST_OUTPUT)
     if found.owner != asker.id or found.final:
-        return {"task": forge.task_view(found, account=told)}
+        return {"task": task_view(found, account=told)}
     (source,) = await handler.store.events(found.id, after=found.source - 1, limit=1)
-    return {"task": forge.order_view(found, source, told)}
+    return {"task": order_view(found, source, told)}
 
 
 async def file(handler: ForgeHandler, asker: Agent, asked: GetFile) -> dict[str, Any]:
     """A piece of a file that belongs to a task the asker may see."""
     found = await seen(handler, asker, asked.task_id)
-    mine = () if forge.is_kept_from(asker, found) else found.files
+    mine = () if is_kept_from(asker, found) else found.files
     ref = next((ref for ref in mine if ref.id == asked.file_id), None)
     data = None if ref is None else await handler.files.fetch(ref.id)
     if ref is None or data is None:
@@ -130,7 +131,7 @@ async def file(handler: ForgeHandler, asker: Agent, asked: GetFile) -> dict[str,
     length = min(asked.length or FILE_PIECE, FILE_PIECE)
     piece = data[asked.offset : asked.offset + length]
     return {
-        **forge.file_view(ref),
+        **file_view(ref),
         "data": base64.b64encode(piece).decode(),
         "offset": asked.offset,
         "length": len(piece),

@@ -25,8 +25,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import forge
-from dragoman.bindings.forge.inbound import cancellation, progress, update
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
@@ -61,7 +59,12 @@ from dragoman.protocols.forge.types import (
 )
 from dragoman.server.forge import queries
 from dragoman.server.forge.bus import Reader
+from dragoman.server.forge.failures import error_of, fields_in
 from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, TaskLog
+from dragoman.server.forge.inbound import cancellation, claim, command_of, digest, progress, submission, update
+from dragoman.server.forge.outbound import in_pieces, messages_of, stamp
+from dragoman.server.forge.views import agent_view, task_view
+from dragoman.server.forge.vocabulary import PROTOCOL
 from dragoman.server.outgoing import read_account
 from dragoman.server.session import (
     NOTHING,
@@ -99,7 +102,7 @@ class ForgeSession(Session):
     """One for each link. `log` takes the agent's log lines; without one they are kept with its task, or, where they
     belong to none, in its own log. `whole_tasks`: it is a module, which can ask for nothing."""
 
-    protocol = forge.PROTOCOL
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -150,14 +153,14 @@ class ForgeSession(Session):
             return self._invalid(event)
         assert isinstance(event, RequestReceived | EventReceived)
         message = event.message
-        about = About(message.id, message.type, asks, fields=forge.fields_in(message.payload))
+        about = About(message.id, message.type, asks, fields=fields_in(message.payload))
         request = Request(message.id, about, lane=_updated(message))
         look = self._lookup_of(agent, message, event.tree, about.kept)
         if look is not None:
             return LookUp(look, request, after_commits=not isinstance(message.payload, INDEPENDENT))
         message = self._about_its_task(agent, message)
         try:
-            command = forge.command_of(agent, message, event.tree, self._handler.request_seconds)
+            command = command_of(agent, message, event.tree, self._handler.request_seconds)
         except Refused as refused:
             return Invalid(refused.fault, message.id, about)
         if command is None:
@@ -271,7 +274,7 @@ class ForgeSession(Session):
         async with self._noting(agent, message, said.task_id):
             task = await queries.seen(self._handler, agent, said.task_id)
         if task.owner != agent.id and task.status is Status.QUEUED:
-            task = await self._hub.execute(forge.claim(agent, task.id))
+            task = await self._hub.execute(claim(agent, task.id))
         async with self._noting(agent, message, said.task_id):
             return update(agent, message, said, tree, await self._keep(agent, task, said.file, kept))
 
@@ -298,7 +301,7 @@ class ForgeSession(Session):
     ) -> Command:
         async with self._noting(agent, message, None):
             await self._take_along(agent, said, kept)
-        return forge.submission(agent, message, tree, tuple(kept))
+        return submission(agent, message, tree, tuple(kept))
 
     async def _take_along(self, agent: Agent, said: SubmitTask, kept: list[FileRef]) -> None:
         """The files of a new task, kept; but only if it hangs on nothing that its submitter may not see."""
@@ -332,7 +335,7 @@ class ForgeSession(Session):
         async with self._noting(agent, message, topic):
             if ANY in topic:
                 raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
-        once = {"message_id": message.id, "digest": forge.digest(("publish", tree["payload"]))}
+        once = {"message_id": message.id, "digest": digest(("publish", tree["payload"]))}
         delivered = await self._hub.execute(self._note(agent, message, topic, count=bus.audience(topic), **once))
         if delivered is None:
             delivered = bus.publish(topic, agent.id, said.data)
@@ -366,16 +369,16 @@ class ForgeSession(Session):
     # -- out
 
     def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
-        return None if forge.in_pieces(outgoing) else self._frames(outgoing, agent, now)
+        return None if in_pieces(outgoing) else self._frames(outgoing, agent, now)
 
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         whole = None
-        if forge.in_pieces(outgoing):
+        if in_pieces(outgoing):
             whole = (await read_account(self._handler.store, outgoing.delivery.task, outgoing.event.seq)).output
         return self._frames(outgoing, agent, self._hub.now(), whole)
 
     def _frames(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> Sequence[bytes]:
-        told = forge.messages_of(outgoing, agent, now, whole, whole_tasks=self._whole_tasks)
+        told = messages_of(outgoing, agent, now, whole, whole_tasks=self._whole_tasks)
         return [self._frame(said) for said in told]
 
     def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
@@ -388,19 +391,19 @@ class ForgeSession(Session):
             return [self.encode_refusal(_too_late(outcome), about, agent)]
         if isinstance(outcome, Task):
             submitted = about.type == SUBMIT
-            return [self._success(about.id, {"task": forge.task_view(outcome, submitted=submitted)})]
+            return [self._success(about.id, {"task": task_view(outcome, submitted=submitted)})]
         if isinstance(outcome, Agent):
             return [self._success(about.id, {"agent": self._introduced(outcome)})]
         return ()  # a question: its answer is the response, whenever it comes
 
     def _introduced(self, agent: Agent) -> dict[str, Any]:
         held = self._hub.load_of(agent.id)
-        return forge.agent_view(agent, reachable=True, load=len(held), current=held[0] if held else None)
+        return agent_view(agent, reachable=True, load=len(held), current=held[0] if held else None)
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
         said: About = context
         self._drop_unused(said, None)
-        error = forge.error_of(fault, said.answer, said.fields)
+        error = error_of(fault, said.answer, said.fields)
         if not said.asks:
             self._log("warn", f"{said.type} was refused: {fault}", {"code": error.code, **_told(said)})
             return b""
@@ -417,7 +420,7 @@ class ForgeSession(Session):
         return self._frame(codec.success(request_id, payload, self._stamp()))
 
     def _stamp(self) -> Any:
-        return forge.stamp(self._hub.mint(), self._hub.now())
+        return stamp(self._hub.mint(), self._hub.now())
 
 
 def _too_late(task: Task) -> Fault:

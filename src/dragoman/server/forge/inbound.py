@@ -27,9 +27,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.forge.failures import fault_in
-from dragoman.bindings.forge.registration import registration_of
-from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
 from dragoman.core.commands import (
     AskPerson,
     Cancel,
@@ -64,6 +61,9 @@ from dragoman.protocols.forge.types import (
     SubmitTask,
     UpdateTask,
 )
+from dragoman.server.forge.failures import fault_in
+from dragoman.server.forge.registration import registration_of
+from dragoman.server.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
 
 FILE_AT_THE_END = "a file comes before the end of its task; send it with `running`, or with progress"
 _traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch

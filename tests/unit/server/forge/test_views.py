@@ -7,8 +7,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from dragoman.bindings.forge import command_of, error_of, fault_in, may_see, shown_to, status_of, task_view
-from dragoman.bindings.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status
 from dragoman.core.commands import Submit
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent, Breaker, BreakerState
@@ -20,6 +18,10 @@ from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.codec import RequestReceived
 from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import TaskStatus
+from dragoman.server.forge.failures import error_of, fault_in
+from dragoman.server.forge.inbound import command_of
+from dragoman.server.forge.views import may_see, shown_to, task_view
+from dragoman.server.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status, status_of
 from dragoman.wire.role import Role
 
 NOW = Instant(1)

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.forge.failures import error_of
-from dragoman.bindings.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
 from dragoman.core.ids import TaskId, rfc3339
 from dragoman.core.model import authorization
 from dragoman.core.model.agents import Agent
@@ -20,6 +18,8 @@ from dragoman.messages.files import FileRef, shown_name
 from dragoman.messages.tasks import read_request
 from dragoman.protocols.forge.types import PLANNER, AgentStatus, SubmitTask
 from dragoman.server.content import resource_limits, task_context
+from dragoman.server.forge.failures import error_of
+from dragoman.server.forge.vocabulary import PRIORITY_OUT, PROTOCOL, agent_status, status_of
 
 LIMITS = {
     "max_memory_mb": "maxMemoryMb",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dragoman.bindings.forge.vocabulary import PROTOCOL
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Kind, owned_by, refuse
 from dragoman.protocols.forge.types import PLANNER, Register
+from dragoman.server.forge.vocabulary import PROTOCOL
 
 
 def registration_of(agent: Agent, said: Register) -> RegisterAgent:

@@ -25,9 +25,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.forge.failures import error_of
-from dragoman.bindings.forge.views import file_view, order_view
-from dragoman.bindings.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
 from dragoman.core.ids import EPOCH, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
@@ -49,6 +46,9 @@ from dragoman.protocols.forge.types import (
     TaskUpdated,
 )
 from dragoman.server.content import reported_fault, reported_progress, reported_question
+from dragoman.server.forge.failures import error_of
+from dragoman.server.forge.views import file_view, order_view
+from dragoman.server.forge.vocabulary import ASSIGNED_MESSAGE, PROTOCOL, status_of
 
 LONGEST_PIECE = 150_000
 """Characters of output in one message: JSON may write each of them as six bytes, and a line has a mebibyte."""
