@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dragoman.bindings.losses import Carriage, Feature, carried
+from dragoman.messages.features import Carriage, Cell, Feature, carried
+from dragoman.protocols.features import FEATURES
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, Caller, Handle, Job, Order, Party, Worker
 from tests.bridge.players.stage import Stage, playing
@@ -95,13 +96,19 @@ class Scene:
             assert [party.refused for party in self._parties if party.refused] == []
 
 
+def arrives(feature: Feature, pair: tuple[str, str]) -> Cell:
+    """How a feature arrives between a caller's protocol and an agent's."""
+    caller, agent = pair
+    return carried(feature, FEATURES[caller], FEATURES[agent])
+
+
 def is_lost(feature: Feature, scene: Scene) -> bool:
-    return carried(feature, *scene.names).how is Carriage.LOST
+    return arrives(feature, scene.names).how is Carriage.LOST
 
 
 def able_to(feature: Feature, pairs: list[tuple[str, str]] = PAIRS) -> list[tuple[str, str]]:
     """The pairs between which something can be said."""
-    return [pair for pair in pairs if carried(feature, *pair).how is not Carriage.LOST]
+    return [pair for pair in pairs if arrives(feature, pair).how is not Carriage.LOST]
 
 
 def told_of(scene: Scene, result: dict[str, Any], text: str) -> dict[str, Any]:

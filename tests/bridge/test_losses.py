@@ -12,18 +12,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.bindings.losses import (
-    LONGEST_REASON,
-    TO_AGENT,
-    TO_CALLER,
-    VOICES,
-    Carriage,
-    Feature,
-    carried,
-    matrix,
-)
 from dragoman.messages.brevity import CUT, LONGEST_TEXT
-from tests.bridge.conftest import Scene
+from dragoman.messages.features import LONGEST_FAULT, TO_AGENT, TO_CALLER, Carriage, Feature, matrix
+from dragoman.protocols.features import FEATURES
+from tests.bridge.conftest import Scene, arrives
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.neutral import PATIENCE, File, Order, Piece, Unsayable, heard
 from tests.bridge.players.stage import Stage
@@ -236,7 +228,7 @@ async def test_what_is_lost_is_what_the_table_says(scene: Scene, feature: Featur
         arrived = await TRIALS[feature](scene)
     except Unsayable:
         arrived = False
-    cell = carried(feature, *scene.names)
+    cell = arrives(feature, scene.names)
     assert arrived == (cell.how is not Carriage.LOST), cell
 
 
@@ -265,7 +257,7 @@ async def cut_text(scene: Scene, name: str, most: int) -> str:
 CUT_SHORT: Mapping[Feature, tuple[Callable[[Scene, str, int], Awaitable[str]], str, int]] = {
     F.MESSAGE: (cut_aside, "message", LONGEST_TEXT),
     F.THINKING: (cut_aside, "thinking", LONGEST_TEXT),
-    F.FAILURE: (cut_reason, "error", LONGEST_REASON),
+    F.FAILURE: (cut_reason, "error", LONGEST_FAULT),
     F.TEXT: (cut_text, "text", LONGEST_TEXT),
 }
 WHOLE_LINES = {F.MESSAGE: ("a2acp",), F.THINKING: ("a2acp",), F.FAILURE: ("chiffon",), F.TEXT: ("a2acp", "chiffon")}
@@ -287,7 +279,7 @@ TRIED = [
 async def test_what_is_longer_than_the_table_says_is_cut_and_says_so(scene: Scene, feature: Feature) -> None:
     trial, name, most = CUT_SHORT[feature]
     told = await trial(scene, name, most)
-    cut_above = carried(feature, *scene.names).cut_above
+    cut_above = arrives(feature, scene.names).cut_above
     assert told == ("x" * (most + 1000) if cut_above is None else "x" * cut_above + CUT)
 
 
@@ -296,22 +288,22 @@ async def test_every_feature_has_a_direction_and_a_trial() -> None:
     assert not set(TO_AGENT) & set(TO_CALLER)
 
 
-async def test_every_protocol_that_plays_has_a_voice_and_every_voice_plays() -> None:
-    assert set(PLAYERS) == set(VOICES)
+async def test_every_protocol_of_the_bridge_tests_says_what_it_can_carry() -> None:
+    assert set(PLAYERS) == set(FEATURES)
 
 
 async def test_whatever_is_not_exact_says_why() -> None:
-    for name, voice in VOICES.items():
-        for cells in (voice.caller_says, voice.agent_hears, voice.agent_says, voice.caller_hears):
+    for name, column in FEATURES.items():
+        for cells in (column.caller_sends, column.agent_receives, column.agent_sends, column.caller_receives):
             for feature, cell in cells.items():
-                assert cell.words, f"{name}: {feature}"
+                assert cell.note, f"{name}: {feature}"
 
 
 async def test_people_can_read_the_table(stage: Stage) -> None:
     answer = await stage.admin.get("/api/v1/losses")
     assert answer.status_code == 200, answer.text
     served = {(pair["caller"], pair["agent"]): pair["losses"] for pair in answer.json()["pairs"]}
-    for pair in matrix():
+    for pair in matrix(FEATURES.values(), FEATURES.values()):
         told = served[pair.caller, pair.agent]
         assert [(loss["feature"], loss["how"], loss["cut_above"]) for loss in told] == [
             (loss.feature, loss.how, loss.cut_above) for loss in pair.losses

@@ -19,7 +19,8 @@ from dragoman import (
     TaskCancelled,
     TaskFailed,
 )
-from dragoman.bindings.losses import Carriage, Feature, carried
+from dragoman.messages.features import Carriage, Feature, carried
+from dragoman.protocols.features import FEATURES
 from tests.bridge.players.neutral import PATIENCE, soon
 from tests.bridge.players.stage import Stage
 from tests.bridge.sdk_pairs import LONG, PROTOCOLS, VALUES, Cast
@@ -166,7 +167,7 @@ async def test_the_table_of_losses_is_true_of_the_sdk(
     """What our own agents and callers can say and hear is what the table says that their protocols can."""
     async with asyncio.timeout(PATIENCE):
         arrived = await TRIALS[feature](*both)
-    cell = carried(feature, caller_protocol, agent_protocol)
+    cell = carried(feature, FEATURES[caller_protocol], FEATURES[agent_protocol])
     assert arrived == (cell.how is not Carriage.LOST), cell
 
 

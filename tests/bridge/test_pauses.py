@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.bindings.losses import VOICES, Carriage, Feature
+from dragoman.messages.features import Carriage, Feature
+from dragoman.protocols.features import FEATURES
 from tests.bridge.conftest import Scene
 from tests.bridge.players.neutral import Unsayable, soon
 
@@ -23,7 +24,7 @@ async def test_a_person_holds_a_task_and_lets_it_go_on(scene: Scene) -> None:
     assert (again.status_code, again.json()["status"]) == (200, "running")
     told += await what_it_hears(scene)
 
-    cell = VOICES[scene.worker.protocol].agent_hears.get(Feature.PAUSE)
+    cell = FEATURES[scene.worker.protocol].agent_receives.get(Feature.PAUSE)
     deaf = cell is not None and cell.how is Carriage.LOST
     assert told == ([] if deaf else ["paused", "running"])
     await scene.worker.finish(job, text="done")

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dragoman.bindings.losses import Feature
+from dragoman.messages.features import Feature
 from tests.bridge.conftest import Scene, is_lost
 from tests.bridge.players.neutral import File, Unsayable, heard
 

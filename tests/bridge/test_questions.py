@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.bindings.losses import Feature
+from dragoman.messages.features import Feature
 from tests.bridge.conftest import Scene, able_to, is_lost
 from tests.bridge.players.neutral import File
 

@@ -23,8 +23,9 @@ from dragoman.api.bodies import BackupIn, LossesQuery, read_body, read_query
 from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
 from dragoman.api.schemas import PROTOCOLS
-from dragoman.bindings import losses
 from dragoman.messages.faults import Kind
+from dragoman.messages.features import TO_AGENT, TO_CALLER, Pair, matrix
+from dragoman.protocols.features import FEATURES
 from dragoman.server import operations
 
 
@@ -62,22 +63,22 @@ class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
     protocols: tuple[str, ...]
     features: dict[str, tuple[str, ...]]
-    pairs: tuple[losses.Pair, ...]
+    pairs: tuple[Pair, ...]
 
 
 async def loss_matrix(context: Context, request: Request) -> Response:
     query = read_query(request, LossesQuery)
     for name in (query.caller, query.agent):
-        if name is not None and name not in losses.VOICES:
-            raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=f"There are: {', '.join(losses.VOICES)}.")
-    callers = [query.caller] if query.caller else list(losses.VOICES)
-    agents = [query.agent] if query.agent else list(losses.VOICES)
-    matrix = LossMatrix(
-        protocols=tuple(losses.VOICES),
-        features={"agent": losses.TO_AGENT, "caller": losses.TO_CALLER},
-        pairs=tuple(losses.matrix(callers, agents)),
+        if name is not None and name not in FEATURES:
+            raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=f"There are: {', '.join(FEATURES)}.")
+    callers = [FEATURES[query.caller]] if query.caller else FEATURES.values()
+    agents = [FEATURES[query.agent]] if query.agent else FEATURES.values()
+    answer = LossMatrix(
+        protocols=tuple(FEATURES),
+        features={"agent": TO_AGENT, "caller": TO_CALLER},
+        pairs=tuple(matrix(callers, agents)),
     )
-    return respond(200, matrix)
+    return respond(200, answer)
 
 
 # -- the status page -------------------------------------------------------------------------------------------------

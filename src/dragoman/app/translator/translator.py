@@ -9,7 +9,7 @@
     a request for help or to  the agent     an agent that can be asked       that agent
     take over, a direct message
 
-What is lost on the way is what `bindings.losses` says of the features that the message really has.
+What is lost on the way is what `messages/features.py` says of the features that the message really has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import msgspec
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
 from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, Decoded, adapter_of, agent, sent_at, tree_of
-from dragoman.bindings.losses import Carriage, Feature, said_and_heard
 from dragoman.core.commands import (
     AskHelp,
     AskPerson,
@@ -47,6 +46,8 @@ from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.features import Carriage, Feature, carried_at_any_length
+from dragoman.protocols.features import FEATURES
 from dragoman.server.content import request_context
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
@@ -112,9 +113,9 @@ async def translate(source: str, target: str, data: bytes) -> Translation:
         understood=understood(command),
         arrives=arrives,
         losses=[
-            Lost(feature=feature, how=cell.how, why=cell.words)
+            Lost(feature=feature, how=cell.how, why=cell.note)
             for feature in features(command)
-            if (cell := said_and_heard(feature, caller, worker)).how is not Carriage.EXACT
+            if (cell := carried_at_any_length(feature, FEATURES[caller], FEATURES[worker])).how is not Carriage.EXACT
             and not (source == target and cell.how is Carriage.NEAR)
         ],
     )
