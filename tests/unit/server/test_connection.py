@@ -11,12 +11,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.bindings.coven import text_of
 from dragoman.core.commands import Command, Finish, ReportProgress
 from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import ConnectionLoop
+from dragoman.server.coven.inbound import text_of
 from dragoman.server.session import CommandFrame, Decoded, Piece, Request
 
 TASK = TaskId("t1")

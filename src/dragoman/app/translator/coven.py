@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid5
 
 from dragoman.app.translator.adapter import SENDER, TASKS, Adapter, Decoded, Files, agent, file_ref, tree_of
-from dragoman.bindings import coven
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
@@ -15,6 +14,7 @@ from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import json_form
 from dragoman.protocols.coven.events import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
+from dragoman.server.coven import inbound, outbound
 
 
 def decode(data: bytes, now: Instant) -> Decoded:
@@ -23,7 +23,7 @@ def decode(data: bytes, now: Instant) -> Decoded:
     if isinstance(message, SendMessage):
         sender = agent(message.sender or SENDER, "coven", now)
         files = [_file_ref(file) for file in message.attachments]
-        command = coven.submit_of(sender.id, message, files, find=lambda one: None, request_id=request)
+        command = inbound.submit_of(sender.id, message, files, find=lambda one: None, request_id=request)
         contents = {ref.id: file.data for ref, file in zip(files, message.attachments, strict=True)}
         return Decoded("SendMessage", sender, (command,), files=contents)
     sender = agent(SENDER, "coven", now)
@@ -31,13 +31,13 @@ def decode(data: bytes, now: Instant) -> Decoded:
     if message.last:
         text = message.event.full_response if isinstance(message.event, Done) else None
         return Decoded(
-            "MessageResponse", sender, (coven.end_of(sender.id, task, Completed(message, text or None, False)),)
+            "MessageResponse", sender, (inbound.end_of(sender.id, task, Completed(message, text or None, False)),)
         )
     if isinstance(message.event, FileData):
         file = _file_ref(message.event)
-        answers = coven.progress_of(sender.id, task, message, file)
+        answers = inbound.progress_of(sender.id, task, message, file)
         return Decoded("MessageResponse", sender, (answers,), files={file.id: message.event.data})
-    return Decoded("MessageResponse", sender, (coven.progress_of(sender.id, task, message),))
+    return Decoded("MessageResponse", sender, (inbound.progress_of(sender.id, task, message),))
 
 
 def _file_ref(file: FileData) -> FileRef:
@@ -46,17 +46,19 @@ def _file_ref(file: FileData) -> FileRef:
 
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
     if outgoing.delivery.kind is MessageKind.WORK:
-        attached = tuple(coven.attached(file, files.get(file.id, b"")) for file in coven.attachments_in(outgoing.event))
-        return [json_form.written(coven.message_of(outgoing, attached))]
+        attached = tuple(
+            outbound.attached(file, files.get(file.id, b"")) for file in outbound.attachments_in(outgoing.event)
+        )
+        return [json_form.written(outbound.message_of(outgoing, attached))]
     if outgoing.delivery.kind is MessageKind.CANCEL:  # to agents that declare the extension
-        return [json_form.written(Cancel(request_id=outgoing.task.request_id, reason=coven.reason_of(outgoing)))]
+        return [json_form.written(Cancel(request_id=outgoing.task.request_id, reason=outbound.reason_of(outgoing)))]
     return []
 
 
 def encode_event(event: Event, task: Task, files: Files) -> list[Any]:
-    file = coven.file_in(event)
+    file = outbound.file_in(event)
     data = None if file is None else files.get(file.id, b"")
-    answers = coven.responses_of(event, task, request_id=task.origin.request_id, data=data)
+    answers = outbound.responses_of(event, task, request_id=task.origin.request_id, data=data)
     return [json_form.written(one) for one in answers]
 
 

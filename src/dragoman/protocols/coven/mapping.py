@@ -16,6 +16,7 @@ twice, in the document's field for readers of text and in a field of ours for pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -90,6 +91,19 @@ def request_in(message: SendMessage, *, strict: bool = False) -> Request:
     elif message.content:
         given["content"] = message.content
     return Request(input=given, answer=from_json(message.answer_json) if message.answer_json else UNSET)
+
+
+def input_out(given: Mapping[str, Any]) -> tuple[str, str]:
+    """`content` and `input_json` of a request: its text in a field of its own, the rest as JSON."""
+    fields = dict(given)
+    text = fields.get("content")
+    content = fields.pop("content") if isinstance(text, str) and text else ""
+    return content, as_json(fields) if fields or not content else ""
+
+
+def context_in(message: SendMessage) -> Any:
+    """What the hub knows around the work, in a JSON object; None where it says nothing."""
+    return from_json(message.context_json) if message.context_json else None
 
 
 # --- progress ---

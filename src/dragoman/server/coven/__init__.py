@@ -1,7 +1,5 @@
 """Coven over gRPC: the endpoint, an agent's stream (`stream`, a wire; `session`, coven on it), callers (`callers`), who
-is who (`authentication`), who is connected (`connected_agents`), and how much of everything (`limits`)."""
+is who (`authentication`), who is connected (`connected_agents`), and how much of everything (`limits`).
 
-from dragoman.server.coven.endpoint import CovenEndpoint
-from dragoman.server.coven.limits import CovenLimits
-
-__all__ = ["CovenEndpoint", "CovenLimits"]
+Nothing is imported here: `dragoman translate` uses `inbound` and `outbound` without gRPC, which is slow to load.
+"""

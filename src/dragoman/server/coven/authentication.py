@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from dragoman.bindings import coven
 from dragoman.core.commands import AdmitGuest
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.memory import STRANGERS
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.types import RegisterAgent
 from dragoman.security import tokens
+from dragoman.server.coven import inbound
 
 GUEST_CALLER = AgentId("guest")
 """A caller without a token that gives no name."""
@@ -56,7 +57,7 @@ class Identity:
         if token is None:
             return await self._guest(AgentId(said.agent_id), said.name or None)
         agent = self._holder(token)
-        coven.speaks_for_itself(agent, said)
+        inbound.check_registration(agent, said)
         return agent
 
     async def caller(self, metadata: dict[str, str], sender: str = "") -> AgentId:
@@ -81,7 +82,7 @@ class Identity:
         if not _name(id):
             what = "expected 1 to 128 letters, digits or . _ : @ + -, beginning with a letter or a digit"
             raise refuse(Kind.INVALID, what, field="agent_id")
-        admitted: Agent = await self._hub.execute(AdmitGuest(principal=id, protocol=coven.PROTOCOL, name=name))
+        admitted: Agent = await self._hub.execute(AdmitGuest(principal=id, protocol=PROTOCOL, name=name))
         return admitted
 
     def _holder(self, token: str) -> Agent:

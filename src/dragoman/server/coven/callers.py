@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 import structlog
 
-from dragoman.bindings import coven
 from dragoman.core.commands import Cancel
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.memory import SMALL
@@ -25,7 +24,9 @@ from dragoman.core.ports import Intake, Store, StoreFailed, Watch
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
+from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.types import CancelReply, SendMessage
+from dragoman.server.coven import inbound, outbound
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
@@ -100,8 +101,8 @@ class Callers:
         except Refused as refused:
             fault = refused.fault
         except RemoteProtocolError as error:
-            fault = coven.fault_of(error)
-            await self._refusals.record(what, fault, principal=None, protocol=coven.PROTOCOL)
+            fault = inbound.fault_of(error)
+            await self._refusals.record(what, fault, principal=None, protocol=PROTOCOL)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except StoreFailed as error:
@@ -156,7 +157,7 @@ class Callers:
             for file in message.attachments:
                 kept += [await self._keeping.keep(file, owner=principal)]
             task = await self._hub.execute(
-                coven.submit_of(
+                inbound.submit_of(
                     principal,
                     message,
                     kept,
@@ -196,7 +197,7 @@ class Callers:
             return codec.encode_cancel_reply(CancelReply(task_id=task.id, status=task.status.value))
         reason = asked.reason or "cancelled on request"
         cancelled: Task = await self._hub.execute(
-            Cancel(principal=task.origin.principal, protocol=coven.PROTOCOL, task_id=task.id, reason=reason)
+            Cancel(principal=task.origin.principal, protocol=PROTOCOL, task_id=task.id, reason=reason)
         )
         return codec.encode_cancel_reply(CancelReply(task_id=cancelled.id, status=cancelled.status.value))
 
@@ -227,16 +228,16 @@ class Callers:
                 await self._news(watch)
 
     async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:
-        file = coven.file_in(event)
+        file = outbound.file_in(event)
         data = None if file is None else await self._keeping.fetch(file.id)
-        whole = await self._whole(task) if coven.ends_in_pieces(event) else None
-        for response in coven.responses_of(event, task, request_id=request_id, data=data, whole=whole):
+        whole = await self._whole(task) if outbound.ends_in_pieces(event) else None
+        for response in outbound.responses_of(event, task, request_id=request_id, data=data, whole=whole):
             message = codec.encode_response(response)
             if len(message) <= self._limits.message_bytes:
                 await context.write(message)
                 continue
             told = (await read_account(self._store, task.id, event.seq - 1)).output
-            for part in coven.in_measure(response, self._limits.message_bytes, told):
+            for part in outbound.fitted(response, self._limits.message_bytes, told):
                 await context.write(codec.encode_response(part))
 
     async def _whole(self, task: Task) -> str:
@@ -262,7 +263,7 @@ class Callers:
 
 async def turn_away(context: Any, fault: Fault) -> None:
     """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
-    code, words = coven.status_of(fault)
+    code, words = outbound.status_of(fault)
     trailing = (
         ("dragoman-fault", fault.kind.value),
         ("dragoman-retryable", "1" if fault.retryable else "0"),

@@ -23,7 +23,6 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from dragoman.bindings import coven
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.model.agents import Agent
@@ -32,8 +31,10 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven import codec, types
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.events import Invalid, Registered
+from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.security import tls as secure
 from dragoman.server.connection import close_link
+from dragoman.server.coven import inbound, outbound
 from dragoman.server.coven.authentication import Identity, address_of, metadata_of
 from dragoman.server.coven.callers import Callers, end_call, turn_away
 from dragoman.server.coven.connected_agents import ConnectedAgents
@@ -329,9 +330,9 @@ class CovenEndpoint:
         if isinstance(event, Registered):
             return event.message
         assert isinstance(event, Invalid)  # the first message is a registration or it is refused
-        fault = coven.fault_of(event.error)
+        fault = inbound.fault_of(event.error)
         await self._note(fault, None)
-        return grpc.StatusCode.INVALID_ARGUMENT, coven.status_of(fault)[1]
+        return grpc.StatusCode.INVALID_ARGUMENT, outbound.status_of(fault)[1]
 
     async def _known(self, metadata: dict[str, str], said: types.RegisterAgent) -> Agent:
         try:
@@ -344,7 +345,7 @@ class CovenEndpoint:
         raise Refused(fault)
 
     async def _note(self, fault: Fault, about: str | None) -> None:
-        await self._refusals.record("agent.connect", fault, principal=None, protocol=coven.PROTOCOL, about=about)
+        await self._refusals.record("agent.connect", fault, principal=None, protocol=PROTOCOL, about=about)
 
     async def _linked(self, link: AgentStream, said: types.RegisterAgent, context: Any) -> StreamEnd:
         """The agent is ours until its stream ends."""
@@ -353,13 +354,13 @@ class CovenEndpoint:
         verdict: StreamEnd | None = None
         opened = False
         try:
-            await hub.execute(coven.registration_of(agent, said))
+            await hub.execute(inbound.registration_of(agent, said))
             hub.attach(link.session_id, link.loop)
             opened = True
             await hub.execute(
                 OpenLink(
                     principal=agent,
-                    protocol=coven.PROTOCOL,
+                    protocol=PROTOCOL,
                     session=link.session_id,
                     ordered=True,
                     acknowledges=True,
@@ -369,7 +370,7 @@ class CovenEndpoint:
             )
             # Who is welcome is reachable, too. Nothing is sent before this: `serve` does the rest.
             await context.write(link.session.stream.send_welcome(self._server_id))
-            log.info("connected", agent=agent, session=link.session_id, protocol=coven.PROTOCOL)
+            log.info("connected", agent=agent, session=link.session_id, protocol=PROTOCOL)
             if self._draining:
                 link.session.shut_down("the hub is stopping")
             verdict = await link.serve()

@@ -23,7 +23,6 @@ import grpc
 import msgspec
 import structlog
 
-from dragoman.bindings import coven
 from dragoman.core.commands import Command, Finish, ReportFault
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
@@ -36,9 +35,11 @@ from dragoman.messages.tasks import Result
 from dragoman.protocols.coven import events
 from dragoman.protocols.coven.connection import Connection
 from dragoman.protocols.coven.errors import Oddity
+from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.state import State
 from dragoman.protocols.coven.types import FileData, MessageResponse, Text
 from dragoman.security.redaction import disclosed
+from dragoman.server.coven import inbound, outbound
 from dragoman.server.coven.file_keeper import FileKeeper
 from dragoman.server.coven.limits import CovenLimits
 from dragoman.server.outgoing import UNREAD, is_passing
@@ -68,7 +69,7 @@ class Report(msgspec.Struct, frozen=True):
 class CovenSession(Session):
     """One for each stream; `end` ends it."""
 
-    protocol = coven.PROTOCOL
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class CovenSession(Session):
             case events.Completed():
                 task = self._over()
                 if task is not None:
-                    return CommandFrame(coven.end_of(self._agent, task, event), self._request(task))
+                    return CommandFrame(inbound.end_of(self._agent, task, event), self._request(task))
             case events.Ignored(why=why, request_id=request_id):
                 self._counts[f"ignored.{why.value}"] += 1
                 again = why is Oddity.SECOND_REGISTER and self.stream.ignored[why] == 1
@@ -117,7 +118,7 @@ class CovenSession(Session):
                     self._over()
             case events.Invalid(error=error):
                 self._counts["broken"] += 1
-                self._end((grpc.StatusCode.INVALID_ARGUMENT, coven.status_of(coven.fault_of(error))[1]))
+                self._end((grpc.StatusCode.INVALID_ARGUMENT, outbound.status_of(inbound.fault_of(error))[1]))
             case events.Beat():
                 self._counts["heartbeats"] += 1
         return NOTHING
@@ -128,10 +129,10 @@ class CovenSession(Session):
             return NOTHING
         request = self._request(task)
         if isinstance(event, Text) and message.progress is None and not message.unknown:
-            return Piece(task, event.text, partial(coven.text_of, self._agent, task), request)
+            return Piece(task, event.text, partial(inbound.text_of, self._agent, task), request)
         if isinstance(event, FileData):
             return LookUp(partial(self._keep_file, task, message, event, request.context.kept), request)
-        return CommandFrame(coven.progress_of(self._agent, task, message), request)
+        return CommandFrame(inbound.progress_of(self._agent, task, message), request)
 
     def _request(self, task: TaskId) -> Request:
         self._reported += 1
@@ -145,7 +146,7 @@ class CovenSession(Session):
             kept.append(await self._files.keep(file, owner=self._agent))
         except Refused as refused:
             return self._give_up(task, refused.fault)
-        return coven.progress_of(self._agent, task, message, kept[0])
+        return inbound.progress_of(self._agent, task, message, kept[0])
 
     def _over(self) -> TaskId | None:
         """The open request ended: the next may leave, if one waits."""
@@ -160,7 +161,7 @@ class CovenSession(Session):
             self._files.drop(file.id)
         frames: Sequence[bytes] = ()
         if fault.kind in UNSTORED:
-            self._end((grpc.StatusCode.UNAVAILABLE, coven.status_of(fault)[1]))
+            self._end((grpc.StatusCode.UNAVAILABLE, outbound.status_of(fault)[1]))
         elif report.task is not None:
             if fault.kind not in POINTLESS:
                 frames = self._give_up(report.task, fault)
@@ -170,7 +171,7 @@ class CovenSession(Session):
 
     def _give_up(self, task: TaskId, fault: Fault) -> Sequence[bytes]:
         """What the agent sent cannot be kept, and never will: the task has failed."""
-        self._report_fault(ReportFault(principal=self._agent, protocol=coven.PROTOCOL, task_id=task, fault=fault))
+        self._report_fault(ReportFault(principal=self._agent, protocol=PROTOCOL, task_id=task, fault=fault))
         return self._abandon(fault.message) if task == self._task else ()
 
     def _report_fault(self, command: ReportFault) -> None:
@@ -218,7 +219,7 @@ class CovenSession(Session):
     def _cancel(self, outgoing: Outgoing) -> Sequence[bytes]:
         task = outgoing.delivery.task
         if task == self._task:
-            return self._abandon(coven.reason_of(outgoing))
+            return self._abandon(outbound.reason_of(outgoing))
         self._cancelled.update(one.delivery.id for one, _ in self._waiting if one.task.id == task)
         self._changed.set()
         return ()
@@ -232,7 +233,9 @@ class CovenSession(Session):
                 attachments = await self._attachments(outgoing)
                 if not self._may_leave(outgoing):
                     continue
-                frame = self.stream.send(coven.message_of(outgoing, attachments, reads_input=self.stream.reads_input))
+                frame = self.stream.send(
+                    outbound.message_of(outgoing, attachments, reads_input=self.stream.reads_input)
+                )
                 self._task = outgoing.task.id
                 return [frame]
         except Exception as error:  # one outgoing message that cannot be encoded must not hold up the others
@@ -268,11 +271,11 @@ class CovenSession(Session):
         if event.kind is EventKind.RETRIED:  # a person sent the first request again
             event = (await self._store.events(outgoing.task.id, limit=1))[0]
         found = []
-        for file in coven.attachments_in(event):
+        for file in outbound.attachments_in(event):
             data = await self._files.fetch(file.id)
             if data is None:
                 raise Refused(Fault(kind=Kind.NOT_FOUND, message=f"the attachment {file.name!r} is no longer there"))
-            found.append(coven.attached(file, data))
+            found.append(outbound.attached(file, data))
         return tuple(found)
 
     def _report_unencodable(self, outgoing: Outgoing, error: Exception) -> None:

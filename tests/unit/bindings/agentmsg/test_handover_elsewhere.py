@@ -10,9 +10,9 @@ import msgspec
 from tests.unit.bindings.agentmsg.conftest import BOB, NOW
 
 from dragoman.bindings import chiffon
-from dragoman.bindings.coven import message_of
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import EventKind
+from dragoman.server.coven.outbound import message_of
 from dragoman.server.forge import outbound as forge
 
 HANDOVER = {"from": "ada", "to": "bob", "reason": "rate_limit", "metadata": {"repo": "x"}, "story": []}

@@ -21,7 +21,7 @@ from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Changes
 from dragoman.protocols.coven.types import Done, Error, SendMessage, Text
 from dragoman.security.tls import Files, Renewal
-from dragoman.server.coven import CovenEndpoint
+from dragoman.server.coven.endpoint import CovenEndpoint
 from dragoman.stores.memory import MemoryStore
 
 Code = grpc.StatusCode

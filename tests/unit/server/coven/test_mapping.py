@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.bindings import coven
-from dragoman.bindings.coven import content_of, trace_in
 from dragoman.core.commands import Finish, ReportFault, ReportProgress, Routing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
@@ -31,6 +29,9 @@ from dragoman.protocols.coven.types import (
     Thinking,
     ToolUse,
 )
+from dragoman.server.coven import inbound, outbound
+from dragoman.server.coven.inbound import trace_id_in
+from dragoman.server.coven.outbound import content_of
 
 NOW = Instant(1_768_796_464_000_000)
 ME, WORK = AgentId("me"), TaskId("550e8400-e29b-41d4-a716-446655440004")
@@ -97,14 +98,14 @@ def body_of(command: Any) -> Any:
     ],
 )
 def test_what_an_agent_reads(body: Any, content: str) -> None:
-    assert coven.message_of(outgoing(body)).content == content
+    assert outbound.message_of(outgoing(body)).content == content
 
 
 def test_who_did_not_ask_reads_the_work_and_what_was_asked_and_answered_meanwhile() -> None:
     body = {"input": {"content": "paint it", "n": 1}, "answer": {"colour": "blue"}, "asked_by": "gone"}
     words = 'paint it\n\n{"n":1}\n\n'
-    assert coven.message_of(outgoing(body)).content == words + '{"answer":{"colour":"blue"}}'
-    told = coven.message_of(outgoing({**body, "question": "Which?"}))
+    assert outbound.message_of(outgoing(body)).content == words + '{"answer":{"colour":"blue"}}'
+    told = outbound.message_of(outgoing({**body, "question": "Which?"}))
     assert told.content == words + '{"question":"Which?","answer":{"colour":"blue"}}'
     assert told.answer_json == '{"colour":"blue"}'
 
@@ -117,12 +118,12 @@ def test_work_without_text_names_its_type_name_and_description() -> None:
 
 def test_what_is_known_around_work_stands_behind_it_and_not_behind_an_answer() -> None:
     body = {"input": {"content": "hi"}, "context": {"metadata": {"repo": "x", "name": "told elsewhere"}, "history": []}}
-    assert coven.message_of(outgoing(body)).content == 'hi\n\n{"context":{"metadata":{"repo":"x"}}}'
-    assert coven.message_of(outgoing({**body, "answer": "blue"})).content == "blue"
+    assert outbound.message_of(outgoing(body)).content == 'hi\n\n{"context":{"metadata":{"repo":"x"}}}'
+    assert outbound.message_of(outgoing({**body, "answer": "blue"})).content == "blue"
 
 
 def test_work_becomes_a_message_with_every_field_beside_its_text() -> None:
-    message = coven.message_of(outgoing({"input": {"content": "hi", "n": 1}}, attempts=2))
+    message = outbound.message_of(outgoing({"input": {"content": "hi", "n": 1}}, attempts=2))
     assert message == SendMessage(
         request_id=task().request_id,
         thread_id=WORK,
@@ -137,8 +138,8 @@ def test_work_becomes_a_message_with_every_field_beside_its_text() -> None:
 
 
 def test_the_files_of_a_request_are_found_by_its_event() -> None:
-    assert coven.attachments_in(event(EventKind.SUBMITTED, {"input": {}, "attachments": [FILE]})) == (FILE,)
-    assert coven.attachments_in(event(EventKind.SUBMITTED, {"input": {}})) == ()
+    assert outbound.attachments_in(event(EventKind.SUBMITTED, {"input": {}, "attachments": [FILE]})) == (FILE,)
+    assert outbound.attachments_in(event(EventKind.SUBMITTED, {"input": {}})) == ()
 
 
 # --- an agent's events ---
@@ -148,7 +149,7 @@ def test_progress_beside_thinking_is_a_message_and_not_a_thought() -> None:
     said = MessageResponse(
         request_id="r", event=Thinking("compiling"), progress=Progress(percent=40, step="build", number=2, total=5)
     )
-    command = coven.progress_of(ME, WORK, said)
+    command = inbound.progress_of(ME, WORK, said)
     assert body_of(command) == {
         "status": "running",
         "percent": 40,
@@ -160,14 +161,14 @@ def test_progress_beside_thinking_is_a_message_and_not_a_thought() -> None:
 
 def test_a_tools_input_that_is_no_json_is_kept_as_text() -> None:
     said = MessageResponse(request_id="r", event=ToolUse("t", "n", '{"a": NaN'))
-    assert body_of(coven.progress_of(ME, WORK, said))["tool_use"]["input"] == '{"a": NaN'
+    assert body_of(inbound.progress_of(ME, WORK, said))["tool_use"]["input"] == '{"a": NaN'
 
 
 def test_bytes_are_kept_only_where_they_hold_something_unknown() -> None:
     plain = MessageResponse(request_id="r", event=Text("x"))
-    assert coven.progress_of(ME, WORK, plain).raw is None
+    assert inbound.progress_of(ME, WORK, plain).raw is None
     newer = msgspec.structs.replace(plain, unknown=b"raw")
-    assert coven.progress_of(ME, WORK, newer).raw == b"raw"
+    assert inbound.progress_of(ME, WORK, newer).raw == b"raw"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_bytes_are_kept_only_where_they_hold_something_unknown() -> None:
 )
 def test_the_whole_answer_is_counted_once(text: str | None, streamed: bool, full: str, body: Any, output: str) -> None:
     ended = Completed(MessageResponse(request_id="r", event=Done(full_response=full)), text, streamed)
-    command = coven.end_of(ME, WORK, ended)
+    command = inbound.end_of(ME, WORK, ended)
     assert isinstance(command, Finish)
     assert (body_of(command), command.output, command.fault) == (body, output, None)
 
@@ -188,7 +189,7 @@ def test_the_whole_answer_is_counted_once(text: str | None, streamed: bool, full
 @pytest.mark.parametrize(("given", "result"), [('{"a": 1}', {"a": 1}), ("not json", "not json")])
 def test_a_result_beside_the_answer(given: str, result: Any) -> None:
     ended = Completed(MessageResponse(request_id="r", event=Done(result_json=given)), "", True)
-    assert body_of(coven.end_of(ME, WORK, ended)) == {"output": "", "result": result}
+    assert body_of(inbound.end_of(ME, WORK, ended)) == {"output": "", "result": result}
 
 
 def test_a_question_pauses_the_task_and_carries_text_that_was_not_streamed() -> None:
@@ -196,7 +197,7 @@ def test_a_question_pauses_the_task_and_carries_text_that_was_not_streamed() -> 
     ended = Completed(
         MessageResponse(request_id="r", event=Done(full_response="first this", question=asked)), "first this", False
     )
-    command = coven.end_of(ME, WORK, ended)
+    command = inbound.end_of(ME, WORK, ended)
     assert isinstance(command, ReportProgress)
     assert command.paused
     assert command.ask is not None
@@ -223,7 +224,7 @@ def test_a_question_pauses_the_task_and_carries_text_that_was_not_streamed() -> 
 def test_an_error_is_a_failure_of_the_work_unless_it_says_more(said: Any, fault: Fault) -> None:
     message = MessageResponse(request_id="r", event=Error("no"), fault=said)
     assert fault_in(message) == fault
-    command = coven.end_of(ME, WORK, Completed(message, "", True))
+    command = inbound.end_of(ME, WORK, Completed(message, "", True))
     assert isinstance(command, ReportFault)
     assert command.fault == fault
 
@@ -233,7 +234,7 @@ def test_an_error_is_a_failure_of_the_work_unless_it_says_more(said: Any, fault:
 
 def submit(message: SendMessage, files: Any = (), **more: Any) -> Any:
     known = {AgentId("worker"): "an agent"}
-    return coven.submit_of(ME, message, files, find=known.get, request_id="q1", **more)  # type: ignore[arg-type]
+    return inbound.submit_of(ME, message, files, find=known.get, request_id="q1", **more)  # type: ignore[arg-type]
 
 
 def test_a_message_becomes_a_task_that_its_caller_follows() -> None:
@@ -288,21 +289,21 @@ def test_different_contents_have_different_digests() -> None:
 
 def test_only_a_good_traceparent_counts() -> None:
     good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    assert trace_in(None, "", "nonsense", good) == "4bf92f3577b34da6a3ce929d0e0e4736"
-    assert trace_in("00-" + "0" * 32 + "-00f067aa0ba902b7-01") is None
+    assert trace_id_in(None, "", "nonsense", good) == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert trace_id_in("00-" + "0" * 32 + "-00f067aa0ba902b7-01") is None
 
 
 # --- a task's events, for a caller ---
 
 
 def told(kind: EventKind, body: Any, head: Task | None = None, data: bytes | None = None) -> list[tuple[Any, int]]:
-    said = coven.responses_of(event(kind, body), head or task(), request_id="q1", data=data)
+    said = outbound.responses_of(event(kind, body), head or task(), request_id="q1", data=data)
     return [(one.event, one.cursor) for one in said]
 
 
 def test_one_report_that_says_much_is_several_events_with_one_cursor_at_the_end() -> None:
     said = {"thinking": "hm", "tool_use": {"id": "t", "name": "n", "input": {"a": 1}}, "output": "x", "percent": 3}
-    heard = coven.responses_of(event(EventKind.PROGRESS, said), task(), request_id="q1")
+    heard = outbound.responses_of(event(EventKind.PROGRESS, said), task(), request_id="q1")
     assert [one.event for one in heard] == [Thinking("hm"), ToolUse("t", "n", '{"a":1}'), Text("x")]
     assert [one.cursor for one in heard] == [0, 0, 5]
     assert [one.progress and one.progress.percent for one in heard] == [None, None, 3]
@@ -311,7 +312,7 @@ def test_one_report_that_says_much_is_several_events_with_one_cursor_at_the_end(
 @pytest.mark.parametrize("odd", [True, -1, 2**63, 1.5, "x", [], {}])
 def test_a_malformed_step_can_be_encoded(odd: object) -> None:
     body = {"percent": 5, "step": {"number": odd, "name": odd, "total": odd}}
-    for said in coven.responses_of(event(EventKind.PROGRESS, body), task(), request_id="q1"):
+    for said in outbound.responses_of(event(EventKind.PROGRESS, body), task(), request_id="q1"):
         codec.encode_response(said)
 
 
@@ -324,8 +325,8 @@ def test_progress_without_a_message_has_one_for_clients_that_know_only_the_docum
 
 def test_a_file_is_sent_with_its_bytes() -> None:
     assert told(EventKind.PROGRESS, {"file": FILE}, data=b"abc") == [(FileData("a.txt", "text/plain", b"abc"), 5)]
-    assert coven.file_in(event(EventKind.PROGRESS, {"file": FILE})) == FILE
-    assert coven.file_in(event(EventKind.PROGRESS, {"output": 'a "file"'})) is None
+    assert outbound.file_in(event(EventKind.PROGRESS, {"file": FILE})) == FILE
+    assert outbound.file_in(event(EventKind.PROGRESS, {"output": 'a "file"'})) is None
 
 
 def test_an_ending_counts_only_while_it_is_the_outcome() -> None:
@@ -339,7 +340,7 @@ def test_an_ending_counts_only_while_it_is_the_outcome() -> None:
 
 def test_cancelled_is_an_error_with_its_kind() -> None:
     over = task(status=Status.CANCELLED, outcome=5)
-    (said,) = coven.responses_of(event(EventKind.CANCELLED, {"reason": "enough"}), over, request_id="q1")
+    (said,) = outbound.responses_of(event(EventKind.CANCELLED, {"reason": "enough"}), over, request_id="q1")
     assert said.fault is not None
     assert (type(said.event), said.fault.kind) == (Error, "cancelled")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.bindings.coven import in_measure
 from dragoman.messages.brevity import CUT
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import (
@@ -18,6 +17,7 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
+from dragoman.server.coven.outbound import fitted
 
 MIB = 1024 * 1024
 LONG = "ü\\" * MIB  # three bytes, and four in JSON
@@ -26,7 +26,7 @@ JSON = f'{{"is":"{"x" * 2 * MIB}"}}'
 
 def within(event: ResponseEvent | None, told: str = "", **beside: object) -> list[ResponseEvent | None]:
     response = MessageResponse(request_id="q1", event=event, task_id="t1", cursor=7, **beside)  # type: ignore[arg-type]
-    parts = in_measure(response, MIB, told)
+    parts = fitted(response, MIB, told)
     assert max(len(codec.encode_response(part)) for part in parts) <= MIB
     assert [part.cursor for part in parts] == [0] * (len(parts) - 1) + [7]
     assert {(part.request_id, part.task_id) for part in parts} == {("q1", "t1")}
