@@ -23,7 +23,6 @@ from dragoman.api.bodies import (
 from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
-from dragoman.bindings import a2acp
 from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
@@ -36,6 +35,7 @@ from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
+from dragoman.server.a2acp import contracts
 from dragoman.supervisor.child_log import ChildLog, Entry
 from dragoman.supervisor.restarts import Policy
 from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, State, contradiction, spec_of
@@ -167,7 +167,7 @@ def agent_details(context: Context, agent: Agent) -> AgentDetails:
         facts["status"] = child.state
     elif plain.status is AgentStatus.IDLE and (away := _away(context, agent)) is not None:
         facts["status"] = away
-    return AgentDetails(**facts, offers=tuple(map(a2acp.capability_of, agent.offers)), child=child)
+    return AgentDetails(**facts, offers=tuple(map(contracts.capability_of, agent.offers)), child=child)
 
 
 def _away(context: Context, agent: Agent) -> str | None:
@@ -234,7 +234,7 @@ def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
             except SchemaError as error:
                 where = f"offers[{place}].{field}{error.pointer}"
                 raise Problem(Kind.INVALID, f"this schema is not supported: {error.what}", field=where) from None
-    return tuple(map(a2acp.offer_of, capabilities))
+    return tuple(map(contracts.offer_of, capabilities))
 
 
 def find_agent(context: Context, request: Request) -> Agent:

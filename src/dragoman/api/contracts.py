@@ -12,13 +12,13 @@ from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, Domain
 from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
-from dragoman.bindings.a2acp.contracts import patience
 from dragoman.core.commands import EndContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Party, Standing
 from dragoman.core.model.policy import NAME, borders_in
 from dragoman.core.model.state import Entity, Registry
 from dragoman.messages.faults import Kind
+from dragoman.server.a2acp.contracts import patience
 
 
 class PartyOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,11 +14,11 @@ from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
 from dragoman.api.context import Context, respond
 from dragoman.api.problems import Problem
 from dragoman.api.tasks import PROTOCOL
-from dragoman.bindings.a2acp.names import PROTOCOL as SIGNED_FOR
 from dragoman.core.commands import NoteRead, RevokeToken
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
 from dragoman.messages.faults import Kind
 from dragoman.security.refusals import Refusal
+from dragoman.server.a2acp.names import PROTOCOL as SIGNED_FOR
 from dragoman.server.a2acp.tokens import AuthService, KeysKept
 
 

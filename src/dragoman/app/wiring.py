@@ -45,7 +45,6 @@ from dragoman.app.intake import Intake
 from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash
 from dragoman.app.metrics import Counters, Gauges, Metrics
 from dragoman.app.settings import Settings
-from dragoman.bindings.a2acp.names import version_of
 from dragoman.core.ids import HOUR, SECOND, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
 from dragoman.core.model.agents import Profile
@@ -53,6 +52,7 @@ from dragoman.core.ports import Files, Store
 from dragoman.core.streams import Streams
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.security.tokens import token_hash
+from dragoman.server.a2acp.names import version_of
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.server import HttpServer

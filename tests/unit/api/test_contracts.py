@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dragoman.api.contracts import contract_out
-from dragoman.bindings.a2acp.contracts import held_of
 from dragoman.core.ids import HOUR, AgentId, Instant
 from dragoman.core.model.agents import Offer
 from dragoman.core.model.contracts import Contract, Party
+from dragoman.server.a2acp.contracts import held_of
 
 
 @pytest.mark.parametrize(("sandbox", "seconds"), [(None, 30.0), ("bubblewrap", 60.0)])

@@ -8,7 +8,6 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, TASKS, Adapter, Decoded, Files, agent
-from dragoman.bindings import a2acp
 from dragoman.core.ids import HOUR, Instant, TaskId
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract
@@ -18,6 +17,10 @@ from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents
 from dragoman.protocols.a2acp.types import BROKER_ID, RESERVED, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.server.a2acp import outbound
+from dragoman.server.a2acp.builder import Voice
+from dragoman.server.a2acp.inbound import command_of
+from dragoman.server.a2acp.said import Said
 
 TOKEN = "…"
 BROKER = Party(agent_id=BROKER_ID, domain="a_domain", version="1.0.0")
@@ -40,12 +43,12 @@ def decode(data: bytes, now: Instant) -> Decoded:
     contract = _contract(sender, message.intent, now) if asks and message.intent is not None else None
     content = {name: value for name, value in (message.payload or {}).items() if name not in RESERVED}
     task = None if named is None else TaskId(named if _is_uuid(named) else str(uuid5(TASKS, named)))
-    inbound = a2acp.Said(sender, message, tree, now, contract=contract, content=content, task=task)
-    return Decoded(kind, sender, (a2acp.command_of(inbound),), contract)
+    known = Said(sender, message, tree, now, contract=contract, content=content, task=task)
+    return Decoded(kind, sender, (command_of(known),), contract)
 
 
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
-    voice = a2acp.Voice(
+    voice = Voice(
         broker=BROKER,
         party=lambda one: Party(agent_id=one, domain="default", version="1.0.0"),
         called=lambda task: task.id,
@@ -53,7 +56,7 @@ def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> l
         shut=_never,
         grant=lambda contract, one: None,
     )
-    return [msgspec.json.decode(a2acp.wire_of(outgoing, receiver.id, now, voice, None))]
+    return [msgspec.json.decode(outbound.wire_of(outgoing, receiver.id, now, voice, None))]
 
 
 def _never(contract: Contract) -> Any:

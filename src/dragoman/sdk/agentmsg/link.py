@@ -12,7 +12,7 @@
                                                               ACK, or the answer to a POST     Accepted
                                                               anything else                    Mail
 
-Saying a message again says the same under the same id. A long output goes in pieces, whose ids follow from it.
+MessageBuilder a message again says the same under the same id. A long output goes in pieces, whose ids follow from it.
 """
 
 from __future__ import annotations

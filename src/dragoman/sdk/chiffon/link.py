@@ -11,7 +11,7 @@
                                                                       work_status `running`   Release
                                                                       {"accepted": […]}       Accepted
 
-Saying a message again says the same bytes under the same id. Only a split output gets fresh ids for its blocks:
+MessageBuilder a message again says the same bytes under the same id. Only a split output gets fresh ids for its blocks:
 the hub begins such a set anew at byte 0, and must not take the first block for one it has heard.
 """
 

@@ -17,8 +17,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Kind, owned_by, refuse
@@ -27,9 +25,11 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.intents import INTENTS
 from dragoman.protocols.a2acp.types import PROTOCOL_VERSION, Id, Name, SemVer
 from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.server.a2acp import contracts, names
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.a2acp.interpreter import compiled
+from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.asgi import ASGIApp, Receive, Scope, Send, answer, read_body
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.http_endpoint import SMALL_BODY
@@ -88,13 +88,13 @@ class A2acpAgents(Endpoint):
                 version=said.version,
                 protocol_version=PROTOCOL_VERSION,
                 domain=said.domain,
-                offers=tuple(map(a2acp.offer_of, said.capabilities)),
+                offers=tuple(map(contracts.offer_of, said.capabilities)),
                 max_concurrent=said.max_concurrent,
             )
         )
         told = Declared(
             agent_id=registered.id,
-            domain=a2acp.domain_of(registered),
+            domain=names.domain_of(registered),
             version=said.version,
             capabilities=said.capabilities,
             grants=registered.capabilities,

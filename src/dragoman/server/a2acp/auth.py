@@ -17,7 +17,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.commands import NoteRead
 from dragoman.core.ids import SECOND, AgentId, Instant, rfc3339
 from dragoman.core.model.agents import Agent
@@ -27,6 +26,7 @@ from dragoman.protocols.a2acp.types import LONGEST_TTL, Id, Name
 from dragoman.security import tokens
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
+from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.authentication import UNKNOWN
 from dragoman.server.endpoint import Endpoint

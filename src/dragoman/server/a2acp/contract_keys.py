@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.a2acp.contracts import held_of
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.ports import Vault
@@ -31,6 +30,7 @@ from dragoman.security.collaboration import (
     granted,
 )
 from dragoman.security.keys import decode64, encode64
+from dragoman.server.a2acp.contracts import held_of
 
 MOST = 20_000
 FAR = datetime(9999, 1, 1, tzinfo=UTC)

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.model.tasks import Asking, QuestionStatus, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import Message, MessageType
+from dragoman.server.a2acp import names
+from dragoman.server.a2acp.names import PROTOCOL
 
 if TYPE_CHECKING:
     from dragoman.server.a2acp.handler import A2acpHandler
@@ -84,7 +84,7 @@ class Correlations:
             self.name(task)
         for question in asked:
             if question.about is Asking.HANDSHAKE:
-                self.propose(agent, question.id, a2acp.message_id(question.details.get("proposal", question.id)))
+                self.propose(agent, question.id, names.message_id(question.details.get("proposal", question.id)))
 
     async def _at_hand(self, agent: AgentId) -> list[Task]:
         return [one for id in self._hub.load_of(agent) if (one := await self._store.task(id)) is not None]
@@ -193,5 +193,5 @@ class Correlations:
 
 def names_of(task: Task) -> tuple[str, ...]:
     """What whoever works on a task may call it, beside its id: as its caller does, or by what brought it."""
-    brought_by = () if task.order is None else (a2acp.message_id(task.order),)
-    return (a2acp.thread_of(task), task.origin.request_id, *brought_by)
+    brought_by = () if task.order is None else (names.message_id(task.order),)
+    return (names.thread_of(task), task.origin.request_id, *brought_by)

@@ -23,8 +23,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
@@ -35,9 +33,13 @@ from dragoman.protocols.a2acp import admission, codec, intents
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
+from dragoman.server.a2acp import failures, names, outbound
+from dragoman.server.a2acp.builder import Voice
 from dragoman.server.a2acp.contract_keys import ContractKeys
+from dragoman.server.a2acp.contracts import moment
 from dragoman.server.a2acp.correlation import Correlations
 from dragoman.server.a2acp.interpreter import Interpreter, reads_tasks
+from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
@@ -82,7 +84,7 @@ class A2acpHandler(HttpHandler):
         self.broker = auth.broker
         self.threads = Correlations(self)
         self._interpreter = Interpreter(self)
-        self.voice = a2acp.Voice(
+        self.voice = Voice(
             broker=self.broker,
             party=self.party,
             called=self.threads.name,
@@ -96,7 +98,7 @@ class A2acpHandler(HttpHandler):
     def party(self, id: AgentId) -> Party:
         agent = self.hub.agent(id)
         if agent is not None:
-            return a2acp.party_of(agent)
+            return names.party_of(agent)
         if id in (ADMIN, HUB, "", self.broker.agent_id):
             return self.broker
         return Party(agent_id=id, domain="unknown", version="0.0.0")
@@ -129,7 +131,7 @@ class A2acpHandler(HttpHandler):
         except A2acpError as error:
             asks = tree.get("message_type") != MessageType.ERROR.value
             broken = About(id=error.about, thread=error.thread, sender=codec.sender(tree), asks=asks, agent=link)
-            return Invalid(a2acp.fault_of(error), error.about, broken)
+            return Invalid(failures.fault_of(error), error.about, broken)
         except Refused as refused:
             return Invalid(refused.fault, about.id, about)
         lane = None if message.message_type is MessageType.REQUEST else message.correlation_id
@@ -140,13 +142,13 @@ class A2acpHandler(HttpHandler):
         )
 
     def _check_spoken(self, message: Message, agent: Agent) -> None:
-        wrong = admission.misspoken(message, Role.AGENT, a2acp.party_of(agent), self.broker)
+        wrong = admission.misspoken(message, Role.AGENT, names.party_of(agent), self.broker)
         if wrong is not None:
             field, what, _ = wrong
             raise refuse(Kind.INVALID, what, field=field)
-        late = admission.untimely(message.timestamp, a2acp.moment(self.hub.now()))
+        late = admission.untimely(message.timestamp, moment(self.hub.now()))
         if late is not None:
-            raise a2acp.refused(late)
+            raise failures.refused(late)
 
     # -- what it came to
 
@@ -159,10 +161,10 @@ class A2acpHandler(HttpHandler):
             return None
         match message.intent, outcome:
             case intents.TERMINATE, Contract():
-                return self.reply(message, a2acp.terminated(outcome, message.thread))
+                return self.reply(message, outbound.terminated(outcome, message.thread))
             case intents.ROTATE, Contract():
                 to = AgentId(message.source_agent.agent_id)
-                return self.reply(message, a2acp.rotated(outcome, to, self.voice, message.thread))
+                return self.reply(message, outbound.rotated(outcome, to, self.voice, message.thread))
         return None
 
     # -- the broker's words
@@ -176,25 +178,25 @@ class A2acpHandler(HttpHandler):
         about = context if isinstance(context, About) else About(agent=agent)
         agent, to = about.agent, about.sender or NOBODY
         if agent is not None and to.agent_id != agent.id:
-            to = a2acp.party_of(agent)  # the agent that is connected, whatever the message says of its sender
-        payload = a2acp.refusal_of(fault).payload(about.thread)
+            to = names.party_of(agent)  # the agent that is connected, whatever the message says of its sender
+        payload = failures.refusal_of(fault).payload(about.thread)
         # A caller that did not show who it is gets no token of the broker's for the agent that it names.
         audience = NOBODY.agent_id if agent is None else agent.id
         return self._say(MessageType.ERROR, about.intent, payload, to, audience)
 
     def status_of(self, fault: Fault) -> int:
-        return a2acp.status_of(fault)
+        return failures.status_of(fault)
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
         if isinstance(error, A2acpError):
-            return a2acp.fault_of(error)
+            return failures.fault_of(error)
         return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
 
     def json(self, data: bytes) -> dict[str, Any]:
         try:
             return codec.parse(data)
         except A2acpError as error:
-            raise Refused(a2acp.fault_of(error)) from None
+            raise Refused(failures.fault_of(error)) from None
 
     def _say(
         self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None
@@ -202,7 +204,7 @@ class A2acpHandler(HttpHandler):
         now = self.hub.now()
         message = {
             "protocol_version": PROTOCOL_VERSION,
-            "message_id": a2acp.message_id(self.hub.mint()),
+            "message_id": names.message_id(self.hub.mint()),
             "timestamp": rfc3339(now),
             "source_agent": self.broker,
             "target_agent": to,
@@ -217,7 +219,7 @@ class A2acpHandler(HttpHandler):
 
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         await self.threads.recall(agent.id)
-        wanted = a2acp.wanted(outgoing)
+        wanted = outbound.wanted(outgoing)
         row = None if wanted is None else await self.hub.contract(wanted)
         if row is not None:
             self.seals.terms(row)
@@ -227,16 +229,16 @@ class A2acpHandler(HttpHandler):
     def encode_under(
         self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None
     ) -> bytes:
-        kind, id = outgoing.delivery.kind, a2acp.message_id(outgoing.delivery.id)
+        kind, id = outgoing.delivery.kind, names.message_id(outgoing.delivery.id)
         if kind is MessageKind.PROPOSAL:
             self.threads.propose(agent.id, outgoing.event.id, id)
         elif outgoing.task is not None and outgoing.task.owner == agent.id:
             self.threads.give(outgoing.task, id if kind is MessageKind.WORK else None)
-        return a2acp.wire_of(outgoing, agent.id, now, self.voice, row, whole=whole)
+        return outbound.wire_of(outgoing, agent.id, now, self.voice, row, whole=whole)
 
     def is_long(self, outgoing: Outgoing) -> bool:
         """Whether the output of a result must be put together first."""
-        return outgoing.delivery.kind is MessageKind.RESULT and a2acp.ends_in_pieces(outgoing.event)
+        return outgoing.delivery.kind is MessageKind.RESULT and outbound.ends_in_pieces(outgoing.event)
 
     async def _whole(self, outgoing: Outgoing) -> str:
         return (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output

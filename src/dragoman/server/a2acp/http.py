@@ -9,7 +9,7 @@
 
 The credential of a message is its token. A bearer secret is not needed there; where there is one, it must be the same
 agent's. Polls and acknowledgments take the agent's secret. Everything else is an error message with a status of
-`bindings.a2acp.failures`.
+`server.a2acp.failures`.
 
 A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it. If its connection
 breaks before it has the answer, or the hub stops, the answer comes to the inbox. So it does where a client closes its
@@ -22,8 +22,6 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
 from dragoman.core.commands import Acknowledge, Command, ShakeHands, Submit, TellAgain
 from dragoman.core.ids import DeliveryId, SessionId
 from dragoman.core.memory import STRANGERS
@@ -31,7 +29,9 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
+from dragoman.server.a2acp import failures, outbound
 from dragoman.server.a2acp.handler import A2acpHandler, About
+from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.a2acp.session import refused_as
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
 from dragoman.server.http_endpoint import HttpEndpoint
@@ -125,13 +125,13 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         (outgoing,) = waited.outgoing_messages
         assert about.agent is not None
         (frame,) = await self._handler.encode(outgoing, about.agent, self._hub.now())
-        return _Answer(frame, a2acp.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
+        return _Answer(frame, outbound.failure_in(outgoing), None if waited.gone else outgoing.delivery.id)
 
     async def _hand_over(self, said: _Answer, about: About, receive: Receive, send: Send) -> None:
         """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that
         was wrong, the client asks for it (`answer_to`)."""
         gone = said.delivery is not None and await is_gone(receive)
-        await answer(send, 200 if said.fault is None else a2acp.status_of(said.fault), said.frame)
+        await answer(send, 200 if said.fault is None else failures.status_of(said.fault), said.frame)
         if said.delivery is not None and about.agent is not None and not gone:
             command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
             self._hub.enqueue_and_forget(command)

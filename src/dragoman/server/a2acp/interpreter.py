@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.bindings.a2acp.room import LARGE, check_room
 from dragoman.core.agreements import terms as schemas
 from dragoman.core.commands import Command, NoteRead, ReportProgress
 from dragoman.core.ids import AgentId, TaskId
@@ -27,7 +24,12 @@ from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.mapping import PROGRESS, QUESTION
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
+from dragoman.server.a2acp import failures, inbound, names
 from dragoman.server.a2acp.contract_keys import checked
+from dragoman.server.a2acp.contracts import discovered, moment
+from dragoman.server.a2acp.names import PROTOCOL
+from dragoman.server.a2acp.room import LARGE, check_room
+from dragoman.server.a2acp.said import Said
 from dragoman.server.a2acp.tokens import lacking
 from dragoman.server.files import file_id_in, with_file
 from dragoman.wire import guard
@@ -66,7 +68,7 @@ class Interpreter:
         if message.message_type in (MessageType.RESPONSE, MessageType.ERROR):
             await self.threads.recall(agent.id)
         message, tree = self._completed(message, tree)
-        said = a2acp.Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent, size=size)
+        said = Said(agent, message, tree, self.hub.now(), granted=granted, traceparent=traceparent, size=size)
         match message.message_type, message.intent:
             case MessageType.REQUEST, intents.DISCOVER:
                 return [self._handler.reply(message, await self._discover(said))]
@@ -74,31 +76,31 @@ class Interpreter:
                 asked = msgspec.convert(message.payload, intents.Initiate)
                 self._check_schemas(asked)
                 secret = self.seals.secret(asked.public_key, end_to_end=asked.mode == "end-to-end")
-                return a2acp.command_of(said._replace(secret=secret))
+                return inbound.command_of(said._replace(secret=secret))
             case MessageType.REQUEST, intents.ROTATE:
-                return a2acp.command_of(said._replace(secret=await self._rotated(said)))
+                return inbound.command_of(said._replace(secret=await self._rotated(said)))
             case MessageType.RESPONSE | MessageType.ERROR, intents.ACCEPT:
-                return a2acp.command_of(await self._decided(said))
+                return inbound.command_of(await self._decided(said))
             case MessageType.REQUEST, intents.TERMINATE:
-                return a2acp.command_of(said._replace(contract=await self._ended(said)))
+                return inbound.command_of(said._replace(contract=await self._ended(said)))
             case MessageType.REQUEST, _:
-                return a2acp.command_of(await self._requested(said))
+                return inbound.command_of(await self._requested(said))
             case MessageType.EVENT, intents.CANCEL:
-                return a2acp.command_of(said._replace(task=await self._asked(said)))
+                return inbound.command_of(said._replace(task=await self._asked(said)))
             case MessageType.RESPONSE | MessageType.ERROR, _:
-                return a2acp.command_of(await self._answered(said))
+                return inbound.command_of(await self._answered(said))
             case MessageType.EVENT, intent if intent in (PROGRESS, QUESTION):
                 return await self._with_file(await self._answered(said))
-        return a2acp.command_of(await self._told(said))
+        return inbound.command_of(await self._told(said))
 
     # -- what only reads, and what needs a key
 
-    async def _discover(self, said: a2acp.Said) -> dict[str, Any]:
+    async def _discover(self, said: Said) -> dict[str, Any]:
         asked = msgspec.convert(said.message.payload, intents.Discover)
         note = NoteRead(principal=said.agent.id, protocol=PROTOCOL, what=intents.DISCOVER, seen=said.message.message_id)
         await self.hub.execute(note)
         agents = ((agent, self.hub.reachable(agent.id)) for agent in self.hub.agents())
-        found = a2acp.discovered(asked, said.agent, agents, self.hub.policy.borders)
+        found = discovered(asked, said.agent, agents, self.hub.policy.borders)
         told = {name: value for name, value in intents.payload(found).items() if value is not None}
         return {**told, "correlation_id": said.message.thread}
 
@@ -108,7 +110,7 @@ class Interpreter:
             if schema is not None:
                 compiled(schema, f"payload.{field}")
 
-    async def _rotated(self, said: a2acp.Said) -> Any:
+    async def _rotated(self, said: Said) -> Any:
         asked = msgspec.convert(said.message.payload, intents.Rotate)
         row = await self.store.contract_of(asked.collaboration_id)
         if row is None or said.agent.id not in row.parties:
@@ -116,7 +118,7 @@ class Interpreter:
         of_source = said.agent.id == row.source.agent
         return self.seals.secret(asked.public_key, end_to_end=row.end_to_end, of_source=of_source)
 
-    async def _ended(self, said: a2acp.Said) -> Contract | None:
+    async def _ended(self, said: Said) -> Contract | None:
         """The contract that is to end, where it is named instead of its collaboration."""
         asked = msgspec.convert(said.message.payload, intents.Terminate)
         if asked.collaboration_id is not None or asked.contract_id is None:
@@ -128,7 +130,7 @@ class Interpreter:
 
     # -- requests
 
-    async def _requested(self, said: a2acp.Said) -> a2acp.Said:
+    async def _requested(self, said: Said) -> Said:
         """A request under its contract, open."""
         message = said.message
         if message.target_agent.agent_id == self._handler.broker.agent_id:
@@ -138,9 +140,9 @@ class Interpreter:
         if row is None:
             self._check_pii(message)
         terms = None if row is None else self.seals.terms(row)
-        refusal = contracts.judge(None if terms is None else terms.held, message, a2acp.moment(said.now))
+        refusal = contracts.judge(None if terms is None else terms.held, message, moment(said.now))
         if refusal is not None:
-            raise a2acp.refused(refusal)
+            raise failures.refused(refusal)
         assert row is not None
         assert terms is not None
         if not versions.compatible(message.target_agent.version, row.target.version):
@@ -165,7 +167,7 @@ class Interpreter:
             what = f"{message.intent} carries personal data: shake hands for a key, and send it as aes256"
             raise refuse(Kind.FORBIDDEN, what, field="security.encryption", pii=True)
 
-    def _opened(self, said: a2acp.Said, row: Contract, schema: Any, side: str) -> a2acp.Said:
+    def _opened(self, said: Said, row: Contract, schema: Any, side: str) -> Said:
         """With its content in clear, as far as it is for the hub to read."""
         payload = said.payload
         said = said._replace(contract=row)
@@ -191,7 +193,7 @@ class Interpreter:
 
     # -- answers
 
-    async def _answered(self, said: a2acp.Said) -> a2acp.Said:
+    async def _answered(self, said: Said) -> Said:
         """A response, error, progress or question, with the task that it is about."""
         message = said.message
         given = await self.threads.answered(said.agent.id, message)
@@ -209,16 +211,16 @@ class Interpreter:
         if message.contract_id not in (None, row.id):
             what = "the answer names another contract than the request"
             raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=message.contract_id)
-        refusal = contracts.judge(self.seals.terms(row).lasting, message, a2acp.moment(said.now))
+        refusal = contracts.judge(self.seals.terms(row).lasting, message, moment(said.now))
         if refusal is not None:
-            raise a2acp.refused(refusal)
+            raise failures.refused(refusal)
         if message.message_type is MessageType.ERROR:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
 
-    async def _with_file(self, said: a2acp.Said) -> Command:
+    async def _with_file(self, said: Said) -> Command:
         """Progress, with the file that it names. What is sealed end to end names none that anybody here can see."""
-        command: Command = a2acp.command_of(said)
+        command: Command = inbound.command_of(said)
         file = None if said.sealed else file_id_in(said.content)
         if file is None or not isinstance(command, ReportProgress):
             return command
@@ -226,7 +228,7 @@ class Interpreter:
 
     # -- events of the agents' own
 
-    async def _told(self, said: a2acp.Said) -> a2acp.Said:
+    async def _told(self, said: Said) -> Said:
         """An event with the contract that it is said under, and the request that it is about, if it is about one."""
         message, me = said.message, said.agent.id
         task = await self._concerned(said)
@@ -236,7 +238,7 @@ class Interpreter:
             mine = task.owner == me
             if not mine and task.owner is not None:
                 await self.threads.recall(task.owner)
-            said = said._replace(task=task.id, thread=a2acp.thread_of(task) if mine else self.threads.name(task))
+            said = said._replace(task=task.id, thread=names.thread_of(task) if mine else self.threads.name(task))
             asker = self._handler.party(task.origin.principal).agent_id
             if mine and message.target_agent.agent_id == asker:
                 receiver = self.hub.agent(AgentId(asker))
@@ -247,14 +249,14 @@ class Interpreter:
         terms = None if row is None else self.seals.terms(row)
         begun = task is not None and row is not None and task.contract == row.id and not task.final
         held = None if terms is None else terms.lasting if begun else terms.held
-        refusal = contracts.judge(held, message, a2acp.moment(said.now))
+        refusal = contracts.judge(held, message, moment(said.now))
         if refusal is not None:
-            raise a2acp.refused(refusal)
+            raise failures.refused(refusal)
         assert row is not None
         said = self._opened(said, row, True, "event")
         return said._replace(thread=None) if said.sealed else said  # a ciphertext is bound to what stood there
 
-    async def _concerned(self, said: a2acp.Said) -> Task | None:
+    async def _concerned(self, said: Said) -> Task | None:
         """The request that an event is about: one that its sender works on, or waits for. None: the hub knows of none,
         and what the two mean by it is their own affair."""
         thread = said.message.correlation_id
@@ -288,9 +290,9 @@ class Interpreter:
         try:
             return codec.interpret(tree), tree
         except A2acpError as error:
-            raise Refused(a2acp.fault_of(error)) from None
+            raise Refused(failures.fault_of(error)) from None
 
-    async def _decided(self, said: a2acp.Said) -> a2acp.Said:
+    async def _decided(self, said: Said) -> Said:
         """The answer to a proposal, with the handshake that it is about."""
         named = said.message.correlation_id
         if said.message.message_type is MessageType.RESPONSE:
@@ -302,7 +304,7 @@ class Interpreter:
 
     # -- cancelling
 
-    async def _asked(self, said: a2acp.Said) -> TaskId:
+    async def _asked(self, said: Said) -> TaskId:
         """The task that a caller means by its correlation id."""
         thread = said.message.correlation_id
         found = None if thread is None else await self._own(said, thread, pages=MOST_PAGES)
@@ -311,7 +313,7 @@ class Interpreter:
             raise refuse(Kind.NOT_FOUND, what, field="correlation_id")
         return found.id
 
-    async def _own(self, said: a2acp.Said, thread: str, *, pages: int) -> Task | None:
+    async def _own(self, said: Said, thread: str, *, pages: int) -> Task | None:
         """A caller's own request of that name: the newest that is open, else the newest. A name may serve a whole
         conversation, with several agents."""
         newest: Task | None = None

@@ -17,8 +17,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import a2acp
-from dragoman.bindings.a2acp.names import PROTOCOL, delivery_named
 from dragoman.core.commands import Command
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
@@ -28,7 +26,9 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import SUBPROTOCOL
+from dragoman.server.a2acp import outbound
 from dragoman.server.a2acp.handler import A2acpHandler, About
+from dragoman.server.a2acp.names import PROTOCOL, delivery_named
 from dragoman.server.asgi import Receive, Scope, Send
 from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
 from dragoman.server.session import Acknowledged, Decoded, Invalid, LookUp, Request, Session
@@ -99,7 +99,7 @@ class A2acpSession(Session):
         """Where its contract and its output are at hand."""
         if not self._handler.threads.remembers(agent.id) or self._handler.is_long(outgoing):
             return None
-        wanted = a2acp.wanted(outgoing)
+        wanted = outbound.wanted(outgoing)
         row = None if wanted is None else self._handler.seals.known(wanted)
         if wanted is not None and row is None:
             return None

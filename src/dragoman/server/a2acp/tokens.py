@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dragoman.bindings.a2acp.names import PROTOCOL, domain_of
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
@@ -29,6 +28,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Message
 from dragoman.security.refusals import Reason, Refusal
+from dragoman.server.a2acp.names import PROTOCOL, domain_of
 
 if TYPE_CHECKING:
     from dragoman.security.checkpoints import Checkpoint

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from tests.conformance.a2acp import samples
 
-from dragoman.bindings.a2acp import Said, Voice, command_of, party_of, wire_of
 from dragoman.core.commands import Command
 from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
 from dragoman.core.model.agents import Agent, Offer
@@ -19,6 +18,11 @@ from dragoman.core.model.tasks import Asking, Event, EventKind, Origin, Question
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.admission import misspoken
 from dragoman.protocols.a2acp.sealing import KeyGrant
+from dragoman.server.a2acp.builder import Voice
+from dragoman.server.a2acp.inbound import command_of
+from dragoman.server.a2acp.names import party_of
+from dragoman.server.a2acp.outbound import wire_of
+from dragoman.server.a2acp.said import Said
 from dragoman.wire import Role
 
 NOW = instant(samples.START)

@@ -30,10 +30,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.a2acp.contracts import patience
-from dragoman.bindings.a2acp.failures import fault_in
-from dragoman.bindings.a2acp.names import PROTOCOL
-from dragoman.bindings.a2acp.said import Said
 from dragoman.core.commands import (
     Agreement,
     AnswerHandshake,
@@ -58,6 +54,10 @@ from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents, mapping
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
+from dragoman.server.a2acp.contracts import patience
+from dragoman.server.a2acp.failures import fault_in
+from dragoman.server.a2acp.names import PROTOCOL
+from dragoman.server.a2acp.said import Said
 
 THE_BROKERS = frozenset({"answer", "pause", "resume"})
 """Events of ours that steer whoever works."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.bindings.a2acp.said import Said
-from dragoman.bindings.a2acp.saying import REQUEST, Voice, oversize
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.contracts import Contract
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, PROTOCOL_VERSION
+from dragoman.server.a2acp.builder import REQUEST, Voice, oversize
+from dragoman.server.a2acp.said import Said
 
 LARGE = 200_000
 """Bytes of a message that might be too large when it is sent on: none becomes four times as long."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.a2acp.names import PROTOCOL, message_id, thread_of
-from dragoman.bindings.a2acp.said import ENVELOPE
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import Outgoing
@@ -20,6 +18,8 @@ from dragoman.core.model.tasks import Event, Task
 from dragoman.protocols.a2acp.errors import Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, bound
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PAYLOAD_BYTES, PROTOCOL_VERSION, RESERVED, Agent
+from dragoman.server.a2acp.names import PROTOCOL, message_id, thread_of
+from dragoman.server.a2acp.said import ENVELOPE
 
 REQUEST, RESPONSE, EVENT, ERROR = "request", "response", "event", "error"
 ADDED = 200
@@ -47,7 +47,7 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
     grant: Callable[[Contract, AgentId], KeyGrant | None]
 
 
-class Saying:
+class MessageBuilder:
     """One message being made."""
 
     def __init__(

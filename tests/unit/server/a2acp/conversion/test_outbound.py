@@ -7,16 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.bindings.a2acp import (
-    capability_of,
-    delivery_named,
-    discovered,
-    held_of,
-    offer_of,
-    refusal_of,
-    status_of,
-    wanted,
-)
 from dragoman.core.ids import SECOND
 from dragoman.core.model.agents import Offer
 from dragoman.core.model.contracts import Standing
@@ -27,6 +17,10 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.errors import TABLE, retry_after
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
+from dragoman.server.a2acp.contracts import capability_of, discovered, held_of, offer_of
+from dragoman.server.a2acp.failures import refusal_of, status_of
+from dragoman.server.a2acp.names import delivery_named
+from dragoman.server.a2acp.outbound import wanted
 
 
 def test_work_is_a_request_from_the_caller(kit: Any) -> None:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from dragoman.bindings.a2acp.names import party_of, schema_version_of, version_of
 from dragoman.core.agreements.domain_policy import are_open, domain_of
 from dragoman.core.ids import EPOCH, SECOND, Instant
 from dragoman.core.model import contracts as model
@@ -23,6 +22,7 @@ from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, SANDBOX_SECONDS
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.versions import compatible
+from dragoman.server.a2acp.names import party_of, schema_version_of, version_of
 
 AROUND = 1000
 """Bytes of an answer beside what was discovered."""

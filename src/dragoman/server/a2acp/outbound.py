@@ -26,11 +26,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.bindings.a2acp.contracts import drafted, terms_of
-from dragoman.bindings.a2acp.failures import refusal_of
-from dragoman.bindings.a2acp.names import PROTOCOL, thread_of
-from dragoman.bindings.a2acp.said import ENVELOPE
-from dragoman.bindings.a2acp.saying import ADDED, EVENT, REQUEST, RESPONSE, Saying, Voice, came, oversize
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DirectMessage, MessageKind, Outgoing
@@ -40,6 +35,11 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.tasks import Progress, Request, Result, read_failure, read_request, read_result
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.types import Agent
+from dragoman.server.a2acp.builder import ADDED, EVENT, REQUEST, RESPONSE, MessageBuilder, Voice, came, oversize
+from dragoman.server.a2acp.contracts import drafted, terms_of
+from dragoman.server.a2acp.failures import refusal_of
+from dragoman.server.a2acp.names import PROTOCOL, thread_of
+from dragoman.server.a2acp.said import ENVELOPE
 from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context
 
 _NOT_TOLD = frozenset({"chunk", "stream", "extra", "envelope"})
@@ -97,7 +97,7 @@ def wire_of(
     """
     if contract is not None and receiver not in contract.parties and not contract.encrypted:
         contract = None
-    said = Saying(outgoing, receiver, now, voice, contract)
+    said = MessageBuilder(outgoing, receiver, now, voice, contract)
     if outgoing.delivery.kind is MessageKind.RESULT:
         return _result(said, whole)
     return _WORDS[outgoing.delivery.kind](said)
@@ -106,7 +106,7 @@ def wire_of(
 # -- to whoever works --------------------------------------------------------------------------------------------
 
 
-def _work(said: Saying) -> bytes:
+def _work(said: MessageBuilder) -> bytes:
     task, request = said.task, read_request(said.event.body)
     source = said.voice.party(task.origin.principal)
     if said.contract is not None and said.contract.end_to_end and request.envelope is not None:
@@ -133,7 +133,7 @@ def _work(said: Saying) -> bytes:
     return _within(said, message)
 
 
-def _within(said: Saying, message: bytes) -> bytes:
+def _within(said: MessageBuilder, message: bytes) -> bytes:
     if large := oversize(message):
         what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
         raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=large))
@@ -158,8 +158,8 @@ def _besides(task: Task, request: Request | None) -> dict[str, Any]:
     return {"task": known | {name: value for name, value in around.items() if value}}
 
 
-def _control(intent: str) -> Callable[[Saying], bytes]:
-    def say(said: Saying) -> bytes:
+def _control(intent: str) -> Callable[[MessageBuilder], bytes]:
+    def say(said: MessageBuilder) -> bytes:
         payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
         if said.contract is not None:
             payload["contract_id"] = said.contract.id
@@ -171,7 +171,7 @@ def _control(intent: str) -> Callable[[Saying], bytes]:
     return say
 
 
-def _thread_towards(said: Saying) -> str:
+def _thread_towards(said: MessageBuilder) -> str:
     """What the agent that works knows the task by."""
     sealed = said.contract is not None and said.contract.end_to_end
     return thread_of(said.task) if sealed else said.voice.called(said.task)
@@ -180,7 +180,7 @@ def _thread_towards(said: Saying) -> str:
 # -- to whoever asked --------------------------------------------------------------------------------------------
 
 
-def _result(said: Saying, whole: str | None) -> bytes:
+def _result(said: MessageBuilder, whole: str | None) -> bytes:
     task, event = said.task, said.event
     if event.kind is not EventKind.COMPLETED:
         return _failure(said)
@@ -221,7 +221,7 @@ def _content(done: Result, whole: str | None) -> tuple[dict[str, Any], str | Non
     return {"output": str(output or "")}, "output"
 
 
-def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
+def _too_long(said: MessageBuilder, large: Mapping[str, int]) -> bytes:
     """The work is done, and what came of it is more than a message may have (D10). Half of it would be nothing."""
     what = "the result is larger than a message may be; people find it with the task"
     facts = {**large, "task_id": said.task.id}
@@ -229,7 +229,7 @@ def _too_long(said: Saying, large: Mapping[str, int]) -> bytes:
     return said.complain(refusal_of(fault), thread_of(said.task), said.task.type, None)
 
 
-def _failure(said: Saying) -> bytes:
+def _failure(said: MessageBuilder) -> bytes:
     task, event = said.task, said.event
     fault = reported_fault(said.task, event)
     refusal = refusal_of(fault, personal=said.personal)
@@ -241,7 +241,7 @@ def _failure(said: Saying) -> bytes:
     return said.repeat(refusal, said.voice.party(event.agent))
 
 
-def _progress(said: Saying) -> bytes:
+def _progress(said: MessageBuilder) -> bytes:
     task, event = said.task, said.event
     content = event.content
     report = content if isinstance(content, Progress) else Progress()
@@ -274,7 +274,7 @@ def _progress(said: Saying) -> bytes:
 # -- beside all requests -----------------------------------------------------------------------------------------
 
 
-def _event(said: Saying) -> bytes:
+def _event(said: MessageBuilder) -> bytes:
     """What another agent says of its own accord."""
     direct_message: DirectMessage = said.outgoing.event
     source, body = said.voice.party(direct_message.sender), _parse(direct_message.body)
@@ -290,7 +290,7 @@ def _event(said: Saying) -> bytes:
     return said.put(EVENT, intent, content, around, source, extra)
 
 
-def _foreign(said: Saying, direct_message: DirectMessage, content: Any, source: Agent) -> bytes:
+def _foreign(said: MessageBuilder, direct_message: DirectMessage, content: Any, source: Agent) -> bytes:
     message = said.say(
         EVENT, direct_message.kind, content if type(content) is dict else {"payload": content}, source=source
     )
@@ -305,7 +305,7 @@ def _foreign(said: Saying, direct_message: DirectMessage, content: Any, source: 
 # -- contracts ---------------------------------------------------------------------------------------------------
 
 
-def _proposal(said: Saying) -> bytes:
+def _proposal(said: MessageBuilder) -> bytes:
     question: Question = said.outgoing.event
     draft = drafted(question.details)
     terms = terms_of(draft)
@@ -320,12 +320,12 @@ def _proposal(said: Saying) -> bytes:
     return said.say(REQUEST, intents.ACCEPT, intents.payload(offer))
 
 
-def _answer(said: Saying) -> bytes:
+def _answer(said: MessageBuilder) -> bytes:
     question: Question = said.outgoing.event
     return _handshake(said, question) if question.about is Asking.HANDSHAKE else _answered(said, question)
 
 
-def _answered(said: Saying, question: Question) -> bytes:
+def _answered(said: MessageBuilder, question: Question) -> bytes:
     """What a person said to an event `question`, or that nobody did in time."""
     told: dict[str, Any] = {"question_id": question.request_id, "question": question.question}
     if question.status is QuestionStatus.ANSWERED or question.has_default:
@@ -336,7 +336,7 @@ def _answered(said: Saying, question: Question) -> bytes:
     return said.converse(EVENT, "answer", told, _thread_towards(said), source=said.voice.broker, extra=extra)
 
 
-def _handshake(said: Saying, question: Question) -> bytes:
+def _handshake(said: MessageBuilder, question: Question) -> bytes:
     """How a handshake ended, for whoever began it."""
     thread = str(question.details.get("correlation_id") or question.request_id)
     answer = question.answer if type(question.answer) is dict else {}
@@ -381,7 +381,7 @@ def rotated(contract: Contract, receiver: AgentId, voice: Voice, thread: str | N
     return intents.payload(body)
 
 
-def _news(said: Saying) -> bytes:
+def _news(said: MessageBuilder) -> bytes:
     contract: Contract = said.outgoing.event
     if contract.standing is Standing.TERMINATED:
         return said.say(EVENT, intents.TERMINATE, terminated(contract))
@@ -392,7 +392,7 @@ def _news(said: Saying) -> bytes:
     return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
 
 
-_WORDS: Mapping[MessageKind, Callable[[Saying], bytes]] = {
+_WORDS: Mapping[MessageKind, Callable[[MessageBuilder], bytes]] = {
     MessageKind.WORK: _work,
     MessageKind.HANDOFF: _work,
     MessageKind.PROGRESS: _progress,
