@@ -18,8 +18,7 @@ from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.protocols.a2acp import codec as a2acp_codec
 from dragoman.protocols.agentmsg import connection as agentmsg
-from dragoman.protocols.agentmsg import events as agentmsg_events
-from dragoman.protocols.agentmsg.state import Outbox
+from dragoman.protocols.agentmsg.connection import Outbox
 from dragoman.protocols.agentmsg.types import Stamp as AgentmsgStamp
 from dragoman.protocols.chiffon import codec as chiffon_codec
 from dragoman.protocols.coven import connection as coven
@@ -204,7 +203,7 @@ def _agentmsg(role: Role) -> Link:
 
     def open() -> End:
         here = agentmsg.Connection(role, "ada", outbox=Outbox())
-        broken = agentmsg_events.Invalid | agentmsg_events.Outlived
+        broken = agentmsg.Invalid | agentmsg.Outlived
         return End(here, agentmsg.Connection(role.peer, "ada"), lambda data: here.receive(data, START), broken, no)
 
     return Link(open, lambda: encoded(samples.agentmsg()), samples.agentmsg)

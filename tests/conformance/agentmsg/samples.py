@@ -8,8 +8,7 @@ from itertools import count
 from typing import Any
 
 from dragoman.protocols.agentmsg import codec
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.state import Outbox
+from dragoman.protocols.agentmsg.connection import Connection, Outbox
 from dragoman.protocols.agentmsg.types import Message, Stamp
 from dragoman.wire import Role
 

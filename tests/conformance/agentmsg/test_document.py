@@ -12,7 +12,7 @@ from tests.conformance.agentmsg.samples import CONSTRAINTS, CONTEXT, PAYLOADS, R
 
 from dragoman.core.model.policy import default_value
 from dragoman.core.rules import Rules
-from dragoman.protocols.agentmsg import codec, records, retry, types
+from dragoman.protocols.agentmsg import codec, records, types
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import MessageType
 from dragoman.wire import Stage
@@ -24,7 +24,7 @@ CLASSES: dict[str, type[msgspec.Struct]] = {
     "PolicyState.risk_thresholds": records.RiskThresholds,
     "PolicyState.budget_limits": records.BudgetLimits,
     "PolicyState.circuit_breaker_config": records.BreakerConfig,
-    "RetryConfig": retry.RetryConfig,
+    "RetryConfig": records.RetryConfig,
 }
 #: What we accept beyond the interface, or do not insist on.
 EXTRA = {

@@ -10,20 +10,22 @@ from typing import Any
 import pytest
 from tests.conformance.agentmsg.samples import PAYLOADS, START, Link, decode, tree
 
-from dragoman.protocols.agentmsg import codec, retry, routing
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.events import (
+from dragoman.protocols.agentmsg import codec, records, routing
+from dragoman.protocols.agentmsg.connection import (
     Acknowledged,
+    Connection,
     DeadLetter,
+    Inbox,
     Invalid,
+    Outbox,
     Outlived,
     Received,
     Repeated,
     SendAgain,
+    Sent,
 )
 from dragoman.protocols.agentmsg.records import ErrorType, Priority
 from dragoman.protocols.agentmsg.routing import Guarantee
-from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
 from dragoman.protocols.agentmsg.types import (
     Heartbeat,
     MessageType,
@@ -77,7 +79,7 @@ def test_the_higher_priority_counts(name: str, own: Priority) -> None:
 
 @pytest.mark.requirement("AM-DLV-1", "agentmsg-D4")
 def test_a_high_message_is_kept_until_acknowledged_and_acted_on_once(link: Link) -> None:
-    frame = link.agent.say(DONE, link.stamp())
+    frame = link.agent.send_payload(DONE, link.stamp())
     heard = one(link.hub.receive(frame, START), Received)
     assert (heard.message.payload, heard.wants_ack, heard.raw) == (DONE, True, frame)
     assert not one(link.hub.receive(frame, START), Repeated).acknowledged  # it is not safe yet: no ACK
@@ -96,7 +98,7 @@ def test_a_high_message_is_kept_until_acknowledged_and_acted_on_once(link: Link)
 @pytest.mark.requirement("AM-DLV-2", "agentmsg-D4")
 @pytest.mark.parametrize("payload", [HALF, BEAT])
 def test_a_normal_or_low_message_is_sent_once_and_delivered_once(link: Link, payload: Any) -> None:
-    frame = link.agent.say(payload, link.stamp())
+    frame = link.agent.send_payload(payload, link.stamp())
     assert not one(link.hub.receive(frame), Received).wants_ack
     assert not one(link.hub.receive(frame), Repeated).acknowledged
     assert link.agent.late(after(1e9)) == []
@@ -104,23 +106,23 @@ def test_a_normal_or_low_message_is_sent_once_and_delivered_once(link: Link, pay
 
 @pytest.mark.requirement("agentmsg-D4", "agentmsg-D3")
 def test_a_message_may_ask_for_a_better_promise_but_not_a_worse(link: Link) -> None:
-    frame = link.agent.say(HALF, link.stamp(), priority=Priority.CRITICAL)
+    frame = link.agent.send_payload(HALF, link.stamp(), priority=Priority.CRITICAL)
     assert one(link.hub.receive(frame), Received).wants_ack
-    frame = link.agent.say(DONE, link.stamp(), priority=Priority.LOW)
+    frame = link.agent.send_payload(DONE, link.stamp(), priority=Priority.LOW)
     assert one(link.hub.receive(frame), Received).wants_ack
     assert len(link.agent.outbox) == 2
 
 
 def test_the_same_id_with_other_content_is_refused(link: Link) -> None:
     stamp = link.stamp()
-    link.hub.receive(link.agent.say(DONE, stamp))
-    other = Connection(Role.AGENT, "ada").say(TaskComplete(task_id="t-1", result=2), stamp)
+    link.hub.receive(link.agent.send_payload(DONE, stamp))
+    other = Connection(Role.AGENT, "ada").send_payload(TaskComplete(task_id="t-1", result=2), stamp)
     event = one(link.hub.receive(other), Invalid)
-    assert (event.field, event.about, event.stage) == ("id", stamp.id, Stage.ORDER)
+    assert (event.error.field, event.error.about, event.error.stage) == ("id", stamp.id, Stage.ORDER)
 
 
 def test_what_could_not_be_taken_may_come_again(link: Link) -> None:
-    frame = link.agent.say(DONE, link.stamp())
+    frame = link.agent.send_payload(DONE, link.stamp())
     heard = one(link.hub.receive(frame), Received)
     link.hub.release([heard.message])
     assert one(link.hub.receive(frame), Received) == heard
@@ -130,8 +132,8 @@ def test_what_could_not_be_taken_may_come_again(link: Link) -> None:
 
 @pytest.mark.requirement("AM-DLV-4", "agentmsg-D7", "AM-MTA-4", "AM-MTA-5", "AM-RTY-1")
 def test_waits_double_and_end_among_the_dead_letters(link: Link) -> None:
-    link.agent.outbox = Outbox(retry.RetryConfig(jitter=False))
-    frame = link.agent.say(DONE, link.stamp())
+    link.agent.outbox = Outbox(records.RetryConfig(jitter=False))
+    frame = link.agent.send_payload(DONE, link.stamp())
     now, counts = START, []
     for wait in (1000, 2000, 4000):
         assert link.agent.next_due == now + timedelta(milliseconds=wait)
@@ -144,7 +146,7 @@ def test_waits_double_and_end_among_the_dead_letters(link: Link) -> None:
     [dead] = link.agent.late(now + timedelta(milliseconds=8000))
     assert dead == DeadLetter(decode(frame))
     assert link.agent.outbox.state(dead.message.id) is Sent.DEAD
-    link.agent.say(DONE, link.stamp(), max_retries=0)
+    link.agent.send_payload(DONE, link.stamp(), max_retries=0)
     [dead] = link.agent.late(now + timedelta(milliseconds=1000))
     assert isinstance(dead, DeadLetter)
 
@@ -152,25 +154,25 @@ def test_waits_double_and_end_among_the_dead_letters(link: Link) -> None:
 @pytest.mark.requirement("AM-RTY-1", "agentmsg-D7")
 def test_the_delays_are_a_function_of_the_configuration() -> None:
     assert (
-        retry.RetryConfig(max_attempts=4, base_delay_ms=1000, max_delay_ms=30_000, backoff_multiplier=2, jitter=True)
-        == retry.DEFAULT
+        records.RetryConfig(max_attempts=4, base_delay_ms=1000, max_delay_ms=30_000, backoff_multiplier=2, jitter=True)
+        == records.DEFAULT_RETRIES
     )
-    plain = retry.RetryConfig(jitter=False)
-    assert [retry.delay(plain, attempt, 0.3) for attempt in range(1, 8)] == [
+    plain = records.RetryConfig(jitter=False)
+    assert [routing.delay(plain, attempt, 0.3) for attempt in range(1, 8)] == [
         1000, 2000, 4000, 8000, 16000, 30000, 30000,
     ]  # fmt: skip
-    assert [retry.delay(retry.DEFAULT, 2, chance) for chance in (0, 0.5, 1)] == [1000, 1500, 2000]
-    assert retry.delay(plain, 10**9, 0) == 30000
-    assert retry.delay(retry.RetryConfig(base_delay_ms=0), 5, 0.5) == 0
+    assert [routing.delay(records.DEFAULT_RETRIES, 2, chance) for chance in (0, 0.5, 1)] == [1000, 1500, 2000]
+    assert routing.delay(plain, 10**9, 0) == 30000
+    assert routing.delay(records.RetryConfig(base_delay_ms=0), 5, 0.5) == 0
 
 
 @pytest.mark.requirement("AM-RTY-1", "AM-MTA-5")
 def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) -> None:
-    link.agent.outbox = Outbox(retry.RetryConfig(jitter=False))
-    wish = retry.RetryWish(base_delay_ms=200, backoff_multiplier=3)
-    frame = link.agent.say(DONE, link.stamp(), max_retries=2, retry_config=wish)
+    link.agent.outbox = Outbox(records.RetryConfig(jitter=False))
+    wish = records.RetryWish(base_delay_ms=200, backoff_multiplier=3)
+    frame = link.agent.send_payload(DONE, link.stamp(), max_retries=2, retry_config=wish)
     assert json.loads(frame)["metadata"]["retry_config"] == {"base_delay_ms": 200, "backoff_multiplier": 3}
-    assert retry.configured(decode(frame).metadata) == retry.RetryConfig(
+    assert routing.retries(decode(frame).metadata) == records.RetryConfig(
         max_attempts=3, base_delay_ms=200, backoff_multiplier=3
     )
     now, said = START, []
@@ -183,42 +185,40 @@ def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) 
 
 @pytest.mark.requirement("AM-RTY-3", "agentmsg-D7")
 def test_what_a_message_says_of_its_attempts_agrees(link: Link) -> None:
-    link.agent.say(DONE, link.stamp(), max_retries=2, retry_config=retry.RetryWish(max_attempts=3))
+    link.agent.send_payload(DONE, link.stamp(), max_retries=2, retry_config=records.RetryWish(max_attempts=3))
     with pytest.raises(LocalProtocolError, match="contradicts metadata"):
-        link.agent.say(DONE, link.stamp(), max_retries=3, retry_config=retry.RetryWish(max_attempts=3))
+        link.agent.send_payload(DONE, link.stamp(), max_retries=3, retry_config=records.RetryWish(max_attempts=3))
 
 
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")
 def test_an_expired_message_is_dropped_and_reported_to_its_sender_if_it_was_promised_more(link: Link) -> None:
-    frame = link.agent.say(DONE, link.stamp(), ttl_ms=500)
+    frame = link.agent.send_payload(DONE, link.stamp(), ttl_ms=500)
     assert routing.expires_at(decode(frame)) == after(500)
     event = one(link.hub.receive(frame, after(500)), Outlived)
     report = link.hub.refuse(event, link.stamp(after(500)))
     told = one(link.agent.receive(report or b"", after(501)), Received)
     assert (told.message.type, told.message.payload.error_type) == (MessageType.ERROR_REPORT, ErrorType.TIMEOUT)
     assert (told.message.answers, told.message.payload.task_id) == (event.message.id, "t-1")
-    quiet = one(link.hub.receive(link.agent.say(HALF, link.stamp(), ttl_ms=500), after(500)), Outlived)
-    assert (quiet.refusal, link.hub.refuse(quiet, link.stamp())) == (None, None)
-    in_time = link.agent.say(DONE, link.stamp(), ttl_ms=500)
+    quiet = one(link.hub.receive(link.agent.send_payload(HALF, link.stamp(), ttl_ms=500), after(500)), Outlived)
+    assert link.hub.refuse(quiet, link.stamp()) is None
+    in_time = link.agent.send_payload(DONE, link.stamp(), ttl_ms=500)
     assert one(link.hub.receive(in_time, after(499)), Received)
     assert one(link.hub.receive(in_time, after(9999)), Repeated)  # it came in time
 
 
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")
 def test_a_sender_stops_when_its_message_has_expired(link: Link) -> None:
-    link.agent.say(DONE, link.stamp(), ttl_ms=300)
+    link.agent.send_payload(DONE, link.stamp(), ttl_ms=300)
     assert link.agent.next_due == after(300)
     [late] = link.agent.late(after(300))
     assert isinstance(late, Outlived)
-    assert late.refusal is not None
-    assert late.refusal.error_type is ErrorType.TIMEOUT
     endless = codec.message(DONE, link.stamp(), sender="ada", to="hub", ttl_ms=1e300)
     assert routing.expires_at(endless) is None
 
 
 @pytest.mark.requirement("AM-LNK-2")
 def test_an_ack_names_many_and_is_not_acknowledged(link: Link) -> None:
-    heard = [one(link.hub.receive(link.agent.say(DONE, link.stamp())), Received).message for _ in range(3)]
+    heard = [one(link.hub.receive(link.agent.send_payload(DONE, link.stamp())), Received).message for _ in range(3)]
     ack = link.hub.acknowledge(heard, link.stamp())
     assert one(link.agent.receive(ack), Acknowledged).message_ids == tuple(message.id for message in heard)
     assert len(link.agent.outbox) == 0
@@ -231,12 +231,14 @@ def test_an_ack_names_many_and_is_not_acknowledged(link: Link) -> None:
 @pytest.mark.requirement("AM-LNK-1", "AM-MSG-4")
 def test_each_end_speaks_in_its_own_name(link: Link) -> None:
     eve = Connection(Role.AGENT, "eve")
-    event = one(link.hub.receive(eve.say(DONE, link.stamp())), Invalid)
-    assert (event.field, event.refusal.error_type) == ("from", ErrorType.AUTHENTICATION_ERROR)
+    event = one(link.hub.receive(eve.send_payload(DONE, link.stamp())), Invalid)
+    assert (event.error.field, event.error.error_type) == ("from", ErrorType.AUTHENTICATION_ERROR)
     report = one(link.agent.receive(link.hub.refuse(event, link.stamp()) or b""), Received).message
-    assert (report.payload.error_type, report.answers) == (ErrorType.AUTHENTICATION_ERROR, event.about)
-    event = one(link.agent.receive(Connection(Role.HUB, "eve").say(Welcome(agent_id="eve"), link.stamp())), Invalid)
-    assert event.field == "to"
+    assert (report.payload.error_type, report.answers) == (ErrorType.AUTHENTICATION_ERROR, event.error.about)
+    event = one(
+        link.agent.receive(Connection(Role.HUB, "eve").send_payload(Welcome(agent_id="eve"), link.stamp())), Invalid
+    )
+    assert event.error.field == "to"
     forged = codec.message(DONE, link.stamp(), sender="eve", to="hub")
     with pytest.raises(LocalProtocolError, match="this token belongs to agent"):
         link.agent.send(forged)
@@ -245,28 +247,30 @@ def test_each_end_speaks_in_its_own_name(link: Link) -> None:
 @pytest.mark.requirement("AM-LNK-1")
 def test_some_messages_are_for_one_end_only(link: Link) -> None:
     said = {**tree("Welcome"), "from": "ada", "to": "hub"}
-    assert one(link.hub.receive(json.dumps(said).encode()), Invalid).field == "type"
+    assert one(link.hub.receive(json.dumps(said).encode()), Invalid).error.field == "type"
     said = {**tree("StateAnswer"), "from": "ada", "to": "hub"}
-    assert one(link.hub.receive(json.dumps(said).encode()), Invalid).field == "type"
-    assert one(link.hub.receive(json.dumps({**tree("StateUpdate"), "to": "bob"}).encode()), Invalid).field == "to"
+    assert one(link.hub.receive(json.dumps(said).encode()), Invalid).error.field == "type"
+    assert one(link.hub.receive(json.dumps({**tree("StateUpdate"), "to": "bob"}).encode()), Invalid).error.field == "to"
     with pytest.raises(LocalProtocolError, match="does not say"):
-        link.hub.say(Register(agent_id="ada"), link.stamp())
+        link.hub.send_payload(Register(agent_id="ada"), link.stamp())
     with pytest.raises(LocalProtocolError, match="only between"):
-        link.agent.say(StateQuery(), link.stamp(), to="bob")
+        link.agent.send_payload(StateQuery(), link.stamp(), to="bob")
 
 
 @pytest.mark.requirement("AM-LNK-5")
 def test_an_agent_may_register_or_just_speak(link: Link) -> None:
-    assert one(link.hub.receive(link.agent.say(BEAT, link.stamp())), Received)
-    registered = one(link.hub.receive(link.agent.say(Register(agent_id="ada"), link.stamp())), Received).message
-    frame = link.hub.say(Welcome(agent_id="ada"), link.stamp(), correlation_id=registered.id)
+    assert one(link.hub.receive(link.agent.send_payload(BEAT, link.stamp())), Received)
+    registered = one(
+        link.hub.receive(link.agent.send_payload(Register(agent_id="ada"), link.stamp())), Received
+    ).message
+    frame = link.hub.send_payload(Welcome(agent_id="ada"), link.stamp(), correlation_id=registered.id)
     assert json.loads(frame)["payload"]["heartbeat_interval_ms"] == 10000
     assert one(link.agent.receive(frame), Received).message.answers == registered.id
 
 
 def test_the_hub_carries_what_agents_say_to_each_other(link: Link) -> None:
     bob = Connection(Role.HUB, "bob")
-    frame = link.agent.say(decode(json.dumps(tree()).encode()).payload, link.stamp(), to="bob")
+    frame = link.agent.send_payload(decode(json.dumps(tree()).encode()).payload, link.stamp(), to="bob")
     heard = one(link.hub.receive(frame), Received)
     onward = codec.reissue(heard.raw, {}, {"delivery_id": "d-1"})
     assert one(Connection(Role.AGENT, "bob").receive(bob.send(heard.message, data=onward)), Received).wants_ack
@@ -278,7 +282,7 @@ def test_a_broken_frame_is_answered_and_the_connection_goes_on(link: Link, broke
     event = one(link.hub.receive(broken), Invalid)
     report = one(link.agent.receive(link.hub.refuse(event, link.stamp()) or b""), Received)
     assert report.message.payload.error_type is ErrorType.VALIDATION_ERROR
-    assert one(link.hub.receive(link.agent.say(BEAT, link.stamp())), Received)
+    assert one(link.hub.receive(link.agent.send_payload(BEAT, link.stamp())), Received)
 
 
 @pytest.mark.requirement("AM-LNK-3")
@@ -291,25 +295,25 @@ def test_a_broken_report_is_not_answered_with_another(link: Link, kind: str) -> 
 @pytest.mark.requirement("AM-LNK-4")
 def test_memory_is_bounded(link: Link) -> None:
     small = Connection(Role.HUB, "ada", inbox=Inbox(most=2))
-    frames = [link.agent.say(DONE, link.stamp()) for _ in range(3)]
+    frames = [link.agent.send_payload(DONE, link.stamp()) for _ in range(3)]
     held = [one(small.receive(frame), Received).message for frame in frames[:2]]
     event = one(small.receive(frames[2]), Invalid)
-    assert event.refusal.error_type is ErrorType.RESOURCE_EXHAUSTED
+    assert event.error.error_type is ErrorType.RESOURCE_EXHAUSTED
     small.acknowledge(held, link.stamp())
     for _ in range(10):
-        small.receive(link.agent.say(BEAT, link.stamp()))
+        small.receive(link.agent.send_payload(BEAT, link.stamp()))
     assert len(small.inbox) == 2
     tight = Connection(Role.AGENT, "ada", outbox=Outbox(most=1), limits=Limits(bytes=1000))
-    tight.say(DONE, link.stamp())
+    tight.send_payload(DONE, link.stamp())
     with pytest.raises(LocalProtocolError, match="wait for their ACK"):
-        tight.say(DONE, link.stamp())
+        tight.send_payload(DONE, link.stamp())
     with pytest.raises(LocalProtocolError, match="exceeds"):
-        tight.say(TaskUpdate(task_id="t", output="x" * 1000), link.stamp())
+        tight.send_payload(TaskUpdate(task_id="t", output="x" * 1000), link.stamp())
 
 
 @pytest.mark.requirement("AM-LNK-6", "AM-DLV-1")
 def test_what_waits_outlives_its_connection(link: Link) -> None:
-    sent = [link.agent.say(DONE, link.stamp()) for _ in range(3)]
+    sent = [link.agent.send_payload(DONE, link.stamp()) for _ in range(3)]
     first = link.hub.receive(sent[0])[0]
     assert isinstance(first, Received)
     later = Connection(Role.AGENT, "ada", outbox=link.agent.outbox, inbox=link.agent.inbox)
@@ -324,7 +328,7 @@ def test_one_draw_of_chance_spreads_a_crowd() -> None:
     link = Link()
     outbox = link.agent.outbox = Outbox()
     for _ in range(8):
-        link.agent.say(DONE, link.stamp(), chance=0.0)
+        link.agent.send_payload(DONE, link.stamp(), chance=0.0)
     assert len(link.agent.late(after(500), chance=0.9)) == 8
     dues = sorted(entry.due for entry in outbox)
     assert all(one < two for one, two in pairwise(dues))
@@ -347,5 +351,5 @@ def test_a_message_belongs_to_the_lane_of_its_task() -> None:
 
 def test_an_id_in_capitals_is_the_same_id(link: Link) -> None:
     stamp = Stamp("11111111-1111-4111-8111-11111111111A", START)
-    link.agent.say(DONE, stamp)
+    link.agent.send_payload(DONE, stamp)
     assert link.agent.outbox.state(stamp.id.lower()) is Sent.WAITING

@@ -28,7 +28,7 @@ from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Registry
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Kind
-from dragoman.protocols.agentmsg import retry
+from dragoman.protocols.agentmsg import records, routing
 from dragoman.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.requirement("AM-RTY-2")
@@ -43,9 +43,9 @@ CONFIGS = st.fixed_dictionaries({}, optional=FIELDS)
 SETTINGS = Rules(direct_message_jitter=False)
 
 
-def in_force(own: dict[str, Any], policy: dict[str, Any]) -> retry.RetryConfig:
+def in_force(own: dict[str, Any], policy: dict[str, Any]) -> records.RetryConfig:
     """The protocol's configuration, one over the other; the settings of these tests are its defaults without jitter."""
-    return msgspec.structs.replace(retry.RetryConfig(jitter=False), **{**policy, **own})
+    return msgspec.structs.replace(records.RetryConfig(jitter=False), **{**policy, **own})
 
 
 @pytest.mark.parametrize("policy", [None, Backoff(base=SECOND)])
@@ -60,10 +60,10 @@ def test_what_left_together_does_not_come_back_together(policy):
 def test_a_wait_is_the_protocols_formula_within_the_hubs_bounds(own, policy, attempt):
     wait = wait_of(SETTINGS, "some id", attempt, backoff_in(policy), backoff_in(own))
     if not own and not policy:
-        assert wait == retry.delay(retry.RetryConfig(jitter=False), attempt, 0) * MILLISECOND
+        assert wait == routing.delay(records.RetryConfig(jitter=False), attempt, 0) * MILLISECOND
         return
     config = in_force(own, policy)
-    least, most = (retry.delay(config, attempt, chance) * MILLISECOND for chance in (0, 1))
+    least, most = (routing.delay(config, attempt, chance) * MILLISECOND for chance in (0, 1))
     slack = 2 * MILLISECOND + most * 1e-6
     assert SHORTEST <= wait <= LONGEST
     assert max(SHORTEST, min(least, LONGEST)) - slack <= wait <= max(SHORTEST, min(most, LONGEST)) + slack

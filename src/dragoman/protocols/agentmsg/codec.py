@@ -1,37 +1,51 @@
-"""Bytes to agentmsg values and back.
+"""Bytes ⇄ agentmsg messages.
 
-What comes in is checked in the order of all-D3: size, depth, strict JSON, shape, meaning (`agreement`). Each refusal
-names its field and, where it can be read, the id of the message, which an answer needs.
+A message is checked in the order of all-D3: size, depth, strict JSON, shape, meaning. Each refusal names its field and,
+where it can be read, the id of the message, which the answer needs. Ids are then in lower case and times in UTC; the
+JSON object stays as it came, and `reissue` sends it on with its unknown fields (all-D6).
 
-Values are canonical: ids in lower case, every time in UTC, so that equal things compare equal. The JSON object they
-came from is kept as it was, and `reissue` carries it on with the fields nobody here knows (all-D6).
+What a message says twice must agree (D13), and what it says about its sender must be true (all-D1): `SENDER`,
+`RECIPIENT` and `TASK` list the copies. Two exceptions: in messages of the hub the copies of the sender are not
+compared, since it reports for agents; and an agent that hands a task to the hub may leave the choice to it (`to_agent:
+"*"`) or name the agent that it wants.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, cast, get_args
+from operator import attrgetter
+from typing import Any, NamedTuple, cast, get_args
 
 import msgspec
 
-from dragoman.protocols.agentmsg import agreement
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.records import UUID_PATTERN, Priority, Record
-from dragoman.protocols.agentmsg.retry import RetryWish
+from dragoman.protocols.agentmsg.records import UUID_PATTERN, ErrorReport, ErrorType, Priority, Record, RetryWish
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import (
     ANSWERS_WITH,
     BODIES,
+    HUB,
     MAX_RETRIES,
     TYPE_OF,
+    Heartbeat,
+    HelpRequest,
+    HelpResponse,
     Message,
     MessageMetadata,
     MessageType,
+    Register,
     Stamp,
+    StatusUpdate,
+    TaskAssignment,
+    TaskFailed,
+    TaskHandoffRequest,
+    TaskHandoffResponse,
+    TaskUpdate,
+    Welcome,
 )
 from dragoman.wire import guard
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
@@ -47,9 +61,35 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 
+SENDER: dict[type[Record], str] = {
+    TaskHandoffRequest: "from_agent",
+    TaskHandoffResponse: "agent_id",
+    HelpRequest: "requester_id",
+    HelpResponse: "responder_id",
+    StatusUpdate: "agent_id",
+    Heartbeat: "agent_id",
+    ErrorReport: "agent_id",
+    Register: "agent_id",
+    TaskFailed: "error.agent_id",
+}
+RECIPIENT: dict[type[Record], str] = {TaskHandoffRequest: "to_agent", Welcome: "agent_id"}
+TASK: dict[type[Record], tuple[str, str]] = {
+    TaskHandoffRequest: ("task_id", "context.task_id"),
+    TaskAssignment: ("task.task_id", "task.context.task_id"),
+    TaskFailed: ("task_id", "error.task_id"),
+}
+
+
+class Contradiction(NamedTuple):
+    """Two fields of a message that do not agree."""
+
+    field: str
+    what: str
+    error_type: ErrorType = ErrorType.VALIDATION_ERROR
+
 
 def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
-    """Pass the guard: the JSON object in `data`, strict and bounded but of any shape."""
+    """The JSON object in `data`, strict and within limits but of any shape."""
     try:
         tree = guard.check(data, limits)
     except RemoteProtocolError as error:
@@ -73,11 +113,11 @@ def interpret(tree: Mapping[str, Any]) -> Message:
         what, field = _explain(error, "payload")
         raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=identity(tree)) from None
     try:
-        message = _put_right(message, payload)
+        message = _canonical_form(message, payload)
     except OverflowError:
         what = "a time outside of the calendar in UTC"
         raise AgentmsgError(what, stage=Stage.MEANING, field="timestamp", about=identity(tree)) from None
-    for place, what, kind in _faults(message):
+    for place, what, kind in _problems(message):
         raise AgentmsgError(what, stage=Stage.MEANING, field=place, about=identity(tree), error_type=kind)
     return message
 
@@ -95,7 +135,7 @@ def message(
     retry_config: RetryWish | None = None,
     traceparent: str | None = None,
 ) -> Message:
-    """A payload as a message of ours. The type follows from it, and so does the priority if none is given."""
+    """A payload as a message. The type follows from it, and so does the priority if none is given."""
     kind = TYPE_OF[type(payload)]
     if not _UUID.match(stamp.id) or not _VERSION_4.match(stamp.id):
         raise LocalProtocolError("expected a UUID of version 4", field="id")
@@ -116,21 +156,17 @@ def message(
             traceparent=traceparent,
         ),
     )
-    for place, what, _ in _faults(made):
+    for place, what, _ in _problems(made):
         raise LocalProtocolError(what, field=place)
     return made
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message of ours."""
     return _encode(message)
 
 
 def reissue(data: bytes, replaced: Mapping[str, object], metadata: Mapping[str, object] | None = None) -> bytes:
-    """`data` again, with some fields replaced and some of the metadata set; all else stays as it came.
-
-    `data` has passed `decode` before. Metadata whose value is None is removed.
-    """
+    """`data`, which was checked before, with some fields replaced and some metadata set or, where None, removed."""
     fields: dict[str, object] = dict(_FIELDS.decode(data))
     fields.update(replaced)
     if metadata:
@@ -140,9 +176,9 @@ def reissue(data: bytes, replaced: Mapping[str, object], metadata: Mapping[str, 
 
 
 def fingerprint(tree: Mapping[str, Any]) -> bytes:
-    """What a message says, independent of the order of its keys, and of the metadata, which change on the way."""
-    said = [tree[name] for name in ("from", "to", "type", "payload")]
-    return hashlib.sha256(_canonical(said)).digest()
+    """A hash of a message's content: without the order of keys, and without the metadata, which change on the way."""
+    content = [tree[name] for name in ("from", "to", "type", "payload")]
+    return hashlib.sha256(_canonical(content)).digest()
 
 
 def identity(tree: Mapping[str, Any]) -> str | None:
@@ -152,7 +188,7 @@ def identity(tree: Mapping[str, Any]) -> str | None:
 
 
 def lowered(identity: str) -> str:
-    """An id as we compare it: UUIDs are the same in capitals."""
+    """An id as ids are compared: UUIDs without their case."""
     return identity.lower() if _UUID.match(identity) else identity
 
 
@@ -162,21 +198,67 @@ def _body(message: Message) -> type[Record]:
     return bodies[answers]
 
 
-def _faults(message: Message) -> list[agreement.Contradiction]:
-    faults = [*agreement.contradictions(message)]
+def _problems(message: Message) -> list[Contradiction]:
+    problems = [*_contradictions(message)]
     if message.metadata.correlation_id is None:
         bodies = BODIES[message.type]
         if len(bodies) > 1 and type(message.payload) is bodies[1]:
             what = "missing; an answer names the message it answers"
-            faults.append(agreement.Contradiction("metadata.correlation_id", what))
+            problems.append(Contradiction("metadata.correlation_id", what))
         if message.type is MessageType.ACK and not message.payload.message_ids:
             what = "missing; name the message that it acknowledges"
-            faults.append(agreement.Contradiction("metadata.correlation_id", what))
-    return faults
+            problems.append(Contradiction("metadata.correlation_id", what))
+    return problems
 
 
-def _put_right(message: Message, payload: Record) -> Message:
-    """The canonical form; raises OverflowError for a time that UTC has no name for."""
+def _contradictions(message: Message) -> Iterator[Contradiction]:
+    payload, kind = message.payload, type(message.payload)
+    if message.sender != HUB and kind in SENDER:
+        yield from _compare(payload, SENDER[kind], message.sender, "from", ErrorType.AUTHENTICATION_ERROR)
+    if message.to != HUB and kind in RECIPIENT:
+        yield from _compare(payload, RECIPIENT[kind], message.to, "to", ErrorType.VALIDATION_ERROR)
+    if kind in TASK:
+        own, copy = TASK[kind]
+        expected = attrgetter(own)(payload)
+        yield from _compare(payload, copy, expected, f"payload.{own}", ErrorType.VALIDATION_ERROR)
+    if kind is TaskHandoffResponse:
+        yield from _acceptance(payload)
+    if kind is TaskUpdate and not payload.message and (payload.progress, payload.output, payload.status) == (None,) * 3:
+        yield Contradiction("payload", "says nothing; give progress, message, output or status")
+    if message.metadata.retry_config is not None:
+        yield from _attempts(message.metadata)
+
+
+def _acceptance(payload: TaskHandoffResponse) -> Iterator[Contradiction]:
+    """An agent that accepts a task says when it will be done, and on which terms (D8)."""
+    for name in ("estimated_completion", "requirements", "constraints") if payload.accepted else ():
+        if getattr(payload, name) is None:
+            yield Contradiction(f"payload.{name}", "missing required field of an accepted handoff")
+
+
+def _attempts(metadata: MessageMetadata) -> Iterator[Contradiction]:
+    """Attempts are retries and the first one (D7)."""
+    attempts = None if metadata.retry_config is None else metadata.retry_config.max_attempts
+    if attempts is not None and attempts != metadata.max_retries + 1:
+        what = (
+            f"{attempts} contradicts metadata.max_retries, which is {metadata.max_retries}: attempts are retries and "
+            "the first one; let them agree, or leave max_attempts out"
+        )
+        yield Contradiction("metadata.retry_config.max_attempts", what)
+
+
+def _compare(payload: Any, path: str, expected: str, place: str, error_type: ErrorType) -> Iterator[Contradiction]:
+    value = payload
+    for name in path.split("."):
+        value = getattr(value, name)
+        if value is None:
+            return
+    if value != expected:
+        yield Contradiction(f"payload.{path}", f"{value!r} contradicts {place}, which is {expected!r}", error_type)
+
+
+def _canonical_form(message: Message, payload: Record) -> Message:
+    """Ids in lower case and times in UTC; raises OverflowError for a time outside of UTC's calendar."""
     metadata = message.metadata
     correlation = metadata.correlation_id
     if correlation is not None and correlation != lowered(correlation):

@@ -1,10 +1,10 @@
-"""What agentmsg's messages speak of: tasks and their context, agents and their health, errors, shared state.
+"""The parts of agentmsg's payloads: tasks and their context, agents and their health, errors, retries, shared state.
 
-Every interface of the document that is not itself a payload stands here under its own name; `types` has the message
-and the payloads. Shape is declared once and msgspec enforces it. A field is required exactly where the document has no
-`?`. `Date` is an RFC 3339 time with an offset, `Map` a JSON object (D1), `number` any JSON number.
+Every interface of the document that is not itself a payload is here under its own name; `types` has the message and the
+payloads. msgspec enforces the shape. A field is required exactly where the document has no `?`. `Date` is an RFC 3339
+time with an offset, `Map` a JSON object (D1), `number` any JSON number.
 
-Fields that nobody here names are accepted and kept (all-D6), not in these values but in the JSON object they came from.
+Unknown fields are accepted and kept (all-D6): not in these structs, but in the JSON object that they came in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fraction: TypeAlias = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(g
 Percent: TypeAlias = Annotated[int, Meta(ge=0, le=100)] | Annotated[float, Meta(ge=0, le=100)]
 
 Level: TypeAlias = Literal["low", "medium", "high", "critical"]
-"""How urgent a request for help is, how severe an error. Not the priority of a message: that has `normal`."""
+"""The urgency of a request for help, the severity of an error; the priority of a message has `normal` instead."""
 TaskStatus: TypeAlias = Literal["pending", "in_progress", "completed", "failed", "cancelled"]
 Resource: TypeAlias = Literal["tokens", "cpu", "memory", "budget"]
 
@@ -36,7 +36,7 @@ Resource: TypeAlias = Literal["tokens", "cpu", "memory", "budget"]
 class Priority(enum.StrEnum):
     """From the least to the most urgent; `routing` orders them."""
 
-    __hash__ = str.__hash__  # as in `types.MessageType`
+    __hash__ = str.__hash__  # tables are keyed by it with every message; an enum's own hash is slow
     LOW = "low"
     NORMAL = "normal"
     HIGH = "high"
@@ -63,7 +63,7 @@ class ErrorType(enum.StrEnum):
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Anything a message can hold. What may be left out is left out when it is not there."""
+    """A part of a message. Optional fields without a value are not written."""
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class TaskEvent(Record, frozen=True, kw_only=True):
 
 
 class TaskContext(Record, frozen=True, kw_only=True):
-    """All that is known of a task; it moves with the task when another agent takes it over."""
+    """What is known of a task; it goes along when another agent takes the task over."""
 
     task_id: Id
     task_type: Name
@@ -122,7 +122,7 @@ class ResourceUsage(Record, frozen=True, kw_only=True):
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """What one task took (ours): of a ResourceUsage what its agent knows, and whatever else it counts."""
+    """What one task used (ours): as much of a ResourceUsage as its agent knows."""
 
     tokens_used: Number | None = None
     tokens_remaining: Number | None = None
@@ -151,7 +151,7 @@ class RecoveryAttempt(Record, frozen=True, kw_only=True):
 
 
 class ErrorContext(Record, frozen=True, kw_only=True):
-    """What the error happened with. `details` is ours: the facts of a refusal, such as the field and the numbers."""
+    """`details` is ours: the facts of a refusal, such as the field and the numbers."""
 
     input_data: Any = None
     configuration: Any = None
@@ -160,7 +160,7 @@ class ErrorContext(Record, frozen=True, kw_only=True):
 
 
 class ErrorReport(Record, frozen=True, kw_only=True):
-    """Something went wrong. Both a payload of its own and what a failed task leaves behind."""
+    """A payload of its own, and why a task failed."""
 
     error_id: Id
     agent_id: Id
@@ -172,6 +172,38 @@ class ErrorReport(Record, frozen=True, kw_only=True):
     suggested_actions: tuple[str, ...]
     task_id: Id | None = None
     stack_trace: str | None = None
+
+
+# -- retries -------------------------------------------------------------------------------------------------------
+
+Attempts: TypeAlias = Annotated[int, Meta(ge=1)]
+Milliseconds: TypeAlias = (
+    Annotated[int, Meta(ge=0, le=1_000_000_000_000)] | Annotated[float, Meta(ge=0, le=1_000_000_000_000)]
+)
+Factor: TypeAlias = Annotated[int, Meta(ge=1, le=1000)] | Annotated[float, Meta(ge=1, le=1000)]
+
+
+class RetryConfig(Struct, frozen=True, kw_only=True):
+    """When a message that is not acknowledged is sent again. Attempts are retries and the first one (D7)."""
+
+    max_attempts: Attempts = 4
+    base_delay_ms: Milliseconds = 1000
+    max_delay_ms: Milliseconds = 30_000
+    backoff_multiplier: Factor = 2
+    jitter: bool = True
+
+
+DEFAULT_RETRIES = RetryConfig()
+
+
+class RetryWish(Record, frozen=True, kw_only=True):
+    """The fields of a RetryConfig that a message sets itself."""
+
+    max_attempts: Attempts | None = None
+    base_delay_ms: Milliseconds | None = None
+    max_delay_ms: Milliseconds | None = None
+    backoff_multiplier: Factor | None = None
+    jitter: bool | None = None
 
 
 # -- shared state ------------------------------------------------------------------------------------------------
@@ -235,7 +267,7 @@ class PolicyState(Record, frozen=True, kw_only=True):
 
 
 class SharedState(Record, frozen=True, kw_only=True):
-    """Everything at once, as a reader sees it. Allocations are named `agent_id:resource_type` (D9)."""
+    """Allocations are named `agent_id:resource_type` (D9)."""
 
     task_registry: dict[str, TaskState]
     agent_registry: dict[str, AgentStatus]

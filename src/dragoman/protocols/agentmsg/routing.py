@@ -1,4 +1,4 @@
-"""Which message goes first, and what its sender is promised: two tables and what follows from them.
+"""Which message goes first, what its sender is promised, and when it is sent again: tables and pure functions.
 
     type                                                   priority   by
     -----------------------------------------------------  ---------  ---------
@@ -6,21 +6,32 @@
     TASK_*, HELP_*, save TASK_UPDATE                       high       document
     STATUS_UPDATE, TASK_UPDATE                             normal     document
     HEARTBEAT                                              low        document
-    STATE_UPDATE                                           high       ours: a write that is lost is a lie
-    STATE_QUERY, REGISTER, WELCOME                         normal     ours: the asker asks again
+    STATE_UPDATE                                           high       ours: a write must not be lost
+    STATE_QUERY, REGISTER, WELCOME                         normal     ours: the agent asks again
     ACK                                                    low        ours
 
 The effective priority is the higher of the table's and the message's own (D3). An ACK is never acknowledged, whatever
-priority it claims: two ends would thank each other for ever.
+its priority: two ends would acknowledge each other's ACKs for ever.
+
+A message that is not acknowledged is sent again (D7), by default, before jitter:
+
+    attempt                1      2      3      4
+    milliseconds after     1000   2000   4000   8000, then it is a dead letter
+
+With jitter a delay lies between its half and its whole, so that senders that failed together do not come back together.
+A message may set some of it itself (`metadata.retry_config`), field by field; `max_retries` says how often it is sent.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from datetime import datetime, timedelta
 
-from dragoman.protocols.agentmsg.records import Level, Priority
-from dragoman.protocols.agentmsg.types import Message, MessageType
+from msgspec import structs
+
+from dragoman.protocols.agentmsg.records import DEFAULT_RETRIES, Level, Priority, RetryConfig
+from dragoman.protocols.agentmsg.types import Message, MessageMetadata, MessageType
 
 
 class Guarantee(enum.StrEnum):
@@ -54,14 +65,13 @@ GUARANTEE: dict[Priority, Guarantee] = {
     Priority.NORMAL: Guarantee.AT_MOST_ONCE,
     Priority.LOW: Guarantee.AT_MOST_ONCE,
 }
-#: How urgent a request for help is, as the priority of its message.
 URGENCY: dict[Level, Priority] = {
     "low": Priority.LOW,
     "medium": Priority.NORMAL,
     "high": Priority.HIGH,
     "critical": Priority.CRITICAL,
 }
-#: Where a payload names its task. A type without a cell belongs to no lane.
+"""The urgency of a request for help, as the priority of its message."""
 TASK: dict[MessageType, tuple[str, ...]] = {
     MessageType.TASK_ASSIGNMENT: ("task", "task_id"),
     MessageType.TASK_HANDOFF: ("task_id",),
@@ -71,18 +81,18 @@ TASK: dict[MessageType, tuple[str, ...]] = {
     MessageType.HELP_REQUEST: ("task_id",),
     MessageType.ERROR_REPORT: ("task_id",),
 }
+"""Where a payload names its task. A type that is not here belongs to no lane."""
 
-
-#: The effective priority (D3), by type and by the message's own.
 EFFECTIVE: dict[tuple[MessageType, Priority], Priority] = {
     (kind, own): max(own, PRIORITY[kind], key=RANK.__getitem__) for kind in MessageType for own in Priority
 }
-#: What is kept until it is acknowledged, by the same.
+"""The effective priority (D3), by type and by the message's own."""
 KEPT = frozenset(
     case
     for case, effective in EFFECTIVE.items()
     if GUARANTEE[effective] is Guarantee.AT_LEAST_ONCE and case[0] is not MessageType.ACK
 )
+"""What is kept until it is acknowledged, by the same."""
 
 
 def priority(message: Message) -> Priority:
@@ -96,8 +106,8 @@ def is_kept(message: Message) -> bool:
 
 
 def task(message: Message) -> str | None:
-    """The task a message belongs to, and so its lane (D5). The answers of handoffs and of help name none:
-    they belong where the request they correlate with does."""
+    """The task a message belongs to, and so its lane (D5). Answers to handoffs and requests for help name none: they
+    belong to the lane of their request."""
     value = message.payload
     for name in TASK.get(message.type, ("",)):
         value = getattr(value, name, None)
@@ -105,7 +115,7 @@ def task(message: Message) -> str | None:
 
 
 def expires_at(message: Message) -> datetime | None:
-    """When its time to live is over, counted from when it was written; None if it lives as long as it must."""
+    """When its time to live is over, counted from its timestamp; None if it has no such time."""
     ttl = message.metadata.ttl_ms
     if ttl is None:
         return None
@@ -116,6 +126,30 @@ def expires_at(message: Message) -> datetime | None:
 
 
 def is_expired(message: Message, now: datetime) -> bool:
-    """Whether nobody is to be bothered with it any more (D6)."""
+    """Whether its time to live is over (D6)."""
     end = expires_at(message)
     return end is not None and now >= end
+
+
+def retries(metadata: MessageMetadata, policy: RetryConfig = DEFAULT_RETRIES) -> RetryConfig:
+    """How a message is sent again: its own count of retries, its own delays or else the policy's."""
+    own = {} if metadata.retry_config is None else structs.asdict(metadata.retry_config)
+    given = {name: value for name, value in own.items() if value is not None}
+    return structs.replace(policy, **{**given, "max_attempts": metadata.max_retries + 1})
+
+
+def delay(config: RetryConfig, attempt: int, chance: float) -> float:
+    """Milliseconds to wait for an acknowledgment after the `attempt`th sending, which is counted from 1. The caller
+    draws `chance`, from 0 up to 1."""
+    whole = _whole(config, attempt)
+    return whole * (1 + chance) / 2 if config.jitter else whole
+
+
+def _whole(config: RetryConfig, attempt: int) -> float:
+    if not config.base_delay_ms:
+        return 0.0
+    # In logarithms, because a power overflows long before retries end.
+    steps = math.log(config.base_delay_ms) + (attempt - 1) * math.log(config.backoff_multiplier)
+    if config.max_delay_ms <= config.base_delay_ms or steps >= math.log(config.max_delay_ms):
+        return float(config.max_delay_ms)
+    return min(float(config.base_delay_ms * config.backoff_multiplier ** (attempt - 1)), float(config.max_delay_ms))

@@ -1,7 +1,6 @@
-"""Agentmsg's messages as values: the base message, and a payload for each type.
+"""Agentmsg's base message, and a payload for each type.
 
-Ten types are the document's, five are ours (D2). Payloads that the document leaves open are D2's. Two types carry
-one of two payloads, and it is the payload that tells which:
+Ten types are the document's, five are ours (D2). Two types carry one of two payloads, and a field says which:
 
     type           payload                 is           and so
     -------------  ----------------------  -----------  ------------------------------------------------------------
@@ -10,7 +9,7 @@ one of two payloads, and it is the payload that tells which:
     STATE_QUERY    has no `entities`       a question
     STATE_QUERY    has `entities`          an answer    likewise, and only the hub gives one
 
-What the payloads speak of (tasks, errors, status, shared state) is in `records`.
+`records` has the parts of the payloads.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from msgspec import UNSET, Meta, Struct, field
 
 from dragoman.protocols.agentmsg.records import (
+    DEFAULT_RETRIES,
     AgentState,
     AgentStatus,
     Count,
@@ -37,12 +37,12 @@ from dragoman.protocols.agentmsg.records import (
     Record,
     ResourceReference,
     ResourceUsage,
+    RetryWish,
     TaskConstraints,
     TaskContext,
     Usage,
     Uuid,
 )
-from dragoman.protocols.agentmsg.retry import DEFAULT, RetryWish
 
 SUBPROTOCOL = "agentmsg.v1"
 
@@ -51,13 +51,13 @@ HUB = "hub"
 ANYONE = "*"
 """A handoff or a request for help to any agent that can."""
 
-MAX_RETRIES = DEFAULT.max_attempts - 1
+MAX_RETRIES = DEFAULT_RETRIES.max_attempts - 1
 HEARTBEAT_SECONDS = 10.0
 """An agent that missed so many heartbeats is OFFLINE (D12)."""
 
 
 class MessageType(enum.StrEnum):
-    __hash__ = str.__hash__  # a table is asked for several of them with every message; an enum's own hash is slow
+    __hash__ = str.__hash__  # as in `records.Priority`
     TASK_ASSIGNMENT = "TASK_ASSIGNMENT"
     TASK_HANDOFF = "TASK_HANDOFF"
     TASK_UPDATE = "TASK_UPDATE"
@@ -121,7 +121,7 @@ class TaskAssignment(Record, frozen=True, kw_only=True):
 
 
 class TaskUpdate(Record, frozen=True, kw_only=True):
-    """How a task goes; it must say something. `status: cancelled` from the hub tells its agent to stop (B4)."""
+    """How a task goes: at least one field beside its id. `status: cancelled` from the hub stops its agent (B4)."""
 
     task_id: Id
     progress: Percent | None = None
@@ -225,8 +225,8 @@ EntityType: TypeAlias = Literal["TASK", "AGENT", "RESOURCE", "POLICY"]
 
 
 class StateUpdate(Record, frozen=True, kw_only=True):
-    """To the hub: a wish, and `version` is what the writer read. From the hub: what has changed, and `version` is
-    the new one; `cursor` then is where a watch resumes."""
+    """To the hub: a change to make, where `version` is the one that the writer read. From the hub: what has changed,
+    where `version` is the new one and `cursor` where a watch resumes."""
 
     operation: Operation
     entity_type: EntityType
@@ -263,14 +263,14 @@ class StateAnswer(Record, frozen=True, kw_only=True):
 
 
 class Ack(Record, frozen=True, kw_only=True):
-    """The messages that arrived: `metadata.correlation_id` and these. `version` is what a StateUpdate led to."""
+    """The messages that arrived: `metadata.correlation_id` and these. `version` is the new one after a StateUpdate."""
 
     message_ids: tuple[Id, ...] = ()
     version: Count | None = None
 
 
 class Register(Record, frozen=True, kw_only=True):
-    """An agent says what it is and can do. It need not: it may speak at once."""
+    """What an agent can do. Registering is optional: an agent may send other messages at once."""
 
     agent_id: Id
     name: str | None = None
@@ -304,13 +304,13 @@ BODIES: dict[MessageType, tuple[type[Record], ...]] = {
     MessageType.WELCOME: (Welcome,),
 }
 TYPE_OF: dict[type[Record], MessageType] = {body: kind for kind, bodies in BODIES.items() for body in bodies}
-#: The field whose presence makes it the second of a type's two payloads.
 ANSWERS_WITH: dict[MessageType, str] = {MessageType.TASK_HANDOFF: "accepted", MessageType.STATE_QUERY: "entities"}
+"""The field that makes it the second of a type's two payloads."""
 
 
 class MessageMetadata(Record, frozen=True, kw_only=True):
-    """`traceparent` is where a trace travels (all-D7), `delivery_id` what the hub put on a message of an inbox,
-    `retry_config` the waits that its sender wants between attempts."""
+    """Ours: `traceparent` (all-D7), `delivery_id` by which the receiver acknowledges, `retry_config` with the delays
+    that the sender wants between attempts."""
 
     priority: Priority
     retry_count: Count
@@ -323,7 +323,7 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """The one form of every message. `payload` is one of the values above."""
+    """`payload` is one of the structs above."""
 
     id: Uuid
     timestamp: Date
@@ -340,7 +340,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Stamp(NamedTuple):
-    """What a message needs and a pure layer cannot make: a fresh id (a UUID of version 4) and the time."""
+    """The new id (a UUID of version 4) and the time of a message: a pure layer cannot make them."""
 
     id: str
     timestamp: datetime

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from dragoman.protocols.agentmsg import errors, routing
+from dragoman.protocols.agentmsg.connection import Inbox
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Priority, TaskConstraints, TaskContext
-from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import (
     HUB,
     Assignment,

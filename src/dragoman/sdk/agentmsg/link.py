@@ -26,8 +26,8 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from dragoman.protocols.agentmsg import errors, mapping
+from dragoman.protocols.agentmsg.connection import Inbox
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
-from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import (
     HUB,
     HelpContext,

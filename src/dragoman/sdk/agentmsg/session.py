@@ -16,11 +16,19 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from dragoman.protocols.agentmsg import codec
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated, SendAgain
-from dragoman.protocols.agentmsg.records import Priority, Record
-from dragoman.protocols.agentmsg.retry import RetryWish
-from dragoman.protocols.agentmsg.state import Inbox, Outbox, Sent
+from dragoman.protocols.agentmsg.connection import (
+    Acknowledged,
+    Connection,
+    Inbox,
+    Invalid,
+    Outbox,
+    Outlived,
+    Received,
+    Repeated,
+    SendAgain,
+    Sent,
+)
+from dragoman.protocols.agentmsg.records import Priority, Record, RetryWish
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, Message, MessageType, Stamp
 from dragoman.sdk.errors import NotAllowed
 from dragoman.sdk.messages import Accepted
@@ -111,10 +119,10 @@ class Session:
         return Arrival(message, event.tree, receipt)
 
     def _refuse(self, event: Invalid | Outlived) -> None:
-        if isinstance(event, Invalid) and (event.field, event.stage) == ("to", Stage.MEANING):
-            # What the hub says over this link is for whoever owns the token.
-            raise NotAllowed(f"{event.what}. Give the agent its own token.")
-        log.warning("the hub said something that %s", event.what if isinstance(event, Invalid) else "is too old")
+        if isinstance(event, Invalid) and (event.error.field, event.error.stage) == ("to", Stage.MEANING):
+            # What the hub sends over this connection is for the agent that owns the token.
+            raise NotAllowed(f"{event.error.what}. Give the agent its own token.")
+        log.warning("the hub said something that %s", event.error.what if isinstance(event, Invalid) else "is too old")
         frame = self._connection.refuse(event, self._stamp())
         if frame is not None:
             self._send(frame, self._runtime.mint(), "")

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.protocols.agentmsg import errors, routing
 from dragoman.protocols.agentmsg import types as agentmsg
-from dragoman.protocols.agentmsg.agreement import SENDER
+from dragoman.protocols.agentmsg.codec import SENDER
 from dragoman.protocols.agentmsg.records import (
     AgentState,
     AgentStatus,
@@ -22,8 +22,8 @@ from dragoman.protocols.agentmsg.records import (
     Record,
     RecoveryAttempt,
     ResourceUsage,
+    RetryWish,
 )
-from dragoman.protocols.agentmsg.retry import RetryWish
 from dragoman.sdk.conversation.peer_requests import PeerRequests
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction

@@ -34,13 +34,19 @@ from dragoman.core.queries.state import StateView
 from dragoman.messages.brevity import CUT, in_short
 from dragoman.messages.faults import Fault, Refused
 from dragoman.protocols.agentmsg import codec, routing
-from dragoman.protocols.agentmsg.connection import Connection
+from dragoman.protocols.agentmsg.connection import (
+    Acknowledged,
+    Connection,
+    Inbox,
+    Invalid,
+    Outlived,
+    Received,
+    Repeated,
+)
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Outlived, Received, Repeated
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
 from dragoman.server import authentication, session
-from dragoman.server.agentmsg.memory import Handed
-from dragoman.server.agentmsg.memory import Heard as Before
+from dragoman.server.agentmsg.memory import MOST_HEARD, MOST_HELD, Handed
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler
@@ -127,7 +133,8 @@ class AgentmsgHandler(HttpHandler):
     def line(self, agent: AgentId) -> Line:
         line = self._lines.get(agent)
         if line is None:
-            connection = Connection(Role.HUB, agent, limits=self.guard, inbox=Before())
+            inbox = Inbox(MOST_HEARD, most_held=MOST_HELD, holds_all=True)
+            connection = Connection(Role.HUB, agent, limits=self.guard, inbox=inbox)
             line = self._lines[agent] = Line(connection, Handed())
             if len(self._lines) > MOST_AGENTS:
                 del self._lines[next(iter(self._lines))]
@@ -162,18 +169,11 @@ class AgentmsgHandler(HttpHandler):
                 return session.Acknowledged(self._settled(line, message, named), message.id)
             case Repeated(message=message, acknowledged=done):
                 return self._again(agent, message, data, look, done=done, traceparent=traceparent, waits=waits)
-            case Outlived(message=message, refusal=refusal):
+            case Outlived(message=message):
                 fault = agentmsg.outlived(message.type.value, message.id, message.metadata.ttl_ms or 0)
-                return session.Invalid(fault, message.id, About(message.id, refusal is not None))
-            case Invalid() as broken:
-                error = AgentmsgError(
-                    broken.what,
-                    stage=broken.stage,
-                    field=broken.field,
-                    about=broken.about,
-                    error_type=broken.refusal.error_type,
-                )
-                return session.Invalid(agentmsg.fault_of(error), broken.about, About(broken.about, broken.asks))
+                return session.Invalid(fault, message.id, About(message.id, routing.is_kept(message)))
+            case Invalid(error=error, asks=asks):
+                return session.Invalid(agentmsg.fault_of(error), error.about, About(error.about, asks))
 
     def _received(
         self,
@@ -253,7 +253,7 @@ class AgentmsgHandler(HttpHandler):
         message = about.message
         if message is None:
             return ()
-        self.line(agent.id).connection.inbox.acknowledge(_key(message))
+        self.line(agent.id).connection.accept(message)
         match message.type, outcome:
             case MessageType.REGISTER, Agent():
                 return (
@@ -275,7 +275,7 @@ class AgentmsgHandler(HttpHandler):
     def undone(self, agent: AgentId, about: About) -> None:
         """It was refused: when it comes again, it counts as new."""
         if about.message is not None:
-            self.line(agent).connection.inbox.release(_key(about.message))
+            self.line(agent).connection.release((about.message,))
 
     # -- what the hub sends
 
@@ -353,8 +353,3 @@ class AgentmsgHandler(HttpHandler):
 def in_pieces(outgoing: Outgoing) -> bool:
     """Whether a result must be put together first."""
     return outgoing.delivery.kind is MessageKind.RESULT and agentmsg.ends_in_pieces(outgoing.event)
-
-
-def _key(message: Message) -> str:
-    """The name under which a connection remembers a message."""
-    return f"{message.sender}\n{message.id}"

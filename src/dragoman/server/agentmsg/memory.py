@@ -18,27 +18,12 @@ from collections.abc import Iterable
 
 from dragoman.bindings.agentmsg.names import delivery_named
 from dragoman.core.ids import DeliveryId
-from dragoman.protocols.agentmsg.state import Inbox
 
 MOST_HEARD = 1024
 """Messages of one agent that are recognised without asking the store."""
 MOST_HELD = 10_000
 """Messages of one agent that are being decided, over all its links and requests."""
 MOST_HANDED = 4096
-
-
-class Heard(Inbox):
-    """Holds every message until it is decided, also those that nobody acknowledges: a refused one may come again."""
-
-    def __init__(self) -> None:
-        super().__init__(MOST_HEARD)
-
-    @property
-    def full(self) -> bool:
-        return len(self._held) >= MOST_HELD
-
-    def take(self, message_id: str, fingerprint: bytes, *, held: bool) -> None:
-        super().take(message_id, fingerprint, held=True)
 
 
 class Handed:

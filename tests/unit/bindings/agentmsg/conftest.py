@@ -19,8 +19,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.events import Received
+from dragoman.protocols.agentmsg.connection import Connection, Received
 from dragoman.wire import Role
 
 NOW = Instant(1_772_366_400_000_000)  # 2026-03-01T12:00:00Z, when the samples were written

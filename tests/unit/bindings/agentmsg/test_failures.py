@@ -33,9 +33,8 @@ from dragoman.core.model.tasks import Status, Task, Waiting
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import codec, errors
-from dragoman.protocols.agentmsg.connection import Connection
+from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Received
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.events import Acknowledged, Received
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level, TaskStatus
 from dragoman.wire import Role
 from dragoman.wire.errors import Stage

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.conformance.agentmsg.samples import PAYLOADS, START, decode, tree
 
 from dragoman.protocols.agentmsg import codec, types
-from dragoman.protocols.agentmsg.connection import Connection
+from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Invalid, Received, Repeated
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.events import Acknowledged, Invalid, Received, Repeated
 from dragoman.protocols.agentmsg.records import (
     ErrorContext,
     ErrorReport,

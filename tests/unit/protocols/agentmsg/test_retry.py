@@ -9,15 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.agentmsg.samples import START
 
-from dragoman.protocols.agentmsg import retry
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.events import Acknowledged, DeadLetter, Received, Repeated, SendAgain
-from dragoman.protocols.agentmsg.state import SENDING, Outbox, Sending, Sent
+from dragoman.protocols.agentmsg import records, routing
+from dragoman.protocols.agentmsg.connection import (
+    Acknowledged,
+    Connection,
+    DeadLetter,
+    Outbox,
+    Received,
+    Repeated,
+    SendAgain,
+)
 from dragoman.protocols.agentmsg.types import Stamp, TaskComplete
 from dragoman.wire import Role
 
 CONFIGS = st.builds(
-    retry.RetryConfig,
+    records.RetryConfig,
     max_attempts=st.integers(1, 20),
     base_delay_ms=st.integers(0, 10**6) | st.floats(0, 1e6),
     max_delay_ms=st.integers(0, 10**7) | st.floats(0, 1e7),
@@ -27,11 +33,11 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS, st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
-def test_a_delay_never_shrinks_nor_passes_its_bound(config: retry.RetryConfig, attempt: int, chance: float) -> None:
-    wait = retry.delay(config, attempt, chance)
+def test_a_delay_never_shrinks_nor_passes_its_bound(config: records.RetryConfig, attempt: int, chance: float) -> None:
+    wait = routing.delay(config, attempt, chance)
     assert 0 <= wait <= config.max_delay_ms
-    assert retry.delay(config, attempt + 1, chance) >= wait
-    whole = retry.delay(config, attempt, 1.0)
+    assert routing.delay(config, attempt + 1, chance) >= wait
+    whole = routing.delay(config, attempt, 1.0)
     assert whole / 2 <= wait <= whole
 
 
@@ -46,7 +52,7 @@ def fate(losses: list[bool], jitter: float) -> tuple[int, int, int]:
     def stamp() -> Stamp:
         return Stamp(str(uuid.UUID(int=next(number), version=4)), now)
 
-    frame: bytes | None = agent.say(TaskComplete(task_id="t", result=1), stamp(), chance=jitter)
+    frame: bytes | None = agent.send_payload(TaskComplete(task_id="t", result=1), stamp(), chance=jitter)
     while True:
         if frame is not None and not next(lost, False):
             [event] = hub.receive(frame)
@@ -74,8 +80,3 @@ def test_a_message_is_acted_on_once_and_ends_acknowledged_or_dead(losses: list[b
     assert received <= 1
     assert acknowledged + dead == 1
     assert received >= acknowledged  # nothing is acknowledged that did not arrive
-
-
-def test_the_table_of_a_messages_life_at_its_sender() -> None:
-    assert {state for state in Sent if Sending.SEND in SENDING.allowed(state)} == {Sent.UNSENT, Sent.WAITING}
-    assert all(SENDING.after(state, Sending.ACK) for state in Sent if state is not Sent.UNSENT)

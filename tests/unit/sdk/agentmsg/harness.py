@@ -13,10 +13,8 @@ from tests.unit.sdk.hearsay import Hearsay
 from dragoman import Agent
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg import types as agentmsg
-from dragoman.protocols.agentmsg.connection import Connection
-from dragoman.protocols.agentmsg.events import Acknowledged, Received, Repeated
+from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Inbox, Received, Repeated
 from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Record
-from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.protocols.agentmsg.types import Message, Stamp
 from dragoman.sdk.agentmsg.link import AgentmsgLink, Memory
 from dragoman.sdk.links import Link, LinkDown

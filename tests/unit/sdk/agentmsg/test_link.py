@@ -12,8 +12,8 @@ from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, NotAllowed, Task
 from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.connection import Inbox
 from dragoman.protocols.agentmsg.records import ErrorType
-from dragoman.protocols.agentmsg.state import Inbox
 from dragoman.sdk import trace
 from dragoman.sdk.agentmsg.link import PIECE
 
