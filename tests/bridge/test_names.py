@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from dragoman.bindings import agentmsg
+from dragoman.server.agentmsg import binding as agentmsg
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.agentmsg import AgentmsgCaller

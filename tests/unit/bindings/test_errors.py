@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.bindings.agentmsg import failures as agentmsg_failures
 from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
@@ -21,6 +20,7 @@ from dragoman.protocols.chiffon.types import ErrorPayload
 from dragoman.protocols.forge import errors as forge_errors
 from dragoman.sdk.failures import FAILURES
 from dragoman.server.a2acp import failures as a2acp_failures
+from dragoman.server.agentmsg import failures as agentmsg_failures
 from dragoman.server.coven.outbound import fault_out as coven_fault
 from dragoman.server.forge.failures import error_of
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from dragoman.app.translator.adapter import Adapter, Decoded, Files, agent
-from dragoman.bindings import agentmsg
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.protocols.agentmsg import codec
+from dragoman.server.agentmsg import binding as agentmsg
 
 
 def decode(data: bytes, now: Instant) -> Decoded:

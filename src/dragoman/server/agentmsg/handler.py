@@ -22,8 +22,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings import agentmsg
-from dragoman.bindings.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.core.commands import Beat, ReportProgress
 from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
 from dragoman.core.model.agents import Agent
@@ -46,7 +44,9 @@ from dragoman.protocols.agentmsg.connection import (
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
 from dragoman.server import authentication, session
+from dragoman.server.agentmsg import binding as agentmsg
 from dragoman.server.agentmsg.memory import MOST_HEARD, MOST_HELD, Handed
+from dragoman.server.agentmsg.names import PROTOCOL, derived_v4
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler

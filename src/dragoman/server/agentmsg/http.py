@@ -6,7 +6,7 @@
     POST /agentmsg/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}, or an ACK, which may as well be
                                sent like any other message
 
-Everything else is an ErrorReport with a status of `bindings.agentmsg.failures`.
+Everything else is an ErrorReport with a status of `failures`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from dragoman.bindings.agentmsg.names import delivery_named
 from dragoman.core.ids import DeliveryId
+from dragoman.server.agentmsg.names import delivery_named
 
 MOST_HEARD = 1024
 """Messages of one agent that are recognised without asking the store."""

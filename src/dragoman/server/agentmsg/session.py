@@ -23,8 +23,6 @@ from urllib.parse import parse_qs
 
 import structlog
 
-from dragoman.bindings import agentmsg
-from dragoman.bindings.agentmsg.names import PROTOCOL
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
@@ -32,8 +30,10 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL, Message, StateQuery
+from dragoman.server.agentmsg import binding as agentmsg
 from dragoman.server.agentmsg import state
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
+from dragoman.server.agentmsg.names import PROTOCOL
 from dragoman.server.asgi import Scope
 from dragoman.server.session import Decoded, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint

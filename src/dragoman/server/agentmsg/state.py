@@ -25,7 +25,6 @@ from urllib.parse import parse_qs
 import msgspec
 import structlog
 
-from dragoman.bindings import agentmsg
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.model.shared_tasks import in_full
 from dragoman.core.model.state import Change, Registry
@@ -35,6 +34,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
+from dragoman.server.agentmsg import binding as agentmsg
 from dragoman.server.agentmsg.handler import BARE, AgentmsgHandler
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
 from dragoman.server.endpoint import Endpoint

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import websockets
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
+from tests.unit.server.agentmsg.samples import outgoing, task  # noqa: F401 - fixtures
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.commands import OpenLink, RegisterAgent

@@ -12,10 +12,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
-from dragoman.bindings.agentmsg.failures import fault_in
-from dragoman.bindings.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
-from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import (
     Cancel,
     Command,
@@ -34,6 +30,10 @@ from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import mapping
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import MAX_RETRIES, TaskAssignment, TaskComplete, TaskFailed, TaskUpdate
+from dragoman.server.agentmsg.exchange import PRIORITIES, Said, effective
+from dragoman.server.agentmsg.failures import fault_in
+from dragoman.server.agentmsg.names import PROTOCOL, name_to_keep, somebody, task_id
+from dragoman.server.agentmsg.views import NUMBERS, REQUIREMENTS
 
 CANCELLED = "cancelled on request"
 

@@ -14,9 +14,6 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dragoman.bindings.agentmsg.exchange import PRIORITIES, Said, effective
-from dragoman.bindings.agentmsg.failures import fault_in
-from dragoman.bindings.agentmsg.names import PERSON, PROTOCOL, name_to_keep, somebody, task_id
 from dragoman.core.commands import AnswerHandover, AskHelp, AskPerson, Command, GiveHelp, Handing, HandOver, HelpVerdict
 from dragoman.core.ids import SECOND, AgentId, instant
 from dragoman.core.model.tasks import Priority
@@ -30,6 +27,9 @@ from dragoman.protocols.agentmsg.types import (
     TaskHandoffRequest,
     TaskHandoffResponse,
 )
+from dragoman.server.agentmsg.exchange import PRIORITIES, Said, effective
+from dragoman.server.agentmsg.failures import fault_in
+from dragoman.server.agentmsg.names import PERSON, PROTOCOL, name_to_keep, somebody, task_id
 
 VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
     HelpResponseType.DIRECT_ANSWER: HelpVerdict.ANSWERED,

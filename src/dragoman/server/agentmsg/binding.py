@@ -7,7 +7,7 @@ views         tasks in agentmsg's words                       names      what ta
 exchange      one message, and the direct message it is carried as
 """
 
-from dragoman.bindings.agentmsg.answers import (
+from dragoman.server.agentmsg.answers import (
     acknowledgment,
     change_view,
     entity_view,
@@ -15,7 +15,7 @@ from dragoman.bindings.agentmsg.answers import (
     state_update,
     welcome,
 )
-from dragoman.bindings.agentmsg.failures import (
+from dragoman.server.agentmsg.failures import (
     error_of,
     fault_in,
     fault_of,
@@ -25,10 +25,10 @@ from dragoman.bindings.agentmsg.failures import (
     report_of,
     status_of,
 )
-from dragoman.bindings.agentmsg.inbound import CARRIED, acknowledged, change_of, commands_of, otherwise
-from dragoman.bindings.agentmsg.names import PROTOCOL, called, delivery_named, derived_v4, task_id
-from dragoman.bindings.agentmsg.outbound import ends_in_pieces, wire_of
-from dragoman.bindings.agentmsg.views import recounted
+from dragoman.server.agentmsg.inbound import CARRIED, acknowledged, change_of, commands_of, otherwise
+from dragoman.server.agentmsg.names import PROTOCOL, called, delivery_named, derived_v4, task_id
+from dragoman.server.agentmsg.outbound import ends_in_pieces, wire_of
+from dragoman.server.agentmsg.views import recounted
 
 __all__ = [
     "CARRIED",

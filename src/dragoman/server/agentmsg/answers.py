@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.bindings.agentmsg.names import PERSON, derived_v4, doer
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Escalation
@@ -32,6 +31,7 @@ from dragoman.protocols.agentmsg.types import (
     HelpResponseType,
     MessageType,
 )
+from dragoman.server.agentmsg.names import PERSON, derived_v4, doer
 
 _encode = msgspec.json.Encoder().encode
 _HELP = frozenset({"content", "response_type", "resources", "answer"})

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from tests.conformance.agentmsg import samples
 
-from dragoman.bindings.agentmsg import commands_of, wire_of
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
@@ -20,6 +19,7 @@ from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind,
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection, Received
+from dragoman.server.agentmsg.binding import commands_of, wire_of
 from dragoman.wire import Role
 
 NOW = Instant(1_772_366_400_000_000)  # 2026-03-01T12:00:00Z, when the samples were written

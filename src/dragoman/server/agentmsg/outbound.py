@@ -35,10 +35,6 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from dragoman.bindings.agentmsg.answers import escalation_view, handoff_response, help_response
-from dragoman.bindings.agentmsg.failures import report
-from dragoman.bindings.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
-from dragoman.bindings.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind, Outgoing
@@ -51,6 +47,10 @@ from dragoman.protocols.agentmsg.codec import lowered
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.routing import EFFECTIVE, PRIORITY
 from dragoman.protocols.agentmsg.types import HUB, MAX_RETRIES, HelpResponseType, MessageType
+from dragoman.server.agentmsg.answers import escalation_view, handoff_response, help_response
+from dragoman.server.agentmsg.failures import report
+from dragoman.server.agentmsg.names import PROTOCOL, called, derived_v4, doer, is_uuid
+from dragoman.server.agentmsg.views import constraints_of, context_of, story_of, update_status
 from dragoman.server.content import (
     file_reference,
     output_in_one_message,

@@ -27,10 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.bindings.agentmsg import conversation, reports
-from dragoman.bindings.agentmsg.exchange import Said, builtin
-from dragoman.bindings.agentmsg.failures import fault_in, moment, outlived, severity_of
-from dragoman.bindings.agentmsg.names import PROTOCOL, delivery_named, name_to_keep, somebody, task_id
 from dragoman.core.commands import (
     Acknowledge,
     Beat,
@@ -67,6 +63,10 @@ from dragoman.protocols.agentmsg.types import (
     TaskHandoffResponse,
     TaskUpdate,
 )
+from dragoman.server.agentmsg import conversation, reports
+from dragoman.server.agentmsg.exchange import Said, builtin
+from dragoman.server.agentmsg.failures import fault_in, moment, outlived, severity_of
+from dragoman.server.agentmsg.names import PROTOCOL, delivery_named, name_to_keep, somebody, task_id
 
 Holds = Callable[[TaskId], bool]
 WITH_THE_HUB = frozenset({MessageType.REGISTER, MessageType.STATE_UPDATE, MessageType.STATE_QUERY})

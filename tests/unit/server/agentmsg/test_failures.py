@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.agentmsg import samples
-from tests.unit.bindings.agentmsg.conftest import ADA, NOW, TASK, message
+from tests.unit.server.agentmsg.samples import ADA, NOW, TASK, message
 
-from dragoman.bindings.agentmsg import (
+from dragoman.core.ids import AgentId
+from dragoman.core.model.state import Change, Entity, Operation, Registry
+from dragoman.core.model.tasks import Status, Task, Waiting
+from dragoman.core.rules import Rules
+from dragoman.messages.faults import Fault, Kind
+from dragoman.protocols.agentmsg import codec, errors
+from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Received
+from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level, TaskStatus
+from dragoman.server.agentmsg.binding import (
     acknowledgment,
     fault_in,
     fault_of,
@@ -25,17 +34,8 @@ from dragoman.bindings.agentmsg import (
     status_of,
     welcome,
 )
-from dragoman.bindings.agentmsg.names import derived_v4, name_to_keep, task_id
-from dragoman.bindings.agentmsg.views import UpdateStatus, update_status
-from dragoman.core.ids import AgentId
-from dragoman.core.model.state import Change, Entity, Operation, Registry
-from dragoman.core.model.tasks import Status, Task, Waiting
-from dragoman.core.rules import Rules
-from dragoman.messages.faults import Fault, Kind
-from dragoman.protocols.agentmsg import codec, errors
-from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Received
-from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level, TaskStatus
+from dragoman.server.agentmsg.names import derived_v4, name_to_keep, task_id
+from dragoman.server.agentmsg.views import UpdateStatus, update_status
 from dragoman.wire import Role
 from dragoman.wire.errors import Stage
 

@@ -19,9 +19,6 @@ from typing import Any, TypeGuard, get_args
 
 import msgspec
 
-from dragoman.bindings.agentmsg.names import called, derived_v4, doer
-from dragoman.bindings.agentmsg.names import task_id as hubs_id
-from dragoman.bindings.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.core.commands import Severity
 from dragoman.core.ids import EPOCH, AgentId, Instant, rfc3339
 from dragoman.core.model.agents import CONSTRAINTS
@@ -32,6 +29,9 @@ from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level
 from dragoman.protocols.agentmsg.types import HUB, MessageType
+from dragoman.server.agentmsg.names import called, derived_v4, doer
+from dragoman.server.agentmsg.names import task_id as hubs_id
+from dragoman.server.agentmsg.views import NUMBERS, REQUIREMENTS
 from dragoman.wire.errors import Stage
 
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.bindings.agentmsg.names import PROTOCOL, task_id
 from dragoman.core.commands import Tell
 from dragoman.core.ids import AgentId, Instant, instant
 from dragoman.core.model.agents import Agent
@@ -19,6 +18,7 @@ from dragoman.core.model.tasks import Priority
 from dragoman.protocols.agentmsg import codec, routing
 from dragoman.protocols.agentmsg.records import Priority as Urgency
 from dragoman.protocols.agentmsg.types import Message
+from dragoman.server.agentmsg.names import PROTOCOL, task_id
 
 PRIORITIES: Mapping[Urgency, Priority] = {urgency: Priority(urgency.value) for urgency in Urgency}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from tests.unit.bindings.agentmsg.conftest import BOB, NOW
+from tests.unit.server.agentmsg.samples import BOB, NOW
 
 from dragoman.bindings import chiffon
 from dragoman.core.model.deliveries import MessageKind, Outgoing

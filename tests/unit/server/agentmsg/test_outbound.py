@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.agentmsg import samples
-from tests.unit.bindings.agentmsg.conftest import ADA, BOB, DELIVERY, NOW, TRACE, delivered, letter, message, said
+from tests.unit.server.agentmsg.samples import ADA, BOB, DELIVERY, NOW, TRACE, delivered, letter, message, said
 
-from dragoman.bindings.agentmsg import delivery_named, derived_v4, wire_of
-from dragoman.bindings.agentmsg.outbound import ends_in_pieces
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
 from dragoman.messages.faults import Fault, Kind
+from dragoman.server.agentmsg.binding import delivery_named, derived_v4, wire_of
+from dragoman.server.agentmsg.outbound import ends_in_pieces
 
 Make = Callable[..., Any]
 ID = "01a1e135-5828-43d3-96c2-ab61ababb946"

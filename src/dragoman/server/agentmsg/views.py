@@ -21,13 +21,13 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from dragoman.bindings.agentmsg.names import called
 from dragoman.core.budgets import budget
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.shared_tasks import shown_status
 from dragoman.core.model.tasks import Event, Status, Task, Waiting
 from dragoman.messages.tasks import Handoff, Request
 from dragoman.protocols.agentmsg.records import TaskEvent
+from dragoman.server.agentmsg.names import called
 from dragoman.server.content import HUB_METADATA
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]

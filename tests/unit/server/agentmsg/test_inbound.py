@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.agentmsg import samples
-from tests.unit.bindings.agentmsg.conftest import ADA, NOW, TASK, TRACE, heard, message
+from tests.unit.server.agentmsg.samples import ADA, NOW, TASK, TRACE, heard, message
 
-from dragoman.bindings.agentmsg import acknowledged, delivery_named, derived_v4, otherwise, task_id
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
 from dragoman.core.ids import MINUTE, Instant
@@ -21,6 +20,7 @@ from dragoman.core.model.tasks import Priority
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.messages.tasks import Ask, Request
 from dragoman.protocols.agentmsg import codec
+from dragoman.server.agentmsg.binding import acknowledged, delivery_named, derived_v4, otherwise, task_id
 
 T1 = task_id("t-1")
 HOUR = 3_600_000_000
