@@ -21,7 +21,7 @@ from dragoman.api.bodies import (
     without_nulls,
 )
 from dragoman.api.context import Context, respond
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem, list_of
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
@@ -241,7 +241,7 @@ def find_agent(context: Context, request: Request) -> Agent:
     id = request.path_params["id"]
     agent = context.intake.agent(AgentId(id))
     if agent is None:
-        raise Problem(Kind.NOT_FOUND, f"no agent {id[:80]!r}", next="List them with GET /api/v1/agents.")
+        raise Problem(Kind.NOT_FOUND, f"no agent {id[:80]!r}", next=list_of("agents"))
     return agent
 
 
@@ -255,7 +255,7 @@ async def add_agent(context: Context, request: Request) -> Response:
             Kind.INVALID,
             f"this hub does not speak {wanted.protocol!r}",
             field="protocol",
-            next=f"Use one of: {spoken}.",
+            next=Next(f"use one of: {spoken}"),
             spoken=list(context.protocols),
         )
     if wanted.command is not None:
@@ -280,7 +280,9 @@ async def _run(context: Context, wanted: AgentIn) -> Response:
         raise Problem(Kind.INVALID, "this hub does not run agents itself", field="command")
     if wanted.protocol != CHILD_PROTOCOL:
         message = f"an agent that the hub runs speaks {CHILD_PROTOCOL} over its standard streams, not {wanted.protocol}"
-        raise Problem(Kind.INVALID, message, field="protocol", next=f"Write {CHILD_PROTOCOL!r}, or leave command out.")
+        raise Problem(
+            Kind.INVALID, message, field="protocol", next=Next(f"write {CHILD_PROTOCOL!r}, or leave command out")
+        )
     if not wanted.command[0]:
         raise Problem(Kind.INVALID, "the command is empty", field="command")
     if sum(map(len, wanted.command)) + sum(len(k) + len(v) for k, v in (wanted.env or {}).items()) > LONGEST_COMMAND:
@@ -351,7 +353,7 @@ async def restart_agent(context: Context, request: Request) -> Response:
         raise Problem(
             Kind.CONFLICT,
             f"{agent.id} is not run by this hub",
-            next="Start it again where it runs; it will connect.",
+            next=Next("start it again where it runs; it will connect"),
             agent_id=agent.id,
         )
     await context.children.restart(agent.id)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dragoman.api.context import ApiRoute, Context
-from dragoman.api.problems import Problem, problem
+from dragoman.api.problems import Next, Problem, Reason, problem
 from dragoman.api.routes import SERVED
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.ids import ADMIN
@@ -26,11 +26,19 @@ from dragoman.messages.faults import Fault, Kind, Refused
 
 log = structlog.get_logger("dragoman.api")
 
-BY_STATUS = {
-    404: Fault(kind=Kind.NOT_FOUND, message="there is no such address"),
-    405: Fault(kind=Kind.INVALID, message="this address does not accept this method"),
+UNROUTED = {
+    404: (
+        Reason.NO_ROUTE,
+        Fault(kind=Kind.NOT_FOUND, message="there is no such address"),
+        Next("look at GET /openapi.json for what there is", "GET /openapi.json"),
+    ),
+    405: (
+        Reason.WRONG_METHOD,
+        Fault(kind=Kind.INVALID, message="this address does not accept this method"),
+        Next("use one of the methods in the Allow header"),
+    ),
 }
-NEXT = {404: "Look at GET /openapi.json for what there is.", 405: "Use one of the methods in the Allow header."}
+"""What Starlette answers to a request that no route takes."""
 
 
 def app(context: Context) -> Starlette:
@@ -63,7 +71,9 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
             return await route.handler(context, request)
         except Problem as refusal:
             await _audit_refusal(context, route, request, refusal)
-            return problem(refusal.fault, request.url.path, next=refusal.next, status=refusal.status)
+            return problem(
+                refusal.fault, request.url.path, reason=refusal.reason, next=refusal.next, status=refusal.status
+            )
         except Refused as refusal:
             return problem(refusal.fault, request.url.path)
         except StoreFailed as error:
@@ -94,11 +104,7 @@ async def _audit_refusal(context: Context, route: ApiRoute, request: Request, re
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    fault = BY_STATUS.get(error.status_code) or Fault(kind=Kind.INVALID, message=str(error.detail))
-    return problem(
-        fault,
-        request.url.path,
-        status=error.status_code,
-        next=NEXT.get(error.status_code),
-        headers=error.headers,
-    )
+    other = (None, Fault(kind=Kind.INVALID, message=str(error.detail)), None)
+    reason, fault, next = UNROUTED.get(error.status_code, other)
+    status, headers = error.status_code, error.headers
+    return problem(fault, request.url.path, reason=reason, next=next, status=status, headers=headers)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from dragoman.api.bodies import AuditQuery, read_query
 from dragoman.api.context import Context, respond
 from dragoman.api.keys import service
-from dragoman.api.problems import Problem
+from dragoman.api.problems import USE_NEXT, Problem
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.audit import GENESIS, Broken, cut_short, verify
 from dragoman.core.queries import AuditOut, audit_out
@@ -53,9 +53,7 @@ async def list_records(context: Context, request: Request) -> Response:
     query = read_query(request, AuditQuery)
     cursor = query.cursor or "0"
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise Problem(
-            Kind.INVALID, "this is not a cursor of this list", field="cursor", next="Use `next` of the page before."
-        )
+        raise Problem(Kind.INVALID, "this is not a cursor of this list", field="cursor", next=USE_NEXT)
     found = await context.store.audit(
         after=int(cursor),
         limit=query.limit + 1,

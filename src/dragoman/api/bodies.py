@@ -15,7 +15,7 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
 from dragoman.api.context import Context
-from dragoman.api.problems import Problem, misshapen
+from dragoman.api.problems import Next, Problem, Reason, misshapen
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
@@ -269,7 +269,7 @@ async def read_json(context: Context, request: Request, *, optional: bool = Fals
     limits = context.limits
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(
-            Kind.INVALID, "a compressed body is not accepted", status=415, next="Send it without Content-Encoding."
+            Kind.INVALID, "a compressed body is not accepted", status=415, next=Next("send it without Content-Encoding")
         )
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > limits.bytes:
@@ -288,7 +288,7 @@ async def read_json(context: Context, request: Request, *, optional: bool = Fals
                     held = len(data)
     except TimeoutError:
         raise Problem(
-            Kind.TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s", status=408, next="Send it again."
+            Kind.TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s", status=408, next=Next("send it again")
         ) from None
     except ClientDisconnect:
         raise Problem(Kind.INVALID, "the connection ended before the body did", status=400) from None
@@ -310,7 +310,7 @@ def shape(tree: Any, type: type[S]) -> S:
     try:
         return msgspec.convert(tree, type)
     except msgspec.ValidationError as error:
-        raise misshapen(error, where="body", type=type) from None
+        raise misshapen(error, reason=Reason.INVALID_BODY, type=type) from None
 
 
 def without_nulls(tree: Any) -> Any:
@@ -327,4 +327,4 @@ def read_query(request: Request, type: type[S]) -> S:
     try:
         return msgspec.convert(dict(request.query_params), type, strict=False)
     except msgspec.ValidationError as error:
-        raise misshapen(error, where="query", type=type) from None
+        raise misshapen(error, reason=Reason.INVALID_QUERY, type=type) from None

@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
@@ -79,7 +79,7 @@ class Context:
             raise Problem(
                 Kind.UNAUTHENTICATED,
                 "the metrics of this hub need a token",
-                next="Send the token of server.metrics_token as `Authorization: Bearer …`.",
+                next=Next("send the token of server.metrics_token as `Authorization: Bearer …`"),
             )
 
 

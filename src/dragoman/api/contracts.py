@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery, read_body, read_query
 from dragoman.api.context import Context, respond
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Problem, list_of
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import EndContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
@@ -96,7 +96,7 @@ async def find_contract(context: Context, id: str) -> Contract:
     """By its id, or by that of the collaboration."""
     row = await context.store.contract(id) or await context.store.contract_of(id)
     if row is None:
-        raise Problem(Kind.NOT_FOUND, f"no contract {id[:80]!r}", next="List them with GET /api/v1/contracts.")
+        raise Problem(Kind.NOT_FOUND, f"no contract {id[:80]!r}", next=list_of("contracts"))
     return row
 
 
@@ -182,7 +182,7 @@ async def remove_policy(context: Context, request: Request) -> Response:
     known = policies_out({} if entity is None else entity.value).domains
     if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
         message = f"there is no policy about {pair.source[:80]!r} asking {pair.target[:80]!r}"
-        raise Problem(Kind.NOT_FOUND, message, next="List them with GET /api/v1/policies/domains.")
+        raise Problem(Kind.NOT_FOUND, message, next=list_of("policies/domains"))
     policy: Entity = await context.intake.execute(
         SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
     )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
 from dragoman.api.context import Context, respond
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem, list_of
 from dragoman.api.store_reads import find_task
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import Files
@@ -94,12 +94,13 @@ async def download_file(context: Context, request: Request) -> Response:
         raise Problem(
             Kind.FORBIDDEN,
             "the task is personal",
-            next="Only its caller and its agent can download its files.",
+            next=Next("only its caller and its agent can download its files"),
         )
     ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
     data = None if ref is None else await _files(context).fetch(ref.id)
     if ref is None or data is None:
-        raise Problem(Kind.NOT_FOUND, "no such file of this task", next=f"List them: GET /api/v1/tasks/{task.id}/files")
+        listed = f"GET /api/v1/tasks/{task.id}/files"
+        raise Problem(Kind.NOT_FOUND, "no such file of this task", next=Next(f"list them with {listed}", listed))
     return _download(request, ref, data)
 
 
@@ -132,7 +133,7 @@ async def list_files(context: Context, request: Request) -> Response:
 async def delete_file(context: Context, request: Request) -> Response:
     query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
     if await _files(context).describe(id, claim=False) is None:
-        raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next="List them: GET /api/v1/files")
+        raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next=list_of("files"))
     await remove_file(context.intake, context.store, _files(context), id, by=ADMIN, attached_too=query.attached)
     return Response(status_code=204)
 
@@ -143,9 +144,8 @@ async def attached(context: Context, ids: tuple[str, ...]) -> tuple[FileRef, ...
     for id in ids:
         kept = await _files(context).describe(id)
         if kept is None or kept.owner != ADMIN:
-            raise Problem(
-                Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next="Upload it first: POST /api/v1/files"
-            )
+            upload = Next("upload it first with POST /api/v1/files", "POST /api/v1/files")
+            raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", field="attachments", next=upload)
         found.append(kept.ref)
     return tuple(found)
 

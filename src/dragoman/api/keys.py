@@ -12,7 +12,7 @@ from starlette.responses import Response
 from dragoman.api.agents import find_agent
 from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
 from dragoman.api.context import Context, respond
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem
 from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import NoteRead, RevokeToken
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
@@ -68,7 +68,7 @@ async def rotate_keys(context: Context, request: Request) -> Response:
         await auth.rotate(distrust=wanted.distrust)
     except KeysKept as error:
         raise Problem(
-            Kind.CONFLICT, f"the keys stay as they are: {error}", next="Correct that, and try again."
+            Kind.CONFLICT, f"the keys stay as they are: {error}", next=Next("correct that, and try again")
         ) from None
     return respond(200, key_list(auth))
 
@@ -80,10 +80,11 @@ async def revoke_token(context: Context, request: Request) -> Response:
     wanted = await read_body(context, request, RevocationIn)
     agent = find_agent(context, request)
     if agent.protocol != SIGNED_FOR:
+        rotate = f"POST /api/v1/agents/{agent.id}/token"
         raise Problem(
             Kind.CONFLICT,
             f"{agent.id} speaks {agent.protocol}, which has no signed tokens",
-            next=f"Give it a new one with POST /api/v1/agents/{agent.id}/token.",
+            next=Next(f"give it a new one with {rotate}", rotate, f"dragoman agent token {agent.id}"),
         )
     auth = service(context)
     jti, over = wanted.jti, auth.now + LEEWAY + LONGEST_TTL
@@ -96,7 +97,7 @@ async def revoke_token(context: Context, request: Request) -> Response:
                 Kind.INVALID,
                 f"this is not a token of {agent.id}",
                 field="token",
-                next="Name the agent that it belongs to.",
+                next=Next("name the agent that it belongs to"),
             )
         jti, over = claims.jti, min(claims.exp, over)
         if jti is None:
@@ -118,7 +119,9 @@ def service(context: Context) -> AuthService:
     try:
         context.auth.authority  # noqa: B018
     except (KeyProblem, PrivateFileError) as error:
-        raise Problem(Kind.CONFLICT, f"the keys cannot be used: {error}", next="Correct that, and try again.") from None
+        raise Problem(
+            Kind.CONFLICT, f"the keys cannot be used: {error}", next=Next("correct that, and try again")
+        ) from None
     return context.auth
 
 

@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from dragoman.api.bodies import BackupIn, LossesQuery, read_body, read_query
 from dragoman.api.context import Context, respond
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem
 from dragoman.api.schemas import PROTOCOLS
 from dragoman.messages.faults import Kind
 from dragoman.messages.features import TO_AGENT, TO_CALLER, Pair, matrix
@@ -45,7 +45,9 @@ async def metrics(context: Context, request: Request) -> Response:
 async def schema(context: Context, request: Request) -> Response:
     protocol = request.path_params["protocol"]
     if protocol not in PROTOCOLS:
-        raise Problem(Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=f"There is: {', '.join(PROTOCOLS)}.")
+        raise Problem(
+            Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=Next(f"use one of: {', '.join(PROTOCOLS)}")
+        )
     return respond(200, PROTOCOLS[protocol]())
 
 
@@ -70,7 +72,7 @@ async def loss_matrix(context: Context, request: Request) -> Response:
     query = read_query(request, LossesQuery)
     for name in (query.caller, query.agent):
         if name is not None and name not in FEATURES:
-            raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=f"There are: {', '.join(FEATURES)}.")
+            raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=Next(f"use one of: {', '.join(FEATURES)}"))
     callers = [FEATURES[query.caller]] if query.caller else FEATURES.values()
     agents = [FEATURES[query.agent]] if query.agent else FEATURES.values()
     answer = LossMatrix(
@@ -137,19 +139,21 @@ async def copy_store(context: Context, request: Request) -> Response:
         raise Problem(
             Kind.FORBIDDEN,
             "a backup is written to the hub's own machine, and you are on another",
-            next="Run `dragoman backup` there.",
+            next=Next("run `dragoman backup` there"),
         )
     wanted = await read_body(context, request, BackupIn)
     try:
         await context.store.backup(wanted.target)
     except FileExistsError:
-        raise Problem(Kind.CONFLICT, "the target exists already", field="target", next="Name a new file.") from None
+        raise Problem(
+            Kind.CONFLICT, "the target exists already", field="target", next=Next("name a new file")
+        ) from None
     except OSError as error:
         raise Problem(
             Kind.INVALID,
             f"the copy cannot be written: {error.strerror or 'no reason given'}",
             field="target",
-            next="Check the directory, its space and its permissions.",
+            next=Next("check the directory, its space and its permissions"),
         ) from None
     return respond(200, Copied(wanted.target))
 

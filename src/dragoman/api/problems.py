@@ -1,12 +1,13 @@
 """Refusals as RFC 9457 problem details.
 
-The status of a fault and what to do next come from the one error table (`messages.error_table`); here are only the
-titles, and the advice that reads differently for the holder of the admin token. `detail` ends with what to do next, so
-that a program that only prints `detail` still helps its user.
+A program reads `kind`, `reason`, `field`, `facts` and `next`; a person reads `detail`, which is composed here of the
+same facts and ends with what to do next. The status of a fault and its general advice come from the one error table
+(`messages.error_table`); here are the titles, and the advice for the holder of the admin token.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,10 +45,57 @@ TITLES: Mapping[Kind, str] = {
     Kind.INTERNAL: "Internal error",
 }
 
-NEXT: Mapping[Kind, str] = {
-    Kind.UNAUTHENTICATED: "Send the admin token as `Authorization: Bearer …`.",
-    Kind.FORBIDDEN: "Ask the hub's administrator.",
-    Kind.MISMATCH: "Use a new Idempotency-Key for a new request.",
+
+class Reason(enum.StrEnum):
+    """What the API refuses before it asks the core. Any other problem has its `kind` as its reason."""
+
+    NO_ROUTE = "no_route"
+    WRONG_METHOD = "wrong_method"
+    INVALID_QUERY = "invalid_query"  # `field` is a parameter of the query
+    INVALID_BODY = "invalid_body"  # `field` is a dotted path in the body
+    AMBIGUOUS_ID = "ambiguous_id"  # `facts.matches` are the ids
+
+
+class Next(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What to do next: for a person, as a request to this API, and as a command of `dragoman`."""
+
+    text: str
+    request: str | None = None
+    command: str | None = None
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """The commands for one collection of the API: how to list it, and how to show one of it."""
+
+    list: str
+    show: str | None = None
+
+
+RESOURCES: Mapping[str, Resource] = {
+    "agents": Resource("dragoman agent ls", "dragoman agent show"),
+    "tasks": Resource("dragoman task ls", "dragoman task show"),
+    "questions": Resource("dragoman ask ls --status all"),
+    "deadletters": Resource("dragoman dlq ls"),
+    "contracts": Resource("dragoman contract ls", "dragoman contract show"),
+    "files": Resource("dragoman file ls"),
+    "policies/domains": Resource("dragoman policy ls"),
+}
+"""By the path below /api/v1."""
+BASE = "/api/v1/"
+
+
+def list_of(path: str) -> Next:
+    """Advice to list what there is of a collection."""
+    request = f"GET {BASE}{path}"
+    return Next(f"list them with {request}", request, RESOURCES[path].list)
+
+
+USE_NEXT = Next("use `next` of the page before, as it is")
+
+NEXT: Mapping[Kind, Next] = {
+    Kind.UNAUTHENTICATED: Next("send the admin token as `Authorization: Bearer …`"),
+    Kind.FORBIDDEN: Next("ask the hub's administrator"),
+    Kind.MISMATCH: Next("use a new Idempotency-Key for a new request"),
 }
 
 
@@ -65,11 +113,15 @@ FIELDS: Mapping[str, str] = {
 }
 """The core's name of a field → its name in this API. The API itself asks under no contract."""
 
-MESSAGES: Mapping[str, str] = {"request_id": "this Idempotency-Key was used before with other content"}
-"""By the core's name of a field: where the core's sentence speaks of a field that this API does not have."""
+MESSAGES: Mapping[tuple[Kind, str | None], str] = {
+    (Kind.MISMATCH, "request_id"): "this Idempotency-Key was used before with other content"
+}
+"""By kind and the core's name of a field: where the core's message names a field that this API does not have."""
 
-ADVICE: Mapping[str, str] = {"contract_id": "`dragoman call --via a2acp` makes a contract first."}
-"""Likewise, what to do where its own advice is for agents."""
+ADVICE: Mapping[str, Next] = {
+    "contract_id": Next("make a contract first: `dragoman call --via a2acp` does", command="dragoman call --via a2acp")
+}
+"""By the core's name of a field: where the core's own advice is for agents."""
 
 
 def status_of(kind: Kind) -> int:
@@ -92,8 +144,8 @@ RETRY_AFTER = {429: 1, 503: 2}
 
 
 class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
-    """RFC 9457, with the hub's `kind`, the offending `field`, and the fault's `facts`. `message` is what went wrong,
-    without the advice that `detail` ends with."""
+    """RFC 9457, with what a program wants to know. `message` is what went wrong, without the advice that `detail` ends
+    with; `next` is there where the hub knows more than the kind's general advice."""
 
     type: str
     title: str
@@ -101,9 +153,11 @@ class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     instance: str
     kind: str
+    reason: str
     message: str = ""
     field: str | None = None
     facts: dict[str, Any] = {}
+    next: Next | None = None
 
 
 class Problem(Exception):
@@ -114,13 +168,15 @@ class Problem(Exception):
         kind: Kind,
         message: str,
         *,
+        reason: Reason | None = None,
         field: str | None = None,
-        next: str | None = None,
+        next: Next | None = None,
         status: int | None = None,
         **facts: Any,
     ) -> None:
         super().__init__(message)
         self.fault = Fault(kind=kind, message=message, field=field, facts=facts)
+        self.reason = reason
         self.next = next
         self.status = status
 
@@ -133,46 +189,77 @@ PATTERNS: Mapping[str, str] = {
 """What a pattern asks for, by a part of the pattern."""
 
 
-def misshapen(error: msgspec.ValidationError, *, where: str, type: Any) -> Problem:
+def misshapen(error: msgspec.ValidationError, *, reason: Reason, type: Any) -> Problem:
     """A shape that msgspec refused, with the dotted path of the field."""
     found = misfit(error)
     what = found.what
-    if "matching regex" in what:
+    if "matching regex" in what:  # msgspec has no other way to say which constraint it was
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
     what = with_choices(what, type, found.field)
-    return Problem(Kind.INVALID, f"{where}: {what}", field=found.field or None)
+    return Problem(Kind.INVALID, f"{what[:1].lower()}{what[1:]}", reason=reason, field=found.field or None)
 
 
-def detail(fault: Fault, next: str | None) -> str:
+PLACES = {Reason.INVALID_QUERY: "query", Reason.INVALID_BODY: "body"}
+"""What the detail of a misshapen request begins with."""
+
+
+def detail(fault: Fault, advice: Next | None = None, reason: Reason | None = None) -> str:
     """The fault in sentences, the last of which says what to do. As in the error table, a message that ends with a
     full stop is taken to say it itself, unless there is better advice."""
-    field = fault.field or ""
-    advice = next or ADVICE.get(field) or NEXT.get(fault.kind)
+    message = fault.message
+    if reason in PLACES:
+        message = f"{PLACES[reason]}: {message}"
     if advice is None:
-        return error_table.sentence(fault)
-    message = MESSAGES.get(field, fault.message).strip().rstrip(".")
-    return f"{error_table.sentence(msgspec.structs.replace(fault, message=f'{message}.'))} {advice}"
+        return error_table.sentence(msgspec.structs.replace(fault, message=message))
+    message = message.strip().rstrip(".")
+    begun = error_table.sentence(msgspec.structs.replace(fault, message=f"{message}."))
+    return f"{begun} {advice.text[:1].upper()}{advice.text[1:]}."
+
+
+def _advice(fault: Fault) -> Next | None:
+    """Advice that replaces that of the error table in the detail."""
+    return ADVICE.get(fault.field or "") or NEXT.get(fault.kind)
+
+
+def _related(fault: Fault, status: int, instance: str) -> Next | None:
+    """Where to look for what the request was about. It comes beside the advice of the error table."""
+    general = error_table.TABLE[fault.kind].next.rstrip(".")
+    if fault.kind is Kind.UNAVAILABLE and fault.field:  # the agent that was asked for is missing
+        return Next(general, f"GET {BASE}agents", RESOURCES["agents"].list)
+    collection, _, rest = instance.removeprefix(BASE).partition("/")
+    resource = RESOURCES.get(collection)
+    if resource is None or not instance.startswith(BASE) or status not in (404, 409):
+        return None
+    id = rest.partition("/")[0]
+    if status == 409 and id and resource.show:
+        return Next(general, f"GET {BASE}{collection}/{id}", f"{resource.show} {id}")
+    return Next(general, f"GET {BASE}{collection}", resource.list)
 
 
 def problem(
     fault: Fault,
     instance: str,
     *,
-    next: str | None = None,
+    reason: Reason | None = None,
+    next: Next | None = None,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     code = status or status_for(fault)
+    shown = msgspec.structs.replace(fault, message=MESSAGES.get((fault.kind, fault.field), fault.message))
+    advice = next or _advice(fault)
     content = ProblemOut(
         type=TYPE_PREFIX + fault.kind.value,
         title=TITLES[fault.kind],
         status=code,
-        detail=detail(fault, next),
+        detail=detail(shown, advice, reason),
         instance=instance,
         kind=fault.kind.value,
-        message=fault.message,
+        reason=reason or fault.kind.value,
+        message=shown.message,
         field=FIELDS.get(fault.field, fault.field) if fault.field else None,
         facts=fault.facts,
+        next=advice or _related(fault, code, instance),
     )
     extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
     if code == 401:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from dragoman.api.context import Context
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem, Reason, list_of
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.model.deliveries import DeadLetter
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
@@ -41,9 +41,9 @@ async def find_task(context: Context, id: str, *, field: str | None = None) -> T
 def no_task(id: str, field: str | None = None) -> Problem:
     return Problem(
         Kind.NOT_FOUND,
-        f"no task {id[:80]!r}",
+        f"no task {id[:80]!r}; finished ones are forgotten after rules.keep_finished_days",
         field=field,
-        next="List them with GET /api/v1/tasks. Finished ones are forgotten after rules.keep_finished_days.",
+        next=list_of("tasks"),
         id=id[:80],
     )
 
@@ -57,7 +57,7 @@ async def find_question(context: Context, id: str) -> Question:
     if len(id) >= SHORTEST_PREFIX:
         nearest = await context.store.questions(status=QuestionStatus.OPEN, after=id.lower(), limit=3)
         found = [one for one in nearest if one.id.startswith(id.lower())]
-    return _only("question", id, found, _missing("question", id, "questions"))
+    return _only("question", id, found, _missing("question", id))
 
 
 async def find_dead_letter(context: Context, id: str) -> DeadLetter:
@@ -68,8 +68,10 @@ async def find_dead_letter(context: Context, id: str) -> DeadLetter:
     found = [one for one in nearest if one.id == wanted]
     if not found and len(wanted) >= SHORTEST_PREFIX:
         found = [one for one in nearest if one.id.startswith(wanted)]
-    return _only("dead letter", id, found, _missing("dead letter", id, "deadletters"))
+    return _only("dead letter", id, found, _missing("dead letter", id))
 
+
+COLLECTIONS = {"task": "tasks", "question": "questions", "dead letter": "deadletters"}
 
 T = TypeVar("T", Task, Question, DeadLetter)
 
@@ -80,16 +82,18 @@ def _only(what: str, id: str, found: Sequence[T], missing: Problem, field: str |
         return found[0]
     if found:
         matches = [one.id for one in found]
-        message, advice = f"several {what}s begin with {id!r}", "Give more of the id."
-        raise Problem(Kind.INVALID, message, field=field, next=advice, matches=matches)
+        message = f"several {what}s begin with {id!r}: {', '.join(matches)}"
+        listed = list_of(COLLECTIONS[what])
+        advice = Next("give more of the id", listed.request, listed.command)
+        raise Problem(Kind.INVALID, message, reason=Reason.AMBIGUOUS_ID, field=field, next=advice, matches=matches)
     if len(id) < SHORTEST_PREFIX:
-        advice = f"The beginning of an id has at least {SHORTEST_PREFIX} characters."
-        raise Problem(Kind.NOT_FOUND, f"there is no {what} {id!r}", field=field, next=advice)
+        message = f"no {what} {id!r}; the beginning of an id has at least {SHORTEST_PREFIX} characters"
+        raise Problem(Kind.NOT_FOUND, message, field=field, next=list_of(COLLECTIONS[what]))
     raise missing
 
 
-def _missing(what: str, id: str, path: str) -> Problem:
-    return Problem(Kind.NOT_FOUND, f"no {what} {id[:80]!r}", next=f"List them with GET /api/v1/{path}.")
+def _missing(what: str, id: str) -> Problem:
+    return Problem(Kind.NOT_FOUND, f"no {what} {id[:80]!r}", next=list_of(COLLECTIONS[what]))
 
 
 def agent_protocol(context: Context, id: AgentId | None) -> str | None:

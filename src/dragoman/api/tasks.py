@@ -155,7 +155,7 @@ async def list_tasks(context: Context, request: Request) -> Response:
             Kind.INVALID,
             "this is not a cursor of this list",
             field="cursor",
-            next="Use `next` of the page before, as it is.",
+            next=problems.USE_NEXT,
         ) from None
     if query.full:
         tasks_out = [await whole_task(context, task) for task in tasks]

@@ -1,12 +1,12 @@
 """How a command ends: the exit codes, the one exception that carries them to `main`, and the hub's refusals as such.
 
-The API says what to do in terms of the API. Here its routes become commands, and its fields become options.
+A problem of the API says what went wrong (`message`), why (`reason`) and what to do next (`next`); only what concerns
+the command's own environment is added here.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +48,9 @@ ADVICE = {
     429: "wait a moment, then try again",
     503: "the hub is stopping or cannot write: look at its log, then try again",
 }
+"""What to do about a status that is about the command's credential or the hub's load."""
+
+CHECK_URL = "check --hub / DRAGOMAN_URL"
 
 
 class CommandError(Exception):
@@ -65,7 +68,7 @@ class NotAHub(CommandError):
 
     def __init__(self, url: str) -> None:
         sentence = f"the server at {url} is not a Dragoman hub"
-        super().__init__(Exit.UNREACHABLE, sentence, next="check --hub / DRAGOMAN_URL")
+        super().__init__(Exit.UNREACHABLE, sentence, next=CHECK_URL)
 
 
 LISTS = {
@@ -74,20 +77,8 @@ LISTS = {
     "questions": "dragoman ask ls --status all",
     "deadletters": "dragoman dlq ls",
     "contracts": "dragoman contract ls",
-    "policies/domains": "dragoman policy ls",
 }
-"""Where to look for what is not there."""
-
-SHOWN = {"tasks": "dragoman task show", "contracts": "dragoman contract show"}
-"""How to look at one whose state stands in the way."""
-
-_ABOUT = re.compile(r"/api/v1/(?P<what>[a-z]+)(?:/(?P<id>[^/]+))?")
-_LISTED = re.compile(r"\.? List them with GET /api/v1/([a-z/]+)\.")
-_SHAPE = re.compile(r"(?P<where>Query|Body): (?P<what>.*?)\.? Correct the message and send it again\.\Z", re.DOTALL)
-_AGAIN = " Correct the message and send it again."
-_TOKEN = re.compile(r"POST /api/v1/agents/([^/\s]+)/token")
-_BEARER = re.compile(r" Send the admin token as `[^`]*`\.\Z")
-_UNKNOWN = " Look at GET /openapi.json for what there is."
+"""How to list what there is, where a command finds out by itself that something is missing."""
 
 
 def from_problem(status: int, problem: Any) -> CommandError:
@@ -95,44 +86,28 @@ def from_problem(status: int, problem: Any) -> CommandError:
     code = BY_STATUS.get(status, Exit.UNREACHABLE if status >= 500 else Exit.USAGE)
     if not isinstance(problem, Mapping):
         return CommandError(code, f"the hub answered with status {status}", next=ADVICE.get(status))
-    payload = problem.get("payload")  # chiffon's own form of a refusal
-    message = payload.get("error_message") if isinstance(payload, Mapping) else None
-    sentence = str(problem.get("detail") or problem.get("title") or message or f"the hub answered with status {status}")
-    field, next = problem.get("field"), ADVICE.get(status)
-    if status == 409:
-        next = _look(str(problem.get("instance") or ""))
-    elif problem.get("kind") == "unavailable" and field:  # it is about whom was asked for, not about the hub
-        next = LISTS["agents"]
-    elif status == 404:
-        next = _list(problem)
-    facts = problem.get("facts")
-    if isinstance(facts, Mapping) and isinstance(matches := facts.get("matches"), list):
-        sentence = f"{sentence.removesuffix('.')}, as in {', '.join(map(str, matches))}"
-        next = _list(problem)
-    if sentence.endswith(_UNKNOWN):
-        sentence, next = "the server at this URL does not have this address", "check --hub / DRAGOMAN_URL"
-    sentence = _TOKEN.sub(r"`dragoman agent token \1`", _BEARER.sub("", sentence))
-    if listed := _LISTED.search(sentence):
-        what, more = sentence[: listed.start()], sentence[listed.end() :]
-        sentence, next = f"{what}.{more}" if more else what, LISTS.get(listed[1], next)
-    elif (shape := _SHAPE.match(sentence)) and field:
-        name = f"--{field}" if shape["where"] == "Query" else field
-        sentence, field = f"{name}: {shape['what'][:1].lower()}{shape['what'][1:]}", None
-    sentence = escaping.line(sentence.removesuffix(_AGAIN))
-    return CommandError(code, f"{sentence} (field {escaping.line(field)})" if field else sentence, next=next)
+    if problem.get("reason") == "no_route":
+        return CommandError(code, "the server at this URL does not have this address", next=CHECK_URL)
+    field = escaping.line(problem.get("field") or "")
+    sentence = escaping.line(_message(problem) or f"the hub answered with status {status}")
+    if field and problem.get("reason") == "invalid_query":
+        sentence = f"--{field}: {sentence}"
+    elif field and problem.get("reason") == "invalid_body":
+        sentence = f"{field}: {sentence}"
+    elif field:
+        sentence = f"{sentence} (field {field})"
+    return CommandError(code, sentence, next=_next(problem, status))
 
 
-def _list(problem: Mapping[str, Any]) -> str | None:
-    """The command that lists what there is of the sort that was asked for."""
-    about = _ABOUT.match(str(problem.get("instance") or ""))
-    return None if about is None else LISTS.get(about["what"])
+def _message(problem: Mapping[str, Any]) -> object:
+    payload = problem.get("payload")  # chiffon's form of a refusal
+    refusal = payload.get("error_message") if isinstance(payload, Mapping) else None
+    return problem.get("message") or problem.get("detail") or problem.get("title") or refusal
 
 
-def _look(instance: str) -> str | None:
-    """Where to see what stands in the way."""
-    about = _ABOUT.match(instance)
-    if about is None:
-        return None
-    if about["id"] and (show := SHOWN.get(about["what"])):
-        return f"{show} {escaping.line(about['id'])}"
-    return LISTS.get(about["what"])
+def _next(problem: Mapping[str, Any], status: int) -> str | None:
+    """The command that the hub recommends, or its advice where no command does it."""
+    advice = problem.get("next")
+    if status in ADVICE or not isinstance(advice, Mapping):
+        return ADVICE.get(status)
+    return escaping.line(advice.get("command") or advice.get("text") or "") or None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.api import bodies
-from dragoman.api.problems import TITLES, detail
+from dragoman.api.problems import TITLES, Next, detail, problem
 from dragoman.api.routes import MANAGEMENT, OPERATIONS
 from dragoman.core.budgets.budget import Account, exceeds
 from dragoman.core.commands import Submit
@@ -24,7 +25,9 @@ def assert_problem(answer: Any, status: int, kind: str) -> dict[str, Any]:
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     told: dict[str, Any] = answer.json()
-    assert {"type", "title", "status", "detail", "instance", "kind", "message", "field", "facts"} == set(told)
+    assert {
+        "type", "title", "status", "detail", "instance", "kind", "reason", "message", "field", "facts", "next",
+    } == set(told)  # fmt: skip
     assert (told["type"], told["status"], told["kind"]) == (f"urn:dragoman:problem:{kind}", status, kind)
     assert told["detail"].endswith(".")
     assert told["instance"] == answer.request.url.path
@@ -120,13 +123,45 @@ async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
     answer = await world.client.post("/api/v1/tasks", json={"type": "scan", "agent": "x"})
     told = assert_problem(answer, 403, "forbidden")
     assert told["field"] == "agent"
-    assert told["detail"].endswith("for a key. `dragoman call --via a2acp` makes a contract first.")
+    assert told["detail"].endswith("for a key. Make a contract first: `dragoman call --via a2acp` does.")
+    assert told["next"]["command"] == "dragoman call --via a2acp"
 
 
 def test_advice_is_not_repeated() -> None:
     whole = Fault(kind=Kind.CONFLICT, message="The task is done. Retry it first.")
     assert detail(whole, None) == "The task is done. Retry it first."
-    assert detail(Fault(kind=Kind.NOT_FOUND, message="no task"), "Look.") == "No task. Look."
+    assert detail(Fault(kind=Kind.NOT_FOUND, message="no task"), Next("look")) == "No task. Look."
+
+
+@pytest.mark.parametrize(
+    ("fault", "instance", "asked", "command"),
+    [
+        (Fault(kind=Kind.CONFLICT, message="it is done"), "tasks/7f/retry", "tasks/7f", "dragoman task show 7f"),
+        (Fault(kind=Kind.CONTRACT, message="it has ended"), "contracts/c1/end", None, None),
+        (Fault(kind=Kind.CONFLICT, message="it is there"), "agents", "agents", "dragoman agent ls"),
+        (Fault(kind=Kind.NOT_FOUND, message="it is gone"), "questions/q1", "questions", "dragoman ask ls --status all"),
+        (Fault(kind=Kind.UNAVAILABLE, message="no", field="to_agent"), "tasks", "agents", "dragoman agent ls"),
+        (Fault(kind=Kind.NOT_FOUND, message="no keys"), "keys", None, None),
+        (Fault(kind=Kind.INVALID, message="no"), "tasks/7f/retry", None, None),
+    ],
+)
+def test_a_fault_of_the_core_says_where_to_look(
+    fault: Fault, instance: str, asked: str | None, command: str | None
+) -> None:
+    told = msgspec.json.decode(bytes(problem(fault, f"/api/v1/{instance}").body))
+    advice = told["next"] or {}
+    assert told["reason"] == told["kind"]
+    assert (advice.get("request"), advice.get("command")) == (asked and f"GET /api/v1/{asked}", command)
+
+
+async def test_what_the_api_refuses_itself_has_a_reason(world: Any) -> None:
+    async def reason(method: str, path: str, **more: Any) -> str:
+        return str((await world.client.request(method, f"/api/v1/{path}", **more)).json()["reason"])
+
+    assert await reason("GET", "nothing") == "no_route"
+    assert await reason("PUT", "tasks") == "wrong_method"
+    assert await reason("GET", "tasks?limit=0") == "invalid_query"
+    assert await reason("POST", "tasks", json={}) == "invalid_body"
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,9 @@ def test_a_second_answer_is_not_allowed(hub: Any, run: Any) -> None:
 
 def test_an_answer_that_is_none_of_the_options_says_what_would_be(hub: Any, run: Any) -> None:
     hub.answers["GET /api/v1/questions/q1"] = (200, {**QUESTION, "options": ["not now", "no"]})
-    detail = "The answer must be one of 'not now', 'no'. Correct the message and send it again."
-    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"detail": detail, "field": "answer"})
+    message = "the answer must be one of 'not now', 'no'"
+    hub.answers["POST /api/v1/questions/q1/answer"] = (422, {"message": message, "field": "answer"})
     assert run("ask", "answer", "q1", "maybe").err.splitlines() == [
-        "error: The answer must be one of 'not now', 'no'. (field answer)",
+        "error: the answer must be one of 'not now', 'no' (field answer)",
         "  next: dragoman ask answer q1 ANSWER",
     ]

@@ -37,85 +37,55 @@ def test_chiffons_own_refusals_are_shown_too(hub: Any, run: Any) -> None:
 @pytest.mark.parametrize(
     ("status", "problem", "said", "next"),
     [
-        (404, {"detail": "No task '7f'. List them with GET /api/v1/tasks."}, "No task '7f'", "dragoman task ls"),
         (
             404,
-            {"detail": "No task '7f'. List them with GET /api/v1/tasks. Old ones are forgotten."},
-            "No task '7f'. Old ones are forgotten.",
+            {
+                "message": "no task '7f'",
+                "detail": "No task '7f'. List them with GET /api/v1/tasks.",
+                "next": {"text": "list them with GET /api/v1/tasks", "command": "dragoman task ls"},
+            },
+            "no task '7f'",
             "dragoman task ls",
         ),
         (
             422,
-            {"detail": "Query: Expected `int` >= 1. Correct the message and send it again.", "field": "limit"},
+            {"reason": "invalid_query", "message": "expected `int` >= 1", "field": "limit"},
             "--limit: expected `int` >= 1",
             "dragoman task show --help",
         ),
         (
             422,
-            {"detail": "Body: Expected `str`. Correct the message and send it again.", "field": "input"},
+            {"reason": "invalid_body", "message": "expected `str`", "field": "input"},
             "input: expected `str`",
             "dragoman task show --help",
         ),
         (
-            409,
-            {"detail": "It is completed; nothing to do.", "instance": "/api/v1/tasks/7f/retry"},
-            "It is completed; nothing to do.",
-            "dragoman task show 7f",
-        ),
-        (
-            409,
-            {
-                "detail": "The contract is already terminated. Look at its present state first.",
-                "instance": "/api/v1/contracts/c1/end",
-            },
-            "The contract is already terminated. Look at its present state first.",
-            "dragoman contract show c1",
-        ),
-        (
-            409,
-            {
-                "detail": "w1 speaks chiffon. Give it a new one with POST /api/v1/agents/w1/token.",
-                "instance": "/api/v1/agents/w1/revocations",
-            },
-            "w1 speaks chiffon. Give it a new one with `dragoman agent token w1`.",
-            "dragoman agent ls",
-        ),
-        (
             422,
-            {
-                "detail": "Several tasks begin with '7f'. Give more of the id.",
-                "facts": {"matches": ["7f01", "7f02"]},
-                "instance": "/api/v1/tasks/7f",
-            },
-            "Several tasks begin with '7f'. Give more of the id, as in 7f01, 7f02",
-            "dragoman task ls",
+            {"message": "this hub does not speak 'x'", "field": "protocol", "next": {"text": "use one of: forge"}},
+            "this hub does not speak 'x' (field protocol)",
+            "use one of: forge",
+        ),
+        (
+            409,
+            {"message": "it is done", "next": {"text": "look", "command": "dragoman task show 7f\x1b"}},
+            "it is done",
+            "dragoman task show 7f\\e",
         ),
         (
             404,
             {
-                "detail": "No task is called '7f'. The beginning of an id has at least 4 characters.",
-                "instance": "/api/v1/tasks/7f",
+                "reason": "no_route",
+                "message": "there is no such address",
+                "next": {"text": "look at GET /openapi.json"},
             },
-            "No task is called '7f'. The beginning of an id has at least 4 characters.",
-            "dragoman task ls",
-        ),
-        (
-            404,
-            {"detail": "Nothing lives at this address. Look at GET /openapi.json for what there is."},
             "the server at this URL does not have this address",
             "check --hub / DRAGOMAN_URL",
         ),
         (
             401,
-            {"detail": "This is not the admin token. Send the admin token as `Authorization: Bearer …`."},
-            "This is not the admin token.",
+            {"message": "this is not the admin token", "next": {"text": "send the admin token"}},
+            "this is not the admin token",
             "set DRAGOMAN_TOKEN to the hub's admin token (it is in admin.token of its data directory)",
-        ),
-        (
-            404,
-            {"detail": "No agent of kind 'x'.", "field": "to_agent", "kind": "unavailable"},
-            "No agent of kind 'x'. (field to_agent)",
-            "dragoman agent ls",
         ),
     ],
 )
