@@ -15,6 +15,7 @@ of its own, which ends with a full stop. Where it does neither ("no such task"),
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -87,3 +88,10 @@ def sentence(fault: Fault, advice: str | None = None) -> str:
 def told(fault: Fault, advice: str | None = None) -> str:
     """How a task failed, to whoever asked for it: work that failed speaks for itself, in the agent's own words."""
     return fault.message if fault.kind is Kind.WORK_FAILED and fault.message else sentence(fault, advice)
+
+
+def fault_fields(fault: Fault) -> dict[str, Any]:
+    """A fault for programs, in a field that Dragoman adds beside the protocol's own error."""
+    fields: dict[str, Any] = {"kind": fault.kind.value, "message": fault.message}
+    code = fault.facts.get("exit_code")
+    return fields | ({"exit_code": code} if type(code) is int else {})

@@ -127,13 +127,6 @@ def reported_fault(task: Task, event: Event) -> Fault:
     return task.fault or Fault(kind=Kind.WORK_FAILED, message=reason or "the work failed")
 
 
-def fault_fields(fault: Fault) -> dict[str, Any]:
-    """A fault for programs, in a field that Dragoman adds beside the protocol's own error."""
-    fields: dict[str, Any] = {"kind": fault.kind.value, "message": fault.message}
-    code = fault.facts.get("exit_code")
-    return fields | ({"exit_code": code} if type(code) is int else {})
-
-
 def file_reference(file: FileRef, task: Task) -> dict[str, Any]:
     """A reference to a file. Its URL names the task, so that the hub can check who may read it."""
     return {

@@ -23,10 +23,10 @@ from tests.support.kids import Kids
 from tests.support.sandboxes import backend_of
 
 from dragoman.messages.faults import Fault, Kind
+from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.errors import TABLE, Code
 from dragoman.sandbox.levels import all_levels
 from dragoman.sandbox.model import Level
-from dragoman.server.a2acp import failures
 
 Json = dict[str, Any]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -64,11 +64,11 @@ def audited(hub: HubProcess, agent: Plain) -> list[tuple[str, str]]:
 @pytest.mark.requirement("A2-ERR-4", "A2-ERR-1", "A2-ERR-3")
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_fault_of_the_hub_is_one_of_the_eight(kind: Kind) -> None:
-    refusal = failures.refusal_of(Fault(kind=kind, message="so it is"))
+    refusal = errors.refusal_of(Fault(kind=kind, message="so it is"))
     told = refusal.payload("k")["error"]
     assert told["code"] in set(Code)
     assert (told["retry_after"] >= 1) == (told["code"] in RETRIED) == TABLE[Code(told["code"])].retry
-    assert 400 <= failures.status_of(Fault(kind=kind, message="so it is")) < 600
+    assert 400 <= errors.status_of(Fault(kind=kind, message="so it is")) < 600
 
 
 # -- encryption

@@ -19,7 +19,6 @@ from dragoman.protocols.chiffon.mapping import fault_in
 from dragoman.protocols.chiffon.types import ErrorPayload
 from dragoman.protocols.forge import errors as forge_errors
 from dragoman.sdk.failures import FAILURES
-from dragoman.server.a2acp import failures as a2acp_failures
 from dragoman.server.agentmsg import failures as agentmsg_failures
 from dragoman.server.coven.outbound import fault_out as coven_fault
 from dragoman.server.forge.failures import error_of
@@ -136,14 +135,14 @@ REPORT = {
 def test_two_protocols_with_a_code_for_the_same_failure_translate_it(agentmsg: str, a2acp: str) -> None:
     said = REPORT | {"error_type": agentmsg}
     fault = agentmsg_failures.fault_in(msgspec.convert(said, ErrorReport), said)
-    assert a2acp_failures.refusal_of(fault).code == a2acp
-    body = ErrorBody(code=a2acp_failures.Code(a2acp), message="slower", details={}, retry_after=1)
+    assert a2acp_errors.refusal_of(fault).code == a2acp
+    body = ErrorBody(code=a2acp_errors.Code(a2acp), message="slower", details={}, retry_after=1)
     told = agentmsg_failures.report(
-        a2acp_failures.fault_in(body, personal=False, agreed=False), error_id="e-2", agent_id="cid"
+        a2acp_errors.fault_in(body, personal=False, agreed=False), error_id="e-2", agent_id="cid"
     )
     assert told["error_type"] == agentmsg
     if agentmsg == "TIMEOUT":
-        forge = error_of(a2acp_failures.fault_in(body, personal=False, agreed=False))
+        forge = error_of(a2acp_errors.fault_in(body, personal=False, agreed=False))
         assert (forge.code, forge.details["retryable"]) == ("TIMEOUT", True)
 
 
@@ -186,7 +185,7 @@ def test_a_fault_with_any_facts_can_be_encoded_in_every_protocol(odd: object) ->
             said,
             error_of(fault),
             coven_fault(fault),
-            a2acp_failures.refusal_of(fault),
+            a2acp_errors.refusal_of(fault),
             agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
         ):
             msgspec.json.encode(words)
@@ -215,7 +214,7 @@ def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advic
     assert set(said.error_context) == set(errors.TABLE[said.error_code].context)
     assert not {"invalid", "valid", "requests"} & {str(value) for value in said.error_context.values()}
     assert error_of(fault).message == words
-    assert a2acp_failures.refusal_of(fault).message == words
+    assert a2acp_errors.refusal_of(fault).message == words
     report = agentmsg_failures.report(fault, error_id="e-1", agent_id="bob")
     assert (report["message"], report["suggested_actions"]) == (words, [])
     assert told(fault) == words

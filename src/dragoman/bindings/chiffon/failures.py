@@ -15,11 +15,11 @@ from dragoman.bindings.chiffon.exchange import HUB_NAME
 from dragoman.core.ids import EPOCH, Instant, instant
 from dragoman.core.model.tasks import Task
 from dragoman.messages import error_table
+from dragoman.messages.error_table import fault_fields
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.errors import ChiffonError, UnsupportedVersion
 from dragoman.protocols.chiffon.types import Correlation, ErrorPayload, Stamp
-from dragoman.server.content import fault_fields
 from dragoman.wire.errors import Stage
 
 MALFORMED = frozenset({Stage.DEPTH, Stage.JSON, Stage.SHAPE})

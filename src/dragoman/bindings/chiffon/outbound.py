@@ -41,6 +41,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Question, Status, Task
 from dragoman.messages import tasks as messages
+from dragoman.messages.error_table import fault_fields
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import read_request, read_result
 from dragoman.protocols.chiffon import codec, mapping
@@ -58,7 +59,6 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.server.content import (
     converted_or_none,
-    fault_fields,
     reported_fault,
     reported_progress,
     reported_question,

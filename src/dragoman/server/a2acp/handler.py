@@ -29,11 +29,11 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.protocols.a2acp import admission, codec, intents
+from dragoman.protocols.a2acp import admission, codec, errors, intents
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL_VERSION, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server.a2acp import failures, names, outbound
+from dragoman.server.a2acp import names, outbound
 from dragoman.server.a2acp.builder import Voice
 from dragoman.server.a2acp.contract_keys import ContractKeys
 from dragoman.server.a2acp.contracts import moment
@@ -131,7 +131,7 @@ class A2acpHandler(HttpHandler):
         except A2acpError as error:
             asks = tree.get("message_type") != MessageType.ERROR.value
             broken = About(id=error.about, thread=error.thread, sender=codec.sender(tree), asks=asks, agent=link)
-            return Invalid(failures.fault_of(error), error.about, broken)
+            return Invalid(errors.fault_of(error), error.about, broken)
         except Refused as refused:
             return Invalid(refused.fault, about.id, about)
         lane = None if message.message_type is MessageType.REQUEST else message.correlation_id
@@ -148,7 +148,7 @@ class A2acpHandler(HttpHandler):
             raise refuse(Kind.INVALID, what, field=field)
         late = admission.untimely(message.timestamp, moment(self.hub.now()))
         if late is not None:
-            raise failures.refused(late)
+            raise errors.refused(late)
 
     # -- what it came to
 
@@ -179,24 +179,24 @@ class A2acpHandler(HttpHandler):
         agent, to = about.agent, about.sender or NOBODY
         if agent is not None and to.agent_id != agent.id:
             to = names.party_of(agent)  # the agent that is connected, whatever the message says of its sender
-        payload = failures.refusal_of(fault).payload(about.thread)
+        payload = errors.refusal_of(fault).payload(about.thread)
         # A caller that did not show who it is gets no token of the broker's for the agent that it names.
         audience = NOBODY.agent_id if agent is None else agent.id
         return self._say(MessageType.ERROR, about.intent, payload, to, audience)
 
     def status_of(self, fault: Fault) -> int:
-        return failures.status_of(fault)
+        return errors.status_of(fault)
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
         if isinstance(error, A2acpError):
-            return failures.fault_of(error)
+            return errors.fault_of(error)
         return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
 
     def json(self, data: bytes) -> dict[str, Any]:
         try:
             return codec.parse(data)
         except A2acpError as error:
-            raise Refused(failures.fault_of(error)) from None
+            raise Refused(errors.fault_of(error)) from None
 
     def _say(
         self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None

@@ -9,7 +9,7 @@
 
 The credential of a message is its token. A bearer secret is not needed there; where there is one, it must be the same
 agent's. Polls and acknowledgments take the agent's secret. Everything else is an error message with a status of
-`server.a2acp.failures`.
+`protocols.a2acp.errors`.
 
 A request waits as long as its contract allows. Then its task is over (TIMEOUT), whoever waits for it. If its connection
 breaks before it has the answer, or the hub stops, the answer comes to the inbox. So it does where a client closes its
@@ -28,8 +28,9 @@ from dragoman.core.memory import STRANGERS
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.protocols.a2acp import errors
 from dragoman.protocols.a2acp.types import HANDSHAKE_SECONDS, MESSAGE_BYTES
-from dragoman.server.a2acp import failures, outbound
+from dragoman.server.a2acp import outbound
 from dragoman.server.a2acp.handler import A2acpHandler, About
 from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.a2acp.session import refused_as
@@ -131,7 +132,7 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         """An answer that a request waited for is acknowledged when it was written to a client that is there. Where that
         was wrong, the client asks for it (`answer_to`)."""
         gone = said.delivery is not None and await is_gone(receive)
-        await answer(send, 200 if said.fault is None else failures.status_of(said.fault), said.frame)
+        await answer(send, 200 if said.fault is None else errors.status_of(said.fault), said.frame)
         if said.delivery is not None and about.agent is not None and not gone:
             command = Acknowledge(principal=about.agent.id, protocol=PROTOCOL, deliveries=(said.delivery,))
             self._hub.enqueue_and_forget(command)

@@ -53,9 +53,9 @@ from dragoman.core.model.deliveries import DirectMessage
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp import codec, intents, mapping
+from dragoman.protocols.a2acp.errors import fault_in
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
 from dragoman.server.a2acp.contracts import patience
-from dragoman.server.a2acp.failures import fault_in
 from dragoman.server.a2acp.names import PROTOCOL
 from dragoman.server.a2acp.said import Said
 

@@ -19,12 +19,12 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.tasks import Task
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.messages.faults import Kind, Refused, refuse
-from dragoman.protocols.a2acp import codec, contracts, intents, sealing, versions
+from dragoman.protocols.a2acp import codec, contracts, errors, intents, sealing, versions
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.mapping import PROGRESS, QUESTION
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, Message, MessageType
 from dragoman.security.redaction import handling
-from dragoman.server.a2acp import failures, inbound, names
+from dragoman.server.a2acp import inbound, names
 from dragoman.server.a2acp.contract_keys import checked
 from dragoman.server.a2acp.contracts import discovered, moment
 from dragoman.server.a2acp.names import PROTOCOL
@@ -142,7 +142,7 @@ class Interpreter:
         terms = None if row is None else self.seals.terms(row)
         refusal = contracts.judge(None if terms is None else terms.held, message, moment(said.now))
         if refusal is not None:
-            raise failures.refused(refusal)
+            raise errors.refused(refusal)
         assert row is not None
         assert terms is not None
         if not versions.compatible(message.target_agent.version, row.target.version):
@@ -213,7 +213,7 @@ class Interpreter:
             raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=message.contract_id)
         refusal = contracts.judge(self.seals.terms(row).lasting, message, moment(said.now))
         if refusal is not None:
-            raise failures.refused(refusal)
+            raise errors.refused(refusal)
         if message.message_type is MessageType.ERROR:
             return said._replace(contract=row)
         return self._opened(said, row, row.offer.output_schema, "output")
@@ -251,7 +251,7 @@ class Interpreter:
         held = None if terms is None else terms.lasting if begun else terms.held
         refusal = contracts.judge(held, message, moment(said.now))
         if refusal is not None:
-            raise failures.refused(refusal)
+            raise errors.refused(refusal)
         assert row is not None
         said = self._opened(said, row, True, "event")
         return said._replace(thread=None) if said.sealed else said  # a ciphertext is bound to what stood there
@@ -290,7 +290,7 @@ class Interpreter:
         try:
             return codec.interpret(tree), tree
         except A2acpError as error:
-            raise Refused(failures.fault_of(error)) from None
+            raise Refused(errors.fault_of(error)) from None
 
     async def _decided(self, said: Said) -> Said:
         """The answer to a proposal, with the handshake that it is about."""

@@ -34,10 +34,10 @@ from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.tasks import Progress, Request, Result, read_failure, read_request, read_result
 from dragoman.protocols.a2acp import intents
+from dragoman.protocols.a2acp.errors import refusal_of
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.server.a2acp.builder import ADDED, EVENT, REQUEST, RESPONSE, MessageBuilder, Voice, came, oversize
 from dragoman.server.a2acp.contracts import drafted, terms_of
-from dragoman.server.a2acp.failures import refusal_of
 from dragoman.server.a2acp.names import PROTOCOL, thread_of
 from dragoman.server.a2acp.said import ENVELOPE
 from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dragoman.messages import error_table
+from dragoman.messages.error_table import fault_fields
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge.errors import CODES, RATE_LIMITED, Code
 from dragoman.protocols.forge.types import ErrorBody, SubmitTask
-from dragoman.server.content import fault_fields
 
 FIELDS = {
     "task_id": "payload.taskId",

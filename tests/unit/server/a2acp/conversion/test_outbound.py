@@ -14,11 +14,10 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.policy import Border
 from dragoman.core.model.tasks import EventKind
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.protocols.a2acp.errors import TABLE, retry_after
+from dragoman.protocols.a2acp.errors import TABLE, refusal_of, retry_after, status_of
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 from dragoman.server.a2acp.contracts import capability_of, discovered, held_of, offer_of
-from dragoman.server.a2acp.failures import refusal_of, status_of
 from dragoman.server.a2acp.names import delivery_named
 from dragoman.server.a2acp.outbound import wanted
 
