@@ -104,7 +104,7 @@ def forge_and_children(
         files=files,
         bus=Bus(),
         limits=limits,
-        measure=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
+        rate=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
         request_seconds=of.request_seconds,
         condition=lambda agent: None if (state := children.status(agent)) is None else state.value,
         notebook=lambda agent: children.logs.of(agent),

@@ -18,10 +18,10 @@ from dragoman.protocols.chiffon import errors
 from dragoman.protocols.chiffon.mapping import fault_in
 from dragoman.protocols.chiffon.types import ErrorPayload
 from dragoman.protocols.forge import errors as forge_errors
+from dragoman.protocols.forge.errors import error_out
 from dragoman.sdk.failures import FAILURES
 from dragoman.server.agentmsg import failures as agentmsg_failures
 from dragoman.server.coven.outbound import fault_out as coven_fault
-from dragoman.server.forge.failures import error_of
 
 AGENTMSG = {
     "TIMEOUT", "RATE_LIMIT", "VALIDATION_ERROR", "NETWORK_ERROR", "AUTHENTICATION_ERROR", "RESOURCE_EXHAUSTED",
@@ -113,7 +113,7 @@ def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
 def test_only_chiffon_agents_get_hints() -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="not done by its deadline")
     assert "hints.max_duration_seconds" in payload_of(fault, Instant(0)).error_message
-    assert error_of(fault).message == "Not done by its deadline. Try again, or allow more time."
+    assert error_out(fault).message == "Not done by its deadline. Try again, or allow more time."
 
 
 REPORT = {
@@ -142,7 +142,7 @@ def test_two_protocols_with_a_code_for_the_same_failure_translate_it(agentmsg: s
     )
     assert told["error_type"] == agentmsg
     if agentmsg == "TIMEOUT":
-        forge = error_of(a2acp_errors.fault_in(body, personal=False, agreed=False))
+        forge = error_out(a2acp_errors.fault_in(body, personal=False, agreed=False))
         assert (forge.code, forge.details["retryable"]) == ("TIMEOUT", True)
 
 
@@ -157,7 +157,7 @@ def test_two_protocols_with_a_code_for_the_same_failure_translate_it(agentmsg: s
     ],
 )
 def test_coven_and_forge_callers_learn_alike_whether_to_retry(fault: Fault, again: bool) -> None:
-    assert (coven_fault(fault).retryable, error_of(fault).details["retryable"]) == (again, again)
+    assert (coven_fault(fault).retryable, error_out(fault).details["retryable"]) == (again, again)
 
 
 FACTS = (
@@ -183,7 +183,7 @@ def test_a_fault_with_any_facts_can_be_encoded_in_every_protocol(odd: object) ->
         assert isinstance(said.error_context.get("available", 0), int)
         for words in (
             said,
-            error_of(fault),
+            error_out(fault),
             coven_fault(fault),
             a2acp_errors.refusal_of(fault),
             agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
@@ -213,7 +213,7 @@ def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advic
     assert said.error_message == words
     assert set(said.error_context) == set(errors.TABLE[said.error_code].context)
     assert not {"invalid", "valid", "requests"} & {str(value) for value in said.error_context.values()}
-    assert error_of(fault).message == words
+    assert error_out(fault).message == words
     assert a2acp_errors.refusal_of(fault).message == words
     report = agentmsg_failures.report(fault, error_id="e-1", agent_id="bob")
     assert (report["message"], report["suggested_actions"]) == (words, [])

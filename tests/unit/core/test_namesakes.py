@@ -15,7 +15,7 @@ from dragoman.core.model.tasks import QuestionStatus
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Kind
 from dragoman.messages.tasks import Ask
-from dragoman.server.forge.views import may_see
+from dragoman.server.forge.queries import may_see
 
 ANN, BOB = AgentId("ann"), AgentId("bob")
 

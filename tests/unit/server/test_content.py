@@ -11,7 +11,7 @@ from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.core.model.tasks import Origin, Status, Task
 from dragoman.messages.tasks import Request
 from dragoman.server.content import resource_limits
-from dragoman.server.forge import views
+from dragoman.server.forge import outbound
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_an_agent_of_another_protocol_learns_what_the_work_may_need(
 
 
 def test_forge_has_a_name_for_every_limit() -> None:
-    assert views.LIMITS.keys() == CONSTRAINTS | {"quality_threshold"}
+    assert outbound.LIMITS.keys() == CONSTRAINTS | {"quality_threshold"}

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from dragoman.app.translator.adapter import SENDER, Adapter, Decoded, Files, agent, file_ref
-from dragoman.core.commands import Command
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
-from dragoman.protocols.forge import codec
+from dragoman.protocols.forge import codec, mapping
 from dragoman.protocols.forge.codec import EventReceived, Invalid, RequestReceived
 from dragoman.protocols.forge.types import Attachment, Message, Progress, SubmitTask, UpdateTask
-from dragoman.server.forge.inbound import command_of, progress, submission, update
+from dragoman.server.forge.inbound import command_of
 from dragoman.server.forge.outbound import messages_of
 from dragoman.wire.role import Role
 
@@ -31,21 +29,11 @@ def decode(data: bytes, now: Instant) -> Decoded:
     if not isinstance(received, RequestReceived | EventReceived):
         raise refuse(Kind.INVALID, "no message of a forge agent, whose `type` is `request:…` or `event:…`")
     sender = agent(received.message.agent_id or SENDER, "forge", now)
-    command = _command(sender, received.message, received.tree)
-    files = {_file_ref(file).id: base64.b64decode(file.data) for file in _brought(received.message)}
+    brought = _brought(received.message)
+    refs = tuple(map(_file_ref, brought))
+    files = {ref.id: mapping.data_in(file.data) for ref, file in zip(refs, brought, strict=True)}
+    command = command_of(sender, received.message, received.tree, refs)
     return Decoded(received.tree["type"], sender, () if command is None else (command,), files=files)
-
-
-def _command(sender: Agent, message: Message, tree: dict[str, Any]) -> Command | None:
-    """What it asks for, with its files as if they had been kept."""
-    match message.payload:
-        case SubmitTask(attachments=attached) if attached:
-            return submission(sender, message, tree, tuple(map(_file_ref, attached)))
-        case UpdateTask(file=Attachment() as file, status="running") as received:
-            return update(sender, message, received, tree, _file_ref(file))
-        case Progress(file=Attachment() as file) as received:
-            return progress(sender, message, received, tree, _file_ref(file))
-    return command_of(sender, message, tree)
 
 
 def _brought(message: Message) -> Sequence[Attachment]:
@@ -59,13 +47,13 @@ def _brought(message: Message) -> Sequence[Attachment]:
 
 def _file_ref(file: Attachment) -> FileRef:
     try:
-        return file_ref(file.filename, file.mime_type, base64.b64decode(file.data, validate=True))
+        return file_ref(file.filename, file.mime_type, mapping.data_in(file.data))
     except ValueError:
         raise refuse(Kind.INVALID, f"the data of {file.filename!r} is no base64", field="data") from None
 
 
 def encode(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
-    return [msgspec.json.decode(codec.write(message)) for message in messages_of(outgoing, receiver, now)]
+    return [msgspec.json.decode(codec.write(message)) for message in messages_of(outgoing, now)]
 
 
 ADAPTER = Adapter(decode, encode)

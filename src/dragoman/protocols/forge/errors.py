@@ -1,7 +1,12 @@
-"""The six codes of forge, and a peer's broken message as an exception that knows its answer.
+"""The six codes of forge, faults ⇄ errors, and a peer's broken message as an exception that knows its answer.
 
 A code says what to do about it; `details` says what exactly. Rate limiting has no code of its own: it is an
 INVALID_REQUEST whose `details.reason` is RATE_LIMITED (D9).
+
+    wire                                    value     read by    written by
+    --------------------------------------  --------  ---------  ----------
+    response:error, `error` of a task       Fault     caller     hub
+    `error` of update-task, event:error     Fault     hub        agent
 """
 
 from __future__ import annotations
@@ -11,9 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.messages.faults import Kind
-from dragoman.protocols.forge.types import ErrorBody
+from dragoman.messages import error_table
+from dragoman.messages.faults import Fault, Kind
+from dragoman.protocols.forge.types import ErrorBody, Payload, SubmitTask
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
 
@@ -61,13 +68,89 @@ CODES: Mapping[Kind, Code] = {
     Kind.WORK_FAILED: Code.INTERNAL_ERROR,
     Kind.INTERNAL: Code.INTERNAL_ERROR,
 }
-"""What the hub says of each of its faults."""
+"""The code of each fault of the hub."""
 
 RATE_LIMITED = "RATE_LIMITED"
+LONGEST_STACK = 32 * 1024
+
+FIELDS = {
+    "task_id": "payload.taskId",
+    "request_id": "id",
+    "dependencies": "payload.dependencies",
+    "parent": "payload.parentId",
+    "work_type": "payload.type",
+    "to_agent": "payload.agent",
+    "agent": "payload.agent",
+    "question": "payload.question",
+}
+"""The hub's names for fields, as forge writes them."""
+_FIELDS_BY_KIND = {**FIELDS, "to_agent": "payload.kind"}
+
+_NOT_BEGUN = {kind.value: kind for kind in (Kind.INVALID, Kind.UNSUPPORTED_WORK)}
+"""Why an agent may not have begun: `details.reason`."""
+_INTERNAL_FACTS = frozenset({"stage"})
+"""Facts that mean nothing outside the hub."""
+
+
+def fields_of(payload: Payload) -> Mapping[str, str]:
+    """The hub's names for fields, as this payload has them: a receiver is named as an agent or as a kind."""
+    by_kind = isinstance(payload, SubmitTask) and payload.agent is None and payload.kind is not None
+    return _FIELDS_BY_KIND if by_kind else FIELDS
+
+
+def error_out(fault: Fault, refusal: ErrorBody | None = None, fields: Mapping[str, str] | None = None) -> ErrorBody:
+    """The code, a sentence that ends with what to do next, and the facts. `refusal` is the codec's answer to a message
+    that it could not read; `fields` are the names of `fields_of`."""
+    details: dict[str, Any] = {
+        name: value for name, value in fault.facts.items() if value is not None and name not in _INTERNAL_FACTS
+    }
+    if fault.kind is Kind.RATE_LIMITED:
+        details["reason"] = RATE_LIMITED
+    else:
+        details.setdefault("reason", fault.kind.value)
+    if fault.field is not None and not error_table.over_budget(fault):
+        details["field"] = (fields or FIELDS).get(fault.field, fault.field)
+    details["retryable"] = error_table.retryable(fault)
+    details["fault"] = error_table.fault_fields(fault)
+    if refusal is not None:
+        sentence = error_table.sentence(replace(fault, message=refusal.message))
+        return ErrorBody(code=refusal.code, message=sentence, details=details | refusal.details)
+    kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
+    return ErrorBody(code=CODES[kind], message=error_table.told(fault), details=details)
+
+
+def fault_in(error: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:
+    """Why an agent's work failed: a sentence, or an object with a message and perhaps a code (Any: agents write what
+    they like). What the agent calls retryable is tried again; a TIMEOUT is by its nature."""
+    facts: dict[str, Any] = {}
+    message, code = "", ""
+    if type(error) is dict:
+        message = str(error.get("message") or "")
+        code = str(error.get("code") or "")
+        details = error.get("details")
+        facts = dict(details) if type(details) is dict else {}
+        retryable = retryable or error.get("retryable") is True or facts.get("retryable") is True
+        stack = stack or (error["stack"] if type(error.get("stack")) is str else None)
+    elif error is not None:
+        message = str(error)
+    reason = _NOT_BEGUN.get(str(facts.pop("reason", "")))
+    if reason is None and code == Code.INVALID_REQUEST:
+        reason = Kind.INVALID
+    if code:
+        facts["code"] = code
+    if stack:
+        facts["stack"] = stack[:LONGEST_STACK]
+    kind = Kind.TIMEOUT if code == Code.TIMEOUT else Kind.UNAVAILABLE if retryable else reason or Kind.WORK_FAILED
+    return Fault(
+        kind=kind,
+        message=message or "the work failed",
+        retryable=retryable or kind is Kind.TIMEOUT,
+        facts=facts,
+    )
 
 
 def is_retryable(error: ErrorBody) -> bool:
-    """Whether sending the same again can help. A code that nobody here knows is not retried."""
+    """Whether the same request can succeed later. An unknown code is not retried."""
     if error.details.get("reason") == RATE_LIMITED:
         return True
     retryable = error.details.get("retryable")

@@ -5,34 +5,62 @@
     event:progress, update-task `running`    Progress    hub        agent
     notify:task-updated                      Progress    caller     hub
     update-task `completed` or `failed`      Result      hub        agent
+    ask-user, event:question                 Ask         hub        agent
 
-Progress is a fraction on this wire and per cent in the hub: less than everything never rounds to 100.
+Progress is a fraction on this wire and per cent in the hub: less than everything never rounds to 100. Times are
+milliseconds here and seconds in the hub. Errors are in `errors`.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET
 
-from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Progress, Result, Step, ToolResult, ToolUse
+from dragoman.messages.files import FileRef, shown_name
+from dragoman.messages.tasks import Ask, Progress, Result, Step, ToolResult, ToolUse
 from dragoman.protocols.forge import types as forge
+from dragoman.protocols.forge.types import AskUser, Attachment, FileView, QuestionEvent, TaskStatus, TaskUpdated
+
+PROTOCOL = "forge"
+
+PRIORITIES: Mapping[str, int] = {"critical": 1, "high": 2, "normal": 3, "low": 4}
+"""The hub's priorities → forge's (D7)."""
+PRIORITIES_IN: Mapping[int, str] = {number: name for name, number in PRIORITIES.items()} | {5: "low"}
+
+STATUSES_IN: Mapping[TaskStatus, tuple[str, ...]] = {
+    "pending": ("waiting",),
+    "queued": ("queued",),
+    "retrying": ("queued",),
+    "assigned": ("assigned",),
+    "running": ("running", "waiting"),
+    "completed": ("completed",),
+    "failed": ("failed",),
+    "cancelled": ("cancelled",),
+}
+"""A forge status → the hub's that may be shown so, the usual one first (all-D8)."""
 
 _T = TypeVar("_T")
 
 
-def progress_in(said: forge.Progress, file: FileRef | None = None) -> Progress:
-    """What an agent reports. A file was kept before; where it lay in the message, `file` stands for it."""
+# --- progress ---
+
+
+def progress_in(reported: forge.Progress, file: FileRef | None = None) -> Progress:
+    """What an agent reports. `file` stands for the bytes of a file in the message."""
     return Progress(
         status="running",
-        percent=percent_in(said.progress),
-        output=said.output,
-        message=said.message,
-        thinking=said.thinking,
-        step=_step_in(said.step),
-        tool_use=_tool_use_in(said.tool_use),
-        tool_result=_tool_result_in(said.tool_result),
+        percent=percent_in(reported.progress),
+        output=reported.output,
+        message=reported.message,
+        thinking=reported.thinking,
+        step=_step_in(reported.step),
+        tool_use=_tool_use_in(reported.tool_use),
+        tool_result=_tool_result_in(reported.tool_result),
         file=file,
     )
 
@@ -43,47 +71,40 @@ def progress_out(task_id: str, report: Progress) -> forge.Progress:
         task_id=task_id,
         progress=fraction_out(report.percent),
         thinking=report.thinking,
-        step=_step_out(report.named_step),
-        tool_use=_tool_use_out(report.tool_use),
+        step=_fitting(report.named_step, forge.Step),
+        tool_use=_fitting(report.tool_use, forge.ToolUse),
         tool_result=_tool_result_out(report.tool_result),
     )
 
 
-def update_in(said: forge.TaskUpdated) -> Progress:
-    """What the hub tells a caller on the way."""
+def update_in(update: TaskUpdated) -> Progress:
+    """What the hub reports to a caller on the way."""
     return Progress(
-        status=said.status,
-        percent=None if said.progress is None else round(said.progress * 100),
-        output=said.output,
-        message=said.message,
-        thinking=said.thinking,
-        step=_step_in(said.step),
-        tool_use=_tool_use_in(said.tool_use),
-        tool_result=_tool_result_in(said.tool_result),
+        status=update.status,
+        percent=None if update.progress is None else round(update.progress * 100),
+        output=update.output,
+        message=update.message,
+        thinking=update.thinking,
+        step=_step_in(update.step),
+        tool_use=_tool_use_in(update.tool_use),
+        tool_result=_tool_result_in(update.tool_result),
     )
 
 
-def update_out(
-    task_id: str, status: forge.TaskStatus, report: Progress, *, message: str | None = None, file: Any = None
-) -> forge.TaskUpdated:
-    """What a caller is told of a report, without its output. `file` is the reference as forge shows it (Any: an object
-    of the management view)."""
-    return forge.TaskUpdated(
+def update_out(task_id: str, status: TaskStatus, report: Progress, message: str | None = None) -> TaskUpdated:
+    """A report for a caller, without its output, which may need several messages."""
+    return TaskUpdated(
         task_id=task_id,
         status=status,
         final=False,
         progress=fraction_out(report.percent),
         message=report.message or message,
         thinking=report.thinking,
-        tool_use=_tool_use_out(report.tool_use),
+        tool_use=_fitting(report.tool_use, forge.ToolUse),
         tool_result=_tool_result_out(report.tool_result),
-        step=_step_out(report.named_step),
-        file=file,
+        step=_fitting(report.named_step, forge.Step),
+        file=None if report.file is None else msgspec.to_builtins(file_out(report.file)),
     )
-
-
-def result_in(said: forge.UpdateTask | forge.Progress) -> Result:
-    return Result(result=said.result, output=said.output)
 
 
 def percent_in(fraction: float | None) -> int | None:
@@ -102,29 +123,59 @@ def _tool_use_in(use: forge.ToolUse | None) -> ToolUse | None:
     return None if use is None else ToolUse(id=use.id, name=use.name, input=use.input)
 
 
-def _tool_result_in(gave: forge.ToolResult | None) -> ToolResult | None:
-    return None if gave is None else ToolResult(id=gave.id, output=gave.output, is_error=gave.is_error)
+def _tool_result_in(result: forge.ToolResult | None) -> ToolResult | None:
+    return None if result is None else ToolResult(id=result.id, output=result.output, is_error=result.is_error)
 
 
-def _step_out(step: Step | None) -> forge.Step | None:
-    return _fitting(step, forge.Step)
-
-
-def _tool_use_out(use: ToolUse | None) -> forge.ToolUse | None:
-    return _fitting(use, forge.ToolUse)
-
-
-def _tool_result_out(gave: ToolResult | None) -> forge.ToolResult | None:
-    if gave is None or gave.id is None:
+def _tool_result_out(result: ToolResult | None) -> forge.ToolResult | None:
+    if result is None or result.id is None:
         return None
-    return forge.ToolResult(id=gave.id, output=str(gave.output or ""), is_error=gave.is_error is True)
+    return forge.ToolResult(id=result.id, output=str(result.output or ""), is_error=result.is_error is True)
 
 
 def _fitting(value: msgspec.Struct | None, form: type[_T]) -> _T | None:
-    """A part in forge's form, if it fits: an agent of another protocol may have said less, or something else."""
+    """A part in forge's form, or None where an agent of another protocol reported less, or something else."""
     if value is None:
         return None
     try:
         return msgspec.convert(msgspec.to_builtins(value), form)
     except msgspec.ValidationError:
         return None
+
+
+# --- results, questions, files ---
+
+
+def result_in(reported: forge.UpdateTask | forge.Progress) -> Result:
+    return Result(result=reported.result, output=reported.output)
+
+
+def ask_in(asked: AskUser | QuestionEvent, request_seconds: float) -> Ask:
+    """A question to a person. A request without a time of its own waits as long as any request (D8)."""
+    seconds = None if asked.timeout is None else asked.timeout / 1000
+    has_default = asked.default is not UNSET
+    return Ask(
+        question=asked.question,
+        options=asked.options,
+        timeout_seconds=(seconds or request_seconds) if isinstance(asked, AskUser) else seconds,
+        default=asked.default if has_default else None,
+        has_default=has_default,
+    )
+
+
+def file_out(file: FileRef) -> FileView:
+    return FileView(
+        id=file.id, name=shown_name(file.name), mime_type=file.mime_type, size=file.size, sha256=file.sha256
+    )
+
+
+def attachment_out(name: str, mime_type: str, data: bytes) -> Attachment:
+    return Attachment(filename=name, mime_type=mime_type, data=base64.b64encode(data).decode())
+
+
+def data_in(data: str) -> bytes:
+    """The bytes of an attachment, or of a piece of a file; raises ValueError."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("expected base64") from None

@@ -18,7 +18,7 @@ import enum
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 SUBPROTOCOL_JSON = "forge.v1.json"
 SUBPROTOCOL_MSGPACK = "forge.v1.msgpack"
@@ -243,6 +243,75 @@ class QuestionEvent(Payload, frozen=True, kw_only=True):
     timeout: Milliseconds | None = None
     default: Any = UNSET
     task_id: Id | None = None
+
+
+# -- what responses and assignments show ---------------------------------------------------------------------------
+
+
+class FileView(Payload, frozen=True, kw_only=True, omit_defaults=False):
+    id: str = ""
+    name: str = ""
+    mime_type: str = ""
+    size: int = 0
+    sha256: str = ""
+
+
+class FilePiece(FileView, frozen=True, kw_only=True):
+    """Bytes of a file, from `offset` on; `data` is base64."""
+
+    data: str
+    offset: int = 0
+    length: int = 0
+
+
+class TaskView(Payload, frozen=True, kw_only=True, omit_defaults=False):
+    """A task. What follows `attempt` is there only where it has a value: `payload` to `output_truncated` for those who
+    may know what went in and out, `request_id` and the rest for the agent that is to do it."""
+
+    id: str = ""
+    type: str = ""
+    name: str | None = None
+    description: str | None = None
+    status: str = ""
+    priority: int = 3
+    required_role: str | None = None
+    required_capabilities: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    assigned_to: str | None = None
+    submitted_by: str | None = None
+    progress: float | None = None
+    error: dict[str, Any] | None = None
+    created_at: str = ""
+    updated_at: str = ""
+    attempt: int | None = None
+    waiting_for: str | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    thread: str | UnsetType = UNSET
+    files: tuple[FileView, ...] | UnsetType = UNSET
+    payload: Any = UNSET
+    result: Any = UNSET
+    output: str | UnsetType = UNSET
+    output_truncated: bool | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+    answer: Any = UNSET
+    question: str | UnsetType = UNSET
+    context: dict[str, Any] | UnsetType = UNSET
+    handover: dict[str, Any] | UnsetType = UNSET
+    limits: dict[str, Any] | UnsetType = UNSET
+
+
+class AgentView(Payload, frozen=True, kw_only=True):
+    """An agent. `current_task` is a task it holds, if the asker may know of it."""
+
+    id: str
+    role: str | None
+    status: AgentStatus
+    capabilities: tuple[str, ...]
+    current_task: str | None
+    name: str | None = None
+    kind: str | None = None
+    version: str | None = None
+    work_types: tuple[str, ...] | None = None
 
 
 # -- notifications -----------------------------------------------------------------------------------------------

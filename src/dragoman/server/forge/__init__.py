@@ -1,8 +1,11 @@
-"""Forge's endpoints: a session for each connection, whatever carries it, and the WebSocket for agents elsewhere.
+"""Forge, as the hub serves it: a session for each connection, and the WebSocket for agents elsewhere.
 
-handler    what all connections share: who may send how fast, where logs go, what is published
-session    a line or frame decoded; an outgoing message, an outcome, a refusal encoded
-queries    the requests that only read
+inbound    a message of an agent becomes a command
+outbound   an outgoing message becomes messages; what forge shows of tasks and agents
+handler    what all connections share: rate limits, logs, the bus
+session    one connection: decodes its lines or frames, encodes answers
+queries    the requests that only read, and which tasks an agent may see
+bus        publish and subscribe
 websocket  `/forge/ws`
 
 Child processes are in `supervisor`; they have a session as well.

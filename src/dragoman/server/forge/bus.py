@@ -71,9 +71,6 @@ class Bus:
         self.delivered = 0
         self.lost = 0
 
-    def join(self, take: Take) -> Reader:
-        return Reader(self, take)
-
     def publish(self, topic: str, publisher: str, data: Any) -> int:
         """Hand it to everybody who is subscribed, once each; how many took it."""
         self.published += 1

@@ -22,13 +22,12 @@ from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Refused
 from dragoman.messages.tasks import LogEntry
-from dragoman.protocols.forge import codec
+from dragoman.protocols.forge import codec, mapping
+from dragoman.protocols.forge.errors import error_out
 from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.protocols.forge.types import REQUEST_SECONDS, AgentStatus
 from dragoman.server.forge.bus import Bus
-from dragoman.server.forge.failures import error_of
 from dragoman.server.forge.outbound import stamp
-from dragoman.server.forge.vocabulary import PROTOCOL
 from dragoman.server.handler import Handler
 from dragoman.server.limits import Limits
 
@@ -36,7 +35,7 @@ LONGEST_LINE = 16 * 1024
 """Characters of a log line that are kept with a task."""
 MOST_LINES = 500
 """Log lines of one agent that may wait for their commit."""
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 
 
 class LogSink(Protocol):
@@ -55,7 +54,7 @@ class ForgeHandler(Handler):
     """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
     where an agent elsewhere has its log."""
 
-    protocol = PROTOCOL
+    protocol = mapping.PROTOCOL
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class ForgeHandler(Handler):
         files: Files,
         bus: Bus,
         limits: Limits | None = None,
-        measure: Bucket | None = None,
+        rate: Bucket | None = None,
         request_seconds: float = REQUEST_SECONDS,
         condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
         notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
@@ -79,12 +78,12 @@ class ForgeHandler(Handler):
         self.notebook = notebook
         self.clock = clock
         self.dropped = 0
-        self._measure = measure or Bucket()
+        self._rate = rate or Bucket()
         self._buckets: dict[AgentId, Bucket] = {}
 
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         mark = stamp(self.hub.mint(), self.hub.now())
-        return codec.write(codec.failure(None, error_of(fault), mark))
+        return codec.write(codec.failure(None, error_out(fault), mark))
 
     def status_of(self, fault: Fault) -> int:
         return error_table.TABLE[fault.kind].api
@@ -94,7 +93,7 @@ class ForgeHandler(Handler):
         bucket = self._buckets.get(agent)
         now = self.clock()
         if bucket is None:
-            bucket = msgspec.structs.replace(self._measure, at=now)
+            bucket = msgspec.structs.replace(self._rate, at=now)
         self._buckets[agent], granted = bucket.take(now)
         if not granted:
             self.dropped += 1
@@ -107,7 +106,7 @@ class ForgeHandler(Handler):
 
 
 class Excess:
-    """What one link said beyond its measure, told in one line."""
+    """What one connection sent beyond its rate, as one line of the log."""
 
     def __init__(self, log: LogSink) -> None:
         self._log = log
@@ -126,9 +125,9 @@ class Excess:
         else:
             self._requests += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell)
+            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self.report)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -179,13 +178,13 @@ class TaskLog:
             self._busy = False
             return
         task = self._lines[0][0]
-        told = tuple(line for about, line in self._lines if about == task)
+        lines = tuple(line for about, line in self._lines if about == task)
         self._lines = [(about, line) for about, line in self._lines if about != task]
-        note = WriteLog(principal=self._agent, protocol="forge", task_id=task, lines=told)
-        self._hub.enqueue_then(note, partial(self._kept, told))
+        note = WriteLog(principal=self._agent, protocol=mapping.PROTOCOL, task_id=task, lines=lines)
+        self._hub.enqueue_then(note, partial(self._kept, lines))
 
-    def _kept(self, told: tuple[LogEntry, ...], outcome: Any, refusal: Refused | None) -> None:
+    def _kept(self, lines: tuple[LogEntry, ...], outcome: Any, refusal: Refused | None) -> None:
         if refusal is not None:  # the task is over, or not this agent's
-            for entry in told:
+            for entry in lines:
                 self._note(entry)
         asyncio.get_running_loop().call_soon(self._send)

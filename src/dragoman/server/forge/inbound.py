@@ -1,12 +1,12 @@
 """A message of a forge agent becomes a command of the hub.
 
-The codec has checked its shape. `tree` is the JSON object as it came, unknown fields included: what identifies the
-content, and what is kept of it, must not depend on which fields we happen to know.
+The codec has checked its shape. `tree` is the JSON object as it came, unknown fields included: neither the digest nor
+what is kept of a message may depend on which fields this version knows.
 
     message                                  command
     ---------------------------------------  ----------------------------------------------------------
     request:submit-task                      Submit, idempotent by the request's id
-    request:update-task running              ReportProgress, after a Claim if the task stands in the queue
+    request:update-task running              ReportProgress, after a Claim if the task is queued
     request:update-task completed            Finish
     request:update-task failed               ReportFault, or Finish where it came with a result
     request:cancel-task                      Cancel
@@ -26,6 +26,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.core.commands import (
     AskPerson,
@@ -34,6 +35,7 @@ from dragoman.core.commands import (
     Command,
     Finish,
     Lineage,
+    RegisterAgent,
     ReportFault,
     ReportProgress,
     Routing,
@@ -42,13 +44,16 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
+from dragoman.core.model.tasks import Priority
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Ask
 from dragoman.protocols.forge import mapping
+from dragoman.protocols.forge.errors import fault_in
+from dragoman.protocols.forge.mapping import PRIORITIES, PRIORITIES_IN, PROTOCOL
 from dragoman.protocols.forge.types import (
     EVENTS,
+    PLANNER,
     PROGRESS_DONE,
     REQUEST_SECONDS,
     AskUser,
@@ -61,9 +66,6 @@ from dragoman.protocols.forge.types import (
     SubmitTask,
     UpdateTask,
 )
-from dragoman.server.forge.failures import fault_in
-from dragoman.server.forge.registration import registration_of
-from dragoman.server.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, PROTOCOL
 
 FILE_AT_THE_END = "a file comes before the end of its task; send it with `running`, or with progress"
 _traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
@@ -72,195 +74,206 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def command_of(
-    agent: Agent, message: Message, tree: dict[str, Any], request_seconds: float = REQUEST_SECONDS
+    agent: Agent,
+    message: Message,
+    tree: dict[str, Any],
+    files: tuple[FileRef, ...] = (),
+    request_seconds: float = REQUEST_SECONDS,
 ) -> Command | None:
-    """What `agent` asks by this message, or None where it asks for nothing that changes anything; raises `Refused`. A
-    request that waits for a person waits for `request_seconds`, unless it has a time of its own."""
+    """The command of a message of `agent`, or None where it changes nothing; raises `Refused`.
+
+    `files` are those that came in the message and were kept before. A request that waits for a person waits for
+    `request_seconds`, unless it has a time of its own.
+    """
     match message.payload:
-        case SubmitTask():
-            return submission(agent, message, tree)
-        case UpdateTask() as said:
-            return update(agent, message, said, tree)
-        case Progress() as said:
-            return progress(agent, message, said, tree)
-        case ErrorEvent() as said if not said.recoverable and said.task_id is not None:
-            return _lost(agent, message, said, tree)
-        case AskUser() | QuestionEvent() as said:
-            return _question(agent, message, said, request_seconds)
-        case CancelTask():
-            return cancellation(agent, message, tree)
-        case Register() as said:
-            return registration_of(agent, said)
+        case SubmitTask() as submitted:
+            return _submit(agent, message, submitted, tree, files)
+        case UpdateTask() as update:
+            return _update(agent, message, update, tree, files)
+        case Progress() as progress:
+            return _progress(agent, message, progress, tree, files)
+        case ErrorEvent(recoverable=False, task_id=str() as task_id) as error:
+            return _fault(agent, message, task_id, fault_in(error.error, stack=error.stack), tree)
+        case AskUser() | QuestionEvent() as asked:
+            return AskPerson(
+                principal=agent.id,
+                protocol=PROTOCOL,
+                request_id=message.id,
+                ask=mapping.ask_in(asked, request_seconds),
+                task_id=None if asked.task_id is None else TaskId(asked.task_id),
+                blocking=isinstance(asked, AskUser),
+                details={"context": asked.context} if asked.context else {},
+            )
+        case CancelTask() as cancel:
+            return Cancel(
+                principal=agent.id,
+                protocol=PROTOCOL,
+                task_id=TaskId(cancel.task_id),
+                reason=cancel.reason or "cancelled on request",
+                message_id=message.id,
+                digest=digest(("cancel-task", tree["payload"])),
+            )
+        case Register() as register:
+            return _register(agent, register)
         case _:
             return None
 
 
-def cancellation(agent: Agent, message: Message, tree: dict[str, Any]) -> Cancel:
-    said: CancelTask = message.payload
-    return Cancel(
-        principal=agent.id,
-        protocol=PROTOCOL,
-        task_id=TaskId(said.task_id),
-        reason=said.reason or "cancelled on request",
-        message_id=message.id,
-        digest=digest(("cancel-task", tree["payload"])),
-    )
+def claim(agent: Agent, task_id: TaskId) -> Claim:
+    """The command of `running` on a queued task."""
+    return Claim(principal=agent.id, protocol=PROTOCOL, task_id=task_id)
 
 
-def submission(agent: Agent, message: Message, tree: dict[str, Any], files: tuple[FileRef, ...] = ()) -> Submit:
-    """A new task. Its attachments were kept before; where they lay in the message, `files` stands for them."""
-    said: SubmitTask = message.payload
-    raw = tree
-    if said.attachments:
-        told = {name: value for name, value in tree["payload"].items() if name != "attachments"}
-        raw = {**tree, "payload": told}
-    seconds = None if said.timeout is None else said.timeout / 1000
+def digest(content: object) -> str:
+    """The same for the same content, however it is written."""
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _submit(
+    agent: Agent, message: Message, submitted: SubmitTask, tree: dict[str, Any], files: tuple[FileRef, ...]
+) -> Submit:
+    seconds = None if submitted.timeout is None else submitted.timeout / 1000
     trace = _traceparent(str(message.meta.get("traceparent", "")))
+    priority = PRIORITIES_IN[submitted.priority]
     return Submit(
         principal=agent.id,
         protocol=PROTOCOL,
         request_id=message.id,
         digest=digest(("submit-task", tree["payload"])),
-        type=said.type,
-        content=messages.Request(input=said.payload, attachments=files if said.attachments else None),
-        raw=_encode(raw),
-        name=said.name,
-        description=said.description,
-        priority=PRIORITY_IN[said.priority],
-        own_priority=None if PRIORITY_OUT[PRIORITY_IN[said.priority]] == said.priority else said.priority,
+        type=submitted.type,
+        content=messages.Request(input=submitted.payload, attachments=files if submitted.attachments else None),
+        raw=_raw(tree, without="attachments" if submitted.attachments else None),
+        name=submitted.name,
+        description=submitted.description,
+        priority=Priority(priority),
+        own_priority=None if PRIORITIES[priority] == submitted.priority else submitted.priority,
         files=files,
         routing=Routing(
-            kind=said.kind,
-            pinned=None if said.agent is None else AgentId(said.agent),
-            required_role=said.required_role,
-            required_capabilities=said.required_capabilities,
+            kind=submitted.kind,
+            pinned=None if submitted.agent is None else AgentId(submitted.agent),
+            required_role=submitted.required_role,
+            required_capabilities=submitted.required_capabilities,
             kept_for_anybody=True,
         ),
         timing=Timing(idle_seconds=seconds, total_seconds=seconds),
         lineage=Lineage(
-            dependencies=tuple(map(TaskId, said.dependencies)),
-            parent=None if said.parent_id is None else TaskId(said.parent_id),
-            thread=said.thread,
+            dependencies=tuple(map(TaskId, submitted.dependencies)),
+            parent=None if submitted.parent_id is None else TaskId(submitted.parent_id),
+            thread=submitted.thread,
             trace_id=None if trace is None else trace[1],
         ),
     )
 
 
-def update(
-    agent: Agent, message: Message, said: UpdateTask, tree: dict[str, Any], file: FileRef | None = None
+def _update(
+    agent: Agent, message: Message, update: UpdateTask, tree: dict[str, Any], files: tuple[FileRef, ...]
 ) -> Command:
-    """How the agent says a task of its own stands (D6). Its file was kept before."""
-    task_id = TaskId(said.task_id)
-    if said.status == "running":
-        went = Progress(task_id=said.task_id, progress=said.progress, message=said.message, output=said.output)
-        return progress(agent, message, went, tree, file)
-    if said.file is not None:
+    """The status of a task of the agent's own (D6)."""
+    if update.status == "running":
+        progress = Progress(
+            task_id=update.task_id, progress=update.progress, message=update.message, output=update.output
+        )
+        return _progress(agent, message, progress, tree, files)
+    if update.file is not None:
         raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-    content = mapping.result_in(said)
     fault = None
-    if said.status == "failed":
-        fault = fault_in(said.error or said.message, retryable=said.retryable)
-        if fault.retryable or content == messages.Result():
-            return _fault(agent, message, task_id, fault, tree)
-    return _finish(agent, message, said, said.status, content, tree, fault)
+    if update.status == "failed":
+        fault = fault_in(update.error or update.message, retryable=update.retryable)
+        if fault.retryable or mapping.result_in(update) == messages.Result():
+            return _fault(agent, message, update.task_id, fault, tree)
+    return _finish(agent, message, update, tree, update.status, fault)
 
 
-def claim(agent: Agent, task_id: TaskId) -> Claim:
-    """`running` on a task that stands in the queue."""
-    return Claim(principal=agent.id, protocol=PROTOCOL, task_id=task_id)
-
-
-def progress(
-    agent: Agent, message: Message, said: Progress, tree: dict[str, Any], file: FileRef | None = None
+def _progress(
+    agent: Agent, message: Message, progress: Progress, tree: dict[str, Any], files: tuple[FileRef, ...]
 ) -> ReportProgress | Finish:
-    """What the agent tells of its work. A file was kept before; where it lay in the message, `file` stands for it."""
-    if said.progress == PROGRESS_DONE and said.result is not msgspec.UNSET:
-        if said.file is not None:
+    if progress.progress == PROGRESS_DONE and progress.result is not UNSET:
+        if progress.file is not None:
             raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
-        content = mapping.result_in(said)
-        return _finish(agent, message, said, "completed", content, tree)
-    told = mapping.progress_in(said, file)
-    raw = tree
-    if file is not None:
-        raw = {**tree, "payload": {name: value for name, value in tree["payload"].items() if name != "file"}}
+        return _finish(agent, message, progress, tree)
+    content = mapping.progress_in(progress, files[0] if files else None)
+    # No event is answered, so no agent repeats one: an id that was there before is that of another event, of a program
+    # that counts its events, or was started again.
+    is_event = message.type in EVENTS
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
-        task_id=TaskId(said.task_id),
-        # Nobody says an event again, since none is answered: one with an id that was there before is another one, of a
-        # program that counts its events, or began anew.
-        message_id=None if message.type in EVENTS else message.id,
-        digest="" if message.type in EVENTS else digest(("update-task", tree["payload"]))[:16],
-        content=told,
-        raw=_encode(raw),
-        percent=told.percent,
-        step=None if said.step is None else said.step.name,
-        output=said.output or "",
-        files=() if file is None else (file,),
+        task_id=TaskId(progress.task_id),
+        message_id=None if is_event else message.id,
+        digest="" if is_event else digest(("update-task", tree["payload"]))[:16],
+        content=content,
+        raw=_raw(tree, without="file" if files else None),
+        percent=content.percent,
+        step=None if progress.step is None else progress.step.name,
+        output=progress.output or "",
+        files=files,
     )
 
 
 def _finish(
     agent: Agent,
     message: Message,
-    said: UpdateTask | Progress,
-    status: str,
-    content: messages.Result,
+    reported: UpdateTask | Progress,
     tree: dict[str, Any],
+    status: str = "completed",
     fault: Fault | None = None,
 ) -> Finish:
+    content = mapping.result_in(reported)
     return Finish(
         principal=agent.id,
         protocol=PROTOCOL,
-        task_id=TaskId(said.task_id),
+        task_id=TaskId(reported.task_id),
         digest=digest((status, msgspec.to_builtins(content), None if fault is None else fault.message)),
         message_id=message.id,
         content=content,
         raw=_encode(tree),
-        output=said.output or "",
+        output=reported.output or "",
         fault=fault,
     )
 
 
-def _lost(agent: Agent, message: Message, said: ErrorEvent, tree: dict[str, Any]) -> ReportFault:
-    assert said.task_id is not None
-    return _fault(agent, message, TaskId(said.task_id), fault_in(said.error, stack=said.stack), tree)
-
-
-def _fault(agent: Agent, message: Message, task_id: TaskId, fault: Any, tree: dict[str, Any]) -> ReportFault:
+def _fault(agent: Agent, message: Message, task_id: str, fault: Fault, tree: dict[str, Any]) -> ReportFault:
     return ReportFault(
         principal=agent.id,
         protocol=PROTOCOL,
         fault=fault,
-        task_id=task_id,
+        task_id=TaskId(task_id),
         message_id=message.id,
         content=messages.Failure(fault=fault),
         raw=_encode(tree),
     )
 
 
-def _question(agent: Agent, message: Message, said: AskUser | QuestionEvent, request_seconds: float) -> AskPerson:
-    has_default = said.default is not msgspec.UNSET
-    seconds = None if said.timeout is None else said.timeout / 1000
-    if isinstance(said, AskUser):
-        seconds = seconds or request_seconds  # a request like any other, unless it has a time of its own (D8)
-    return AskPerson(
+def _register(agent: Agent, register: Register) -> RegisterAgent:
+    """What an agent is and can do. It may fill in what is open, never change who it is (all-D1).
+
+    A role decides what an agent sees (D5), so a person gives it where the agent is added: an agent that names its role
+    must name that one, and none makes itself a planner.
+    """
+    if register.agent_id not in (None, agent.id):
+        message = owned_by(agent.id, register.agent_id)
+        raise refuse(Kind.FORBIDDEN, message, field="payload.agentId", agent_id=agent.id)
+    role = register.role
+    if role is not None and role != agent.role and (agent.role is not None or role == PLANNER):
+        given = f"was added as {agent.role!r}" if agent.role else "was added without a role"
+        message = f"{agent.id} {given} and cannot register as {role!r}; a role is given with `dragoman agent add`"
+        raise refuse(Kind.FORBIDDEN, message, field="payload.role", agent_id=agent.id)
+    return RegisterAgent(
         principal=agent.id,
         protocol=PROTOCOL,
-        request_id=message.id,
-        ask=Ask(
-            question=said.question,
-            options=said.options,
-            timeout_seconds=seconds,
-            default=said.default if has_default else None,
-            has_default=has_default,
-        ),
-        task_id=None if said.task_id is None else TaskId(said.task_id),
-        blocking=isinstance(said, AskUser),
-        details={"context": said.context} if said.context else {},
+        name=register.name,
+        role=role,
+        version=register.version,
+        work_types=register.work_types if register.work_types is not None else agent.work_types,
+        capabilities=register.capabilities,
+        max_concurrent=register.max_concurrent or agent.max_concurrent,
+        callback_url=agent.callback_url,
+        details=agent.details,
     )
 
 
-def digest(content: object) -> str:
-    """What tells the same content again from another."""
-    return hashlib.sha256(_canonical(content)).hexdigest()
+def _raw(tree: dict[str, Any], *, without: str | None = None) -> bytes:
+    """The message as it came, without the field of its payload whose files are kept elsewhere."""
+    if without is None:
+        return _encode(tree)
+    return _encode({**tree, "payload": {name: value for name, value in tree["payload"].items() if name != without}})

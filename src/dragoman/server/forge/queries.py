@@ -1,4 +1,4 @@
-"""The requests that only read: agents, tasks, a task, a file. What an agent may not see is not there (D5)."""
+"""The requests that only read: agents, tasks, a task, a file. What an agent may not see does not exist for it (D5)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from dragoman.core.ids import TaskId
 from dragoman.core.model import authorization
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import TaskFilter
+from dragoman.core.queries.tasks import PERSONAL
+from dragoman.core.routing.routes import route_of, serves
 from dragoman.messages.faults import Kind, refuse
-from dragoman.protocols.forge.types import PLANNER, GetFile, QueryAgents, QueryTasks
+from dragoman.messages.files import shown_name
+from dragoman.protocols.forge.mapping import STATUSES_IN
+from dragoman.protocols.forge.types import PLANNER, ROLES, FilePiece, GetFile, QueryAgents, QueryTasks
 from dragoman.server.forge.handler import ForgeHandler
-from dragoman.server.forge.views import agent_view, file_view, is_kept_from, may_see, order_view, shown_to, task_view
-from dragoman.server.forge.vocabulary import STATUS_IN, role_is_known, status_of
+from dragoman.server.forge.outbound import agent_view, order_view, status_of, task_view
 from dragoman.server.outgoing import read_account
 
 PAGE = 200
@@ -27,15 +33,36 @@ FILE_PIECE = 512 * 1024
 """Bytes of a file in one response, unless fewer are asked for: as base64 it still fits into a line."""
 
 
-async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dict[str, Any]:
-    """Whoever has the role, the status and all of the capabilities."""
+def may_see(asker: Agent, task: Task) -> bool:
+    """Whether a task exists for an agent: its own, one it submitted, a queued one that it could claim. A planner sees
+    all."""
+    if asker.role == PLANNER or authorization.is_party(asker, asker.id, task):
+        return True
+    return task.status is Status.QUEUED and serves(asker, route_of(task.route))
+
+
+def shown_to(asker: Agent, task: Task) -> Task:
+    """The task as an agent sees it that may see it: the texts of a personal one are for its two sides only."""
+    if not _is_kept_from(asker, task):
+        return task
+    texts = {name: PERSONAL for name in ("name", "description", "thread") if getattr(task, name) is not None}
+    return replace(task, **texts)
+
+
+def _is_kept_from(asker: Agent, task: Task) -> bool:
+    return task.personal and not authorization.is_party(asker, asker.id, task)
+
+
+async def agents(handler: ForgeHandler, asker: Agent, query: QueryAgents) -> dict[str, Any]:
+    """The agents that have the role, the status and all of the capabilities."""
     everybody = list(handler.hub.agents())
-    if asked.role is not None and not role_is_known(asked.role, everybody):
-        raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=asked.role[:200])
-    wanted = set(asked.capabilities)
+    role = query.role
+    if role is not None and role not in ROLES and not any(agent.role == role for agent in everybody):
+        raise refuse(Kind.INVALID, "Invalid role specified", field="payload.role", role=role[:200])
+    wanted = set(query.capabilities)
     found = []
     for agent in everybody:
-        if (asked.role is not None and agent.role != asked.role) or not wanted <= set(agent.capabilities):
+        if (role is not None and agent.role != role) or not wanted <= set(agent.capabilities):
             continue
         held = handler.hub.load_of(agent.id)
         view = agent_view(
@@ -45,7 +72,7 @@ async def agents(handler: ForgeHandler, asker: Agent, asked: QueryAgents) -> dic
             current=await _shown(handler, asker, held),
             status=handler.condition(agent.id),
         )
-        if asked.status is None or view["status"] == asked.status:
+        if query.status is None or view.status == query.status:
             found.append(view)
     return {"agents": found}
 
@@ -56,83 +83,88 @@ async def _shown(handler: ForgeHandler, asker: Agent, held: Sequence[TaskId]) ->
     return task.id if task is not None and may_see(asker, task) else None
 
 
-async def tasks(handler: ForgeHandler, asker: Agent, asked: QueryTasks) -> dict[str, Any]:
+async def tasks(handler: ForgeHandler, asker: Agent, query: QueryTasks) -> dict[str, Any]:
     """The newest tasks that the asker may see, within its filters."""
     found: dict[TaskId, Task] = {}
-    for where in _places(asker, asked):
+    for where in _filters(asker, query):
         after: str | None = None
         here = 0
         for _ in range(MOST_PAGES):
             page, after = await handler.store.tasks(where, after=after, limit=PAGE)
-            fitting = [task for task in page if _wanted(task, asked) and may_see(asker, task)]
+            fitting = [task for task in page if _is_wanted(task, query) and may_see(asker, task)]
             found.update((task.id, task) for task in fitting)
             here += len(fitting)
-            if after is None or here >= asked.limit:
+            if after is None or here >= query.limit:
                 break
     newest = sorted(found.values(), key=lambda task: (task.created_at, task.id), reverse=True)
-    return {"tasks": [task_view(shown_to(asker, task)) for task in newest[: asked.limit]]}
+    return {"tasks": [task_view(shown_to(asker, task)) for task in newest[: query.limit]]}
 
 
-def _places(asker: Agent, asked: QueryTasks) -> list[TaskFilter]:
+def _filters(asker: Agent, query: QueryTasks) -> list[TaskFilter]:
     """Where to look: everywhere for a planner, among what concerns the asker otherwise."""
-    statuses: tuple[Status | None, ...] = (None,) if asked.status is None else STATUS_IN[asked.status]
+    statuses: tuple[Status | None, ...] = (
+        (None,) if query.status is None else tuple(map(Status, STATUSES_IN[query.status]))
+    )
     if asker.role == PLANNER:
         return [TaskFilter(status=status) for status in statuses]
-    places = [TaskFilter(status=status, agent=asker.id) for status in statuses]
-    places += [TaskFilter(status=status, principal=asker.id) for status in statuses]
+    filters = [TaskFilter(status=status, agent=asker.id) for status in statuses]
+    filters += [TaskFilter(status=status, principal=asker.id) for status in statuses]
     if None in statuses or Status.QUEUED in statuses:
-        places.append(TaskFilter(status=Status.QUEUED))
-    return places
+        filters.append(TaskFilter(status=Status.QUEUED))
+    return filters
 
 
-def _wanted(task: Task, asked: QueryTasks) -> bool:
-    if asked.required_role is not None and task.required_role != asked.required_role:
+def _is_wanted(task: Task, query: QueryTasks) -> bool:
+    if query.required_role is not None and task.required_role != query.required_role:
         return False
-    return asked.status is None or status_of(task) == asked.status
+    return query.status is None or status_of(task) == query.status
 
 
-async def seen(handler: ForgeHandler, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
-    """The task, if it is there for the asker; raises `Refused`."""
+async def visible(handler: ForgeHandler, asker: Agent, task_id: str, field: str = "payload.taskId") -> Task:
+    """The task, if it exists for the asker; raises `Refused`."""
     task = await handler.store.task(TaskId(task_id))
     if task is None or not may_see(asker, task):
         raise refuse(Kind.NOT_FOUND, "no such task", field=field, taskId=task_id)
     return task
 
 
-async def steered(handler: ForgeHandler, asker: Agent, task_id: str) -> Task:
-    """The task, if it is the asker's to steer; raises `Refused`. To who may see it, that it is not is no secret."""
-    found = await seen(handler, asker, task_id)
+async def check_cancel(handler: ForgeHandler, asker: Agent, task_id: str) -> None:
+    """Raises `Refused` where the asker may not cancel a task. An agent that may see it may know that."""
+    found = await visible(handler, asker, task_id)
     if not authorization.governs(asker, asker.id, found):
-        what = f"the task is done for {found.origin.principal}; only they, or a person, can cancel it"
-        raise refuse(Kind.FORBIDDEN, what, field="payload.taskId", taskId=task_id)
-    return found
+        message = f"the task is done for {found.origin.principal}; only they, or a person, can cancel it"
+        raise refuse(Kind.FORBIDDEN, message, field="payload.taskId", taskId=task_id)
 
 
 async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, Any]:
-    """A task with what went in and what came out; for the agent that is to do it, all that the order says."""
-    found = await seen(handler, asker, task_id)
-    if is_kept_from(asker, found):
+    """A task with what went in and what came out; for the agent that is to do it, with the whole order."""
+    found = await visible(handler, asker, task_id)
+    if _is_kept_from(asker, found):
         return {"task": task_view(shown_to(asker, found))}
-    told = await read_account(handler.store, found.id, found.seq, MOST_OUTPUT)
+    account = await read_account(handler.store, found.id, found.seq, MOST_OUTPUT)
     if found.owner != asker.id or found.final:
-        return {"task": task_view(found, account=told)}
+        return {"task": task_view(found, account)}
     (source,) = await handler.store.events(found.id, after=found.source - 1, limit=1)
-    return {"task": order_view(found, source, told)}
+    return {"task": order_view(found, source, account)}
 
 
-async def file(handler: ForgeHandler, asker: Agent, asked: GetFile) -> dict[str, Any]:
+async def file(handler: ForgeHandler, asker: Agent, query: GetFile) -> dict[str, Any]:
     """A piece of a file that belongs to a task the asker may see."""
-    found = await seen(handler, asker, asked.task_id)
-    mine = () if is_kept_from(asker, found) else found.files
-    ref = next((ref for ref in mine if ref.id == asked.file_id), None)
+    found = await visible(handler, asker, query.task_id)
+    files = () if _is_kept_from(asker, found) else found.files
+    ref = next((ref for ref in files if ref.id == query.file_id), None)
     data = None if ref is None else await handler.files.fetch(ref.id)
     if ref is None or data is None:
-        raise refuse(Kind.NOT_FOUND, "no such file", field="payload.fileId", fileId=asked.file_id)
-    length = min(asked.length or FILE_PIECE, FILE_PIECE)
-    piece = data[asked.offset : asked.offset + length]
-    return {
-        **file_view(ref),
-        "data": base64.b64encode(piece).decode(),
-        "offset": asked.offset,
-        "length": len(piece),
-    }
+        raise refuse(Kind.NOT_FOUND, "no such file", field="payload.fileId", fileId=query.file_id)
+    piece = data[query.offset : query.offset + min(query.length or FILE_PIECE, FILE_PIECE)]
+    view = FilePiece(
+        id=ref.id,
+        name=shown_name(ref.name),
+        mime_type=ref.mime_type,
+        size=ref.size,
+        sha256=ref.sha256,
+        data=base64.b64encode(piece).decode(),
+        offset=query.offset,
+        length=len(piece),
+    )
+    return dict(msgspec.to_builtins(view))

@@ -26,7 +26,7 @@ def test_chiffon_has_it_among_the_parameters(outgoing: Make) -> None:
 
 
 def test_forge_has_it_beside_the_payload(outgoing: Make) -> None:
-    (told,) = forge.messages_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY), BOB, NOW)
+    (told,) = forge.messages_of(outgoing(MessageKind.WORK, EventKind.HANDED_OVER, BODY), NOW)
     task: dict[str, Any] = msgspec.to_builtins(told)["payload"]["task"]
     assert (task["payload"], task["handover"]) == ({"content": "go on"}, HANDOVER)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.messages.faults import Refused
-from dragoman.server.forge.bus import MOST_PATTERNS, Bus
+from dragoman.server.forge.bus import MOST_PATTERNS, Bus, Reader
 
 
 class Mailbox:
@@ -16,7 +16,7 @@ class Mailbox:
     def __init__(self, bus: Bus, *patterns: str, room: int = 100) -> None:
         self.got: list[tuple[str, str, Any, int]] = []
         self.room = room
-        self.reader = bus.join(self.take)
+        self.reader = Reader(bus, self.take)
         for pattern in patterns:
             self.reader.subscribe(pattern)
 

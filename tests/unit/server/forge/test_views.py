@@ -16,12 +16,12 @@ from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.codec import RequestReceived
-from dragoman.protocols.forge.errors import Code, is_retryable
+from dragoman.protocols.forge.errors import Code, error_out, fault_in, is_retryable
+from dragoman.protocols.forge.mapping import PRIORITIES, PRIORITIES_IN, STATUSES_IN
 from dragoman.protocols.forge.types import TaskStatus
-from dragoman.server.forge.failures import error_of, fault_in
 from dragoman.server.forge.inbound import command_of
-from dragoman.server.forge.views import may_see, shown_to, task_view
-from dragoman.server.forge.vocabulary import PRIORITY_IN, PRIORITY_OUT, STATUS_IN, agent_status, status_of
+from dragoman.server.forge.outbound import agent_status, status_of, task_view
+from dragoman.server.forge.queries import may_see, shown_to
 from dragoman.wire.role import Role
 
 NOW = Instant(1)
@@ -45,7 +45,7 @@ def task(**fields: Any) -> Task:
 def test_a_planner_sees_that_there_is_personal_work_and_not_its_content(who: str, shown: str) -> None:
     personal = task(personal=True, name="Ada's", description="Ada's", thread="Ada's", owner=AgentId("doer"))
     view = task_view(shown_to(agent(who, role="planner"), personal))
-    assert [view[name] for name in ("name", "description", "thread")] == [shown] * 3
+    assert (view.name, view.description, view.thread) == (shown, shown, shown)
 
 
 @pytest.mark.requirement("forge-D5")
@@ -71,12 +71,12 @@ def test_who_may_see_a_task(who: Agent, what: Task, sees: bool) -> None:
 
 @pytest.mark.requirement("forge-all-D8", "forge-D7")
 def test_every_status_has_a_name_and_every_name_a_status() -> None:
-    assert set(STATUS_IN) == set(get_args(TaskStatus))
+    assert set(STATUSES_IN) == set(get_args(TaskStatus))
     for status in Status:
         for waiting in (None, *Waiting):
             for attempts in (0, 1):
                 word = status_of(task(status=status, waiting=waiting, attempts=attempts))
-                assert status in STATUS_IN[word]
+                assert status in STATUSES_IN[word]
     assert status_of(task(attempts=1)) == "retrying"
     assert status_of(task(status=Status.WAITING, waiting=Waiting.DEPENDENCY)) == "pending"
     assert status_of(task(status=Status.WAITING, waiting=Waiting.PERSON, attempts=1)) == "running"
@@ -84,8 +84,8 @@ def test_every_status_has_a_name_and_every_name_a_status() -> None:
 
 @pytest.mark.requirement("forge-D7")
 def test_priorities_both_ways() -> None:
-    assert {PRIORITY_IN[PRIORITY_OUT[priority]] for priority in Priority} == set(Priority)
-    assert [PRIORITY_IN[n].value for n in range(1, 6)] == ["critical", "high", "normal", "low", "low"]
+    assert {PRIORITIES_IN[PRIORITIES[priority]] for priority in Priority} == set(Priority)
+    assert [PRIORITIES_IN[n] for n in range(1, 6)] == ["critical", "high", "normal", "low", "low"]
 
 
 @pytest.mark.requirement("forge-D7")
@@ -97,7 +97,7 @@ def test_a_task_is_shown_with_the_priority_number_of_its_caller(number: int) -> 
     asked = command_of(agent("boss"), heard.message, heard.tree)
     assert isinstance(asked, Submit)
     origin = msgspec.structs.replace(task().origin, priority=asked.own_priority)
-    assert task_view(task(priority=asked.priority, origin=origin))["priority"] == number
+    assert task_view(task(priority=asked.priority, origin=origin)).priority == number
 
 
 def test_an_agents_status() -> None:
@@ -113,7 +113,7 @@ def test_an_agents_status() -> None:
 @pytest.mark.requirement("FG-ERR-2")
 @pytest.mark.parametrize("kind", Kind)
 def test_every_fault_has_a_code_a_sentence_and_a_reason(kind: Kind) -> None:
-    error = error_of(Fault(kind=kind, message="it did not work", field="task_id", facts={"a": 1, "b": None}))
+    error = error_out(Fault(kind=kind, message="it did not work", field="task_id", facts={"a": 1, "b": None}))
     assert error.code in set(Code)
     assert error.details["field"] == "payload.taskId"
     assert error.details["reason"] == ("RATE_LIMITED" if kind is Kind.RATE_LIMITED else kind.value)
