@@ -24,7 +24,7 @@ from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import codec, coven_pb2, types
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.coven.endpoint import CovenEndpoint
-from dragoman.server.coven.limits import CovenLimits
+from dragoman.server.coven.grpc_port import CovenLimits
 from dragoman.stores.files import MemoryFiles
 from dragoman.stores.memory import MemoryStore
 from tests.support import coven as outside

@@ -126,7 +126,7 @@ def open_coven(hub: HubParts, tls: Renewal | None) -> CovenEndpoint | None:
         return None
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash a process that forks; we only spawn
     from dragoman.server.coven.endpoint import CovenEndpoint
-    from dragoman.server.coven.limits import CovenLimits
+    from dragoman.server.coven.grpc_port import CovenLimits
 
     return CovenEndpoint(
         hub.intake,

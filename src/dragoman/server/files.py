@@ -13,12 +13,14 @@ What is no range of ours is ignored, as the document wants, and the whole file i
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from dragoman.core.commands import NoteRead, ReportProgress
 from dragoman.core.ids import SECOND, AgentId, Instant
@@ -26,6 +28,9 @@ from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import Scope, Send, answer, header
+
+log = structlog.get_logger("dragoman.server")
+T = TypeVar("T")
 
 LARGEST = 16 * 1024 * 1024
 CLAIM = 30 * SECOND
@@ -70,6 +75,56 @@ async def with_file(command: ReportProgress, files: Files | None, id: str) -> Re
     extra = {name: value for name, value in (command.content.extra or {}).items() if name != "file"}
     content = msgspec.structs.replace(command.content, file=ref, extra=extra or None)
     return msgspec.structs.replace(command, files=(ref,), content=content)
+
+
+# -- keeping
+
+
+class FileKeeper:
+    """The files port, for calls that may be cut off.
+
+    A call that ends early must leave neither bytes that no task refers to nor a task that refers to bytes which were
+    dropped. So keeping always runs to its end, and only then is it known whether a task wants the file.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str) -> FileRef:
+        """Keep a file; if the caller is cut off meanwhile, drop it again."""
+        keeping = self._begin(self._files.keep(data, name=name, mime_type=mime_type, owner=owner))
+        try:
+            return await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            keeping.add_done_callback(self._unwanted)
+            raise
+
+    async def fetch(self, id: str) -> bytes | None:
+        return await self._files.fetch(id)
+
+    def drop(self, id: str) -> None:
+        """In a task of its own."""
+        self._begin(self._files.drop(id))
+
+    async def to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that goes on to its end even if its caller is cut off."""
+        return await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a file or a request was refused", why=str(error))
+
+    def _unwanted(self, task: asyncio.Task[FileRef]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.drop(task.result().id)
 
 
 # -- removing and giving

@@ -90,7 +90,7 @@ async def test_the_id_of_a_live_stream_is_taken() -> None:
 async def test_a_silent_stream_that_answers_pings_keeps_its_id_after_one_cycle() -> None:
     async with gateway(limits={"keepalive_seconds": 0.2, "keepalive_timeout": 0.1}) as hub:
         first = await hub.agent("worker")
-        link = next(iter(hub.door._links))
+        link = next(iter(hub.door._streams))
         link.last_heard -= 1.0
         second = await hub.stream()
         await second.say(register={"agent_id": "worker"})
@@ -106,14 +106,14 @@ async def test_a_dead_stream_is_replaced_when_it_ends_and_only_by_its_own_princi
         token = await hub.add("worker")
         other = await hub.add("other")
         first = await hub.agent("worker", token=token)
-        link = next(iter(hub.door._links))
+        link = next(iter(hub.door._streams))
         link.last_heard -= 3600
         thief = await hub.stream(token=other)
         await thief.say(register={"agent_id": "worker"})
         assert await thief.code() is Code.PERMISSION_DENIED
         second = await hub.stream(token=token)
         await second.say(register={"agent_id": "worker"})
-        await hub.until(lambda: hub.door._roster._awaited)
+        await hub.until(lambda: hub.door._connected._awaited)
         first.vanish()
         assert (await second.hear()).welcome.agent_id == "worker"
         task = await hub.submit()

@@ -21,9 +21,14 @@ CANCEL = f"/{CLIENT}/Cancel"
 
 DEFAULT_PORT = 50051
 
-CANCEL_EXTENSION = "cancel"
-INPUT_EXTENSION = "input"
-"""In `RegisterAgent.extensions`: this agent understands `Cancel`."""
+TASK_ID_KEY = "dragoman-task-id"
+"""Metadata of a caller's stream, initial and trailing: which task to follow if the stream breaks off before its first
+event. A client that learns of the end before it read the beginning may have lost that (gRPC's for Python does)."""
+FAULT_KEY, RETRYABLE_KEY, MESSAGE_KEY = "dragoman-fault", "dragoman-retryable", "dragoman-message-bin"
+"""Trailing metadata of a refused call: the kind of the fault, "1" or "0", and the fault's message without advice."""
+
+CANCEL_EXTENSION, INPUT_EXTENSION = "cancel", "input"
+"""In `RegisterAgent.extensions`: the agent understands `Cancel`; it takes its input from `input_json`."""
 
 
 # --- the seven events of a response ---

@@ -1,14 +1,18 @@
-"""Who is it? A bearer token in the metadata says so; on loopback, in dev, an agent may come without one (D11).
+"""Which agent or caller a call is from, and whether an agent that connects may replace an older stream of its own.
 
-An agent whose id has a token must bring it: being a guest is no way around a credential.
+A bearer token in the metadata says who it is. On loopback, in dev, an agent may come without one (D11). An agent whose
+id has a token must bring it: being a guest is no way around a credential.
+
+A stream that sent something within the keepalive interval is alive (D4). The server's own HTTP/2 pings test a silent
+one: within one whole cycle of them a dead connection ends by itself. So a new stream waits that long for the old one to
+end; if it does not, the old one answered, and the hub refuses the new one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable
-from typing import Any
-from urllib.parse import unquote
+from typing import Protocol
 
 from dragoman.core.commands import AdmitGuest
 from dragoman.core.ids import ADMIN, AgentId
@@ -96,15 +100,6 @@ def _unauthenticated(message: str) -> Refused:
     return Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts={"token_status": "missing or invalid"}))
 
 
-def metadata_of(pairs: Iterable[Any] | None) -> dict[str, str]:
-    """The textual metadata of a call; the first value of a key counts."""
-    found: dict[str, str] = {}
-    for key, value in pairs or ():
-        if isinstance(value, str):
-            found.setdefault(key, value)
-    return found
-
-
 def token_in(metadata: dict[str, str]) -> str | None:
     """The credential, or None if there is none. A broken one is no token of anybody."""
     header = metadata.get("authorization")
@@ -113,7 +108,49 @@ def token_in(metadata: dict[str, str]) -> str | None:
     return tokens.bearer(header.encode("latin-1", "replace")) or "-"
 
 
-def address_of(context: Any) -> str | None:
-    """Where a call comes from: gRPC says `ipv4:ADDRESS:PORT`, or `ipv6:[ADDRESS]:PORT`, some of it escaped."""
-    kind, _, rest = unquote(context.peer() or "").partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
+class ConnectedStream(Protocol):
+    """A stream that is there."""
+
+    last_heard: float
+    gone: asyncio.Event
+
+
+class ConnectedAgents:
+    """The streams by agent. `now` is the event loop's clock."""
+
+    def __init__(self, *, keepalive_seconds: float, keepalive_timeout: float) -> None:
+        self._interval = keepalive_seconds
+        self._cycle = 1.1 * (keepalive_seconds + keepalive_timeout)  # the end must also be noticed
+        self._here: dict[AgentId, ConnectedStream] = {}
+        self._awaited: set[AgentId] = set()
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def __contains__(self, agent: AgentId) -> bool:
+        return agent in self._here
+
+    async def enter(self, agent: AgentId, stream: ConnectedStream) -> bool:
+        """Take the agent's place; False if somebody alive has it."""
+        old = self._here.get(agent)
+        if old is not None:
+            silent = asyncio.get_running_loop().time() - old.last_heard
+            if silent < self._interval or agent in self._awaited:
+                return False
+            self._awaited.add(agent)
+            try:
+                async with asyncio.timeout(self._cycle):
+                    await old.gone.wait()
+            except TimeoutError:
+                return False
+            finally:
+                self._awaited.discard(agent)
+            if agent in self._here:
+                return False
+        self._here[agent] = stream
+        return True
+
+    def leave(self, agent: AgentId, stream: ConnectedStream) -> None:
+        if self._here.get(agent) is stream:
+            del self._here[agent]
+        stream.gone.set()

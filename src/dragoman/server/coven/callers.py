@@ -25,11 +25,11 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.mapping import PROTOCOL
-from dragoman.protocols.coven.types import CancelReply, SendMessage
+from dragoman.protocols.coven.types import TASK_ID_KEY, CancelReply, SendMessage
 from dragoman.server.coven import inbound, outbound
-from dragoman.server.coven.authentication import Identity, address_of, metadata_of
-from dragoman.server.coven.file_keeper import FileKeeper
-from dragoman.server.coven.limits import CovenLimits
+from dragoman.server.coven.authentication import Identity
+from dragoman.server.coven.grpc_port import address_of, metadata_of, turn_away
+from dragoman.server.files import FileKeeper
 from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
 from dragoman.server.request_memory import room_for
@@ -43,10 +43,6 @@ ROOM_SECONDS = 2.0
 FULL = Fault(kind=Kind.OVERLOADED, message="the hub holds too many messages; try again in a moment", retryable=True)
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
-TASK_ID = "dragoman-task-id"
-LONGEST_MESSAGE = 2048
-"""Metadata of a stream, initial and trailing: what to follow if it breaks off before the first event. A client that
-hears of the end before it looked at the beginning may have forgotten that (gRPC's for Python does)."""
 
 
 class Callers:
@@ -56,18 +52,18 @@ class Callers:
         self,
         hub: Intake,
         store: Store,
-        keeping: FileKeeper,
+        files: FileKeeper,
         *,
         identity: Identity,
-        limits: CovenLimits,
+        limits: codec.Limits,
         refusals: RefusalLog,
         counts: Counter[str],
     ) -> None:
         self._hub = hub
         self._store = store
-        self._keeping = keeping
+        self._files = files
         self._identity = identity
-        self._limits = codec.Limits(message_bytes=limits.message_bytes, attachments=limits.attachments)
+        self._limits = limits
         self._refusals = refusals
         self._counts = counts
         self._draining = asyncio.Event()
@@ -146,7 +142,7 @@ class Callers:
         except BaseException:
             give_back()
             raise
-        return await self._keeping.to_its_end(asked)
+        return await self._files.to_its_end(asked)
 
     async def _submit(
         self, principal: AgentId, message: SendMessage, traceparent: str | None, decided: Callable[[], None]
@@ -155,7 +151,9 @@ class Callers:
         task: Task | None = None
         try:
             for file in message.attachments:
-                kept += [await self._keeping.keep(file, owner=principal)]
+                kept += [
+                    await self._files.keep(file.data, name=file.filename, mime_type=file.mime_type, owner=principal)
+                ]
             task = await self._hub.execute(
                 inbound.submit_of(
                     principal,
@@ -173,7 +171,7 @@ class Callers:
             theirs = {file.id for file in task.files} if task is not None else set()
             for ref in kept:
                 if ref.id not in theirs:
-                    self._keeping.drop(ref.id)
+                    self._files.drop(ref.id)
 
     async def _theirs(self, context: Any, task_id: str) -> Task:
         """The task, if whoever asks may know of it."""
@@ -204,8 +202,8 @@ class Callers:
     # -- a task's events
 
     async def _tell(self, context: Any, task: Task, after: int, request_id: str) -> None:
-        await context.send_initial_metadata(((TASK_ID, task.id),))
-        context.set_trailing_metadata(((TASK_ID, task.id),))
+        await context.send_initial_metadata(((TASK_ID_KEY, task.id),))
+        context.set_trailing_metadata(((TASK_ID_KEY, task.id),))
         async with self._hub.watch(task.id) as watch:
             while True:
                 page = await self._store.events(task.id, after=after, limit=PAGE)
@@ -229,7 +227,7 @@ class Callers:
 
     async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:
         file = outbound.file_in(event)
-        data = None if file is None else await self._keeping.fetch(file.id)
+        data = None if file is None else await self._files.fetch(file.id)
         whole = await self._whole(task) if outbound.ends_in_pieces(event) else None
         for response in outbound.responses_of(event, task, request_id=request_id, data=data, whole=whole):
             message = codec.encode_response(response)
@@ -259,22 +257,3 @@ class Callers:
             for waiting in (changed, draining):
                 waiting.cancel()
             await asyncio.gather(changed, draining, return_exceptions=True)
-
-
-async def turn_away(context: Any, fault: Fault) -> None:
-    """End a call with what a fault means in gRPC, and with the fault's own name for programs."""
-    code, words = outbound.status_of(fault)
-    trailing = (
-        ("dragoman-fault", fault.kind.value),
-        ("dragoman-retryable", "1" if fault.retryable else "0"),
-        ("dragoman-message-bin", fault.message.encode()[:LONGEST_MESSAGE]),
-    )
-    await end_call(context, grpc.StatusCode[code], words, (*(context.trailing_metadata() or ()), *trailing))
-
-
-async def end_call(context: Any, code: Any, words: str, trailing: tuple[tuple[str, str | bytes], ...] = ()) -> None:
-    """Say how a call ended, to a peer that may be gone: that is no failure of ours, and nothing to fill a log with."""
-    try:
-        await context.abort(code, words, trailing)
-    except grpc.aio.InternalError:
-        raise asyncio.CancelledError from None

@@ -15,7 +15,7 @@ from dragoman.app.clock import Mint, SystemClock
 from dragoman.core.ids import AgentId
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven.types import FileData, SendMessage
-from dragoman.server.coven.connected_agents import ConnectedAgents
+from dragoman.server.coven.authentication import ConnectedAgents
 from dragoman.stores.files import MemoryFiles
 
 Code = grpc.StatusCode
@@ -155,7 +155,7 @@ async def test_a_file_of_a_stream_that_broke_meanwhile_is_not_kept() -> None:
         agent.vanish()
         await hub.until(lambda: not hub.intake.reachable(AgentId("worker")))
         files.opened.set()
-        await hub.until(lambda: not hub.door._keeping._under_way)
+        await hub.until(lambda: not hub.door._files._under_way)
         assert not files._kept
 
 

@@ -26,7 +26,7 @@ async def test_a_handler_that_breaks_ends_its_stream_and_the_endpoint_stays_open
         agent = await hub.agent("worker")
         task = await hub.submit()
         work = await agent.work()
-        (link,) = hub.door._links
+        (link,) = hub.door._streams
         monkeypatch.setattr(link.session.stream, "receive", lambda data: 1 / 0)
         await agent.heartbeat()
         assert await agent.code() is Code.INTERNAL
@@ -74,7 +74,7 @@ async def test_a_slow_store_slows_the_agent_and_loses_nothing() -> None:
         work = await agent.work()
         await agent.respond(work.request_id, text="first")
         await hub.status(task.id, "running")
-        (link,) = hub.door._links
+        (link,) = hub.door._streams
         gate = asyncio.Event()
         handed = hub.intake.enqueue_then
         hub.intake.enqueue_then = lambda command, then: asyncio.ensure_future(later(command, then))  # type: ignore[method-assign]
@@ -145,7 +145,7 @@ async def test_the_hub_ignores_an_agent_that_works_on_a_finished_task() -> None:
         work = await agent.work()
         await hub.intake.execute(Finish(principal=AgentId("worker"), task_id=task.id, digest="by another way"))
         await agent.respond(work.request_id, text="still at it")
-        (link,) = hub.door._links
+        (link,) = hub.door._streams
         await hub.until(lambda: link.session.stream.abandoned)
         await agent.respond(work.request_id, done={})
         following = await hub.submit()

@@ -13,7 +13,7 @@ from tests.support.coven_world import gateway
 from dragoman.core.rules import Rules
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import FileData, SendMessage
-from dragoman.server.coven.limits import CovenLimits
+from dragoman.server.coven.grpc_port import CovenLimits
 
 
 def test_as_many_files_as_a_task_may_have_are_read_on_both_sides() -> None:
