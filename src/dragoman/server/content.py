@@ -137,13 +137,3 @@ def file_reference(file: FileRef, task: Task) -> dict[str, Any]:
         "size": file.size,
         "sha256": file.sha256,
     }
-
-
-def converted_or_none(value: object, form: type[Any]) -> Any:
-    """The value in a protocol's form, or None if it does not fit."""
-    if value is None:
-        return None
-    try:
-        return msgspec.convert(value, form)
-    except msgspec.ValidationError:
-        return None

@@ -49,10 +49,10 @@ def refusal(data: bytes) -> tuple[str | None, Stage]:
         codec.decode(data)
     assert caught.value.answer.error_code == 5003
     assert caught.value.answer.error_context == {
-        "validation_error": caught.value.validation_error,
-        "field_name": caught.value.field_name,
+        "validation_error": caught.value.what,
+        "field_name": caught.value.field,
     }
-    return caught.value.field_name, caught.value.stage
+    return caught.value.field, caught.value.stage
 
 
 @pytest.mark.requirement("CH-ENV-7")

@@ -73,7 +73,7 @@ def test_a_registration_names_its_versions() -> None:
     del body["supported_versions"]
     with pytest.raises(InvalidMessage) as caught:
         codec.decode_registration(json.dumps(body).encode())
-    assert caught.value.field_name == "supported_versions"
+    assert caught.value.field == "supported_versions"
 
 
 @pytest.mark.requirement("CH-VER-2", "chiffon-D9")

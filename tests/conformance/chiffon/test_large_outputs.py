@@ -53,7 +53,7 @@ def test_an_unsplit_output_above_it_is_refused(examples: dict[str, Any], text: s
     tree = {**examples["envelope"], "type": "work_result", "payload": {**examples["work_result"], "output": text}}
     with pytest.raises(InvalidMessage) as caught:
         codec.decode(json.dumps(tree).encode())
-    assert caught.value.field_name == "payload.output"
+    assert caught.value.field == "payload.output"
 
 
 def test_an_output_of_one_mebibyte_fits_however_it_is_escaped(examples: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def test_any_other_label_is_refused_by_name(examples: dict[str, Any], text: str)
     tree = {**examples["envelope"], "type": "work_status", "payload": payload}
     with pytest.raises(InvalidMessage) as caught:
         codec.decode(json.dumps(tree).encode())
-    assert caught.value.field_name == "payload.step.output_chunk"
+    assert caught.value.field == "payload.step.output_chunk"
 
 
 @pytest.mark.requirement("CH-LRG-3", "chiffon-D3")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dragoman.bindings.chiffon.failures import payload_of
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
 from dragoman.messages.error_table import TABLE, sentence, told
@@ -15,12 +14,13 @@ from dragoman.protocols.a2acp.errors import ErrorBody
 from dragoman.protocols.agentmsg import errors as agentmsg_errors
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.protocols.chiffon import errors
-from dragoman.protocols.chiffon.mapping import fault_in
+from dragoman.protocols.chiffon.errors import fault_in
 from dragoman.protocols.chiffon.types import ErrorPayload
 from dragoman.protocols.forge import errors as forge_errors
 from dragoman.protocols.forge.errors import error_out
 from dragoman.sdk.failures import FAILURES
 from dragoman.server.agentmsg import failures as agentmsg_failures
+from dragoman.server.chiffon.outbound import error_of as chiffon_error
 from dragoman.server.coven.outbound import fault_out as coven_fault
 
 AGENTMSG = {
@@ -112,7 +112,7 @@ def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
 
 def test_only_chiffon_agents_get_hints() -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="not done by its deadline")
-    assert "hints.max_duration_seconds" in payload_of(fault, Instant(0)).error_message
+    assert "hints.max_duration_seconds" in chiffon_error(fault, Instant(0)).error_message
     assert error_out(fault).message == "Not done by its deadline. Try again, or allow more time."
 
 
@@ -179,7 +179,7 @@ def test_a_fault_with_any_facts_can_be_encoded_in_every_protocol(odd: object) ->
     """A caller that polls was answered 500, again and again, about a time that its agent had made up."""
     for kind in Kind:
         fault = Fault(kind=kind, message="it happened", facts=dict.fromkeys(FACTS, odd))
-        said = payload_of(fault, Instant(0))
+        said = chiffon_error(fault, Instant(0))
         assert isinstance(said.error_context.get("available", 0), int)
         for words in (
             said,
@@ -209,7 +209,7 @@ def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advic
     """Advice to the hub's own callers ("Send the agent's token …") would be advice to the wrong one."""
     words = "no access to the vault"
     fault = Fault(kind=kind, message=words, reported=True)
-    said = payload_of(fault, Instant(0))
+    said = chiffon_error(fault, Instant(0))
     assert said.error_message == words
     assert set(said.error_context) == set(errors.TABLE[said.error_code].context)
     assert not {"invalid", "valid", "requests"} & {str(value) for value in said.error_context.values()}

@@ -1,38 +1,296 @@
-"""Chiffon's payloads ⇄ the hub's messages. The hub and the SDK use the same functions, in opposite roles.
+"""Chiffon's payloads and custom fields ⇄ messages. The hub and the SDK use the same functions, in opposite roles.
 
     wire                                     message     read by        written by
     ---------------------------------------  ----------  -------------  -------------
+    work_request, and custom fields          Request     hub, agent     caller, hub
     work_status, and custom fields           Progress    hub, caller    agent, hub
     work_status `paused` with a question     Ask         hub            agent
-    work_result, and custom fields           Result      hub, caller    agent
-    error                                    Fault       hub            agent
+    work_result, and custom fields           Result      hub, caller    agent, hub
+    error                                    Fault       hub, caller    agent, hub
 
-What the document has no field for travels in `x_custom_fields`: `message`, `thinking`, `tool_use`, `tool_result`,
-`file` and `question` beside a status; `result` and `usage` beside a result.
+What the document has no field for travels in `x_custom_fields`, which the document leaves to extensions ("in" is to the
+hub, "out" from it):
+
+    field             on                     means
+    ----------------  ---------------------  ---------------------------------------------------------------------
+    agent_id          requests in            the one agent that shall do it (D8)
+    agent_id          everything out         the agent that does the work
+    delivery_id       everything out         what to acknowledge; of a split output, the last one counts
+    attempt           requests out           which attempt this is, from the second on
+    priority          requests in            low | normal | high | critical
+    parent_task_id    requests in            the task that this one is part of
+    dependencies      requests in            tasks that must be done first
+    name description  requests out           as the caller named and described the task
+    thread context    requests out           the conversation, and {metadata, history}
+    quality_threshold requests out           how well it is to be done
+    message thinking  statuses, both ways    texts beside the document's fields; the step's name has them in short
+    tool_use          statuses, both ways    {id, name, input}
+    tool_result       statuses, both ways    {id, output, is_error}
+    files             requests in            ids of files to attach, kept at /api/agent/files before
+    file              statuses in            the id of one, kept likewise
+    file              statuses out           {id, name, mime_type, size, sha256}: fetch it at /api/agent/files/{id}
+    attachments       requests out           a list of the same
+    question          a `paused` status in   {question, options?, timeout_seconds?, default?}: ask a person
+    question          a `paused` status out  {question, options}: a person is being asked
+    result usage      results, both ways     the result as JSON; tokens, money: what `resources_used` has no field for
+    error             results in             what went wrong, for programs
+    fault             results, errors out    {kind, message, exit_code}: the same, from the hub
+    task_id           errors, both ways      the task that the error is about
+    refused_message_id  errors out           the message that the hub refused
+    traceparent       everything, both ways  the W3C trace context (all-D7)
+    token             never kept             a credential; the hub removes it (all-D4)
+
+Our codes 5900-5902 say to an agent "stop this task", and to a caller "was cancelled", "what it waited for failed" and
+"failed". A work_status *to* an agent asks it to pause (`paused`) or to go on (`running`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Ask, Place, Progress, Result, Step, ToolResult, ToolUse, fitting
-from dragoman.protocols.chiffon import chunks, errors
+from dragoman.messages.tasks import Ask, Place, Progress, Question, Request, Result, Step, ToolResult, ToolUse, fitting
+from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon import types as chiffon
-from dragoman.protocols.chiffon.types import ErrorPayload, WorkResult, WorkStatus
+from dragoman.protocols.chiffon.types import (
+    UUID_PATTERN,
+    Envelope,
+    ErrorPayload,
+    Hints,
+    ResourcesUsed,
+    WorkRequest,
+    WorkResult,
+    WorkStatus,
+)
 
-RESULT_STREAM = "result"
-"""The stream of a result's own pieces; that of a step is `step-` and its number."""
+PROTOCOL = "chiffon"
+HUB_NAME = "orchestrator"
+"""What the hub calls itself: towards agents it plays the document's orchestrator."""
 
 Custom = dict[str, Any]
-"""Custom fields of an envelope: anything that JSON can say."""
+"""Custom fields of an envelope. Any: they hold any JSON."""
 
-ASIDES: Mapping[str, Callable[[Any], str]] = {
+Status = Literal["running", "step_completed", "paused"]
+
+CONCURRENCY = ("max_concurrent", "max_concurrent_tasks")
+"""Names under which an agent's `limits` may say how many tasks it takes at once."""
+PRIORITIES = ("low", "normal", "high", "critical")
+MOST_FILES = 100
+
+_uuid = re.compile(UUID_PATTERN).match
+_parse = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def trace_uuid(trace_id: str) -> str:
+    """A W3C trace id in chiffon's form, as it came, whatever its bits (all-D7)."""
+    return f"{trace_id[:8]}-{trace_id[8:12]}-{trace_id[12:16]}-{trace_id[16:20]}-{trace_id[20:]}"
+
+
+# --- a request, from a caller to the hub ---
+
+_HUB_FIELDS = frozenset({
+    "agent_id", "attachments", "attempt", "delivery_id", "dependencies", "files", "parent_task_id", "priority", "token",
+    "traceparent",
+})  # fmt: skip
+"""Custom fields of a request that the hub obeys or writes itself."""
+
+_KNOWN = {
+    "envelope": frozenset(Envelope.__struct_fields__),
+    "payload": frozenset(WorkRequest.__struct_fields__),
+    "custom": _HUB_FIELDS,
+}
+"""The fields of a request that the hub's language has fields for, by their place."""
+
+_CONTENT_FIELDS = ("dependencies", "files", "parent_task_id", "priority")
+
+
+def request_in(work: WorkRequest, tree: dict[str, Any], custom: Custom) -> Request:
+    """What a caller asks for. `tree` is the JSON of the whole message."""
+    payload = tree["payload"]
+    return Request(
+        input=payload["parameters"],
+        hints=None if work.hints is None else payload["hints"],
+        beyond=_beyond_in(tree, custom) or None,
+    )
+
+
+def _beyond_in(tree: dict[str, Any], custom: Custom) -> dict[str, Any]:
+    """Unknown fields, by their place. The first round of a task leaves in the bytes it came in; later ones are messages
+    of the hub, and have the unknown fields from here (all-D6)."""
+    places = {"envelope": tree, "payload": tree["payload"], "custom": custom}
+    return {
+        part: {name: place[name] for name in place if name not in _KNOWN[part]}
+        for part, place in places.items()
+        if not place.keys() <= _KNOWN[part]
+    }
+
+
+def content_fields(custom: Custom) -> list[tuple[str, Any]]:
+    """The custom fields that are part of what a request asks for: with another of these it is another request."""
+    return [(name, custom[name]) for name in _CONTENT_FIELDS if name in custom]
+
+
+def agent_in(custom: Custom) -> str | None:
+    """The one agent that shall do it."""
+    agent = custom.get("agent_id")
+    if agent is not None and type(agent) is not str:
+        raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
+    return agent
+
+
+def priority_in(custom: Custom) -> str:
+    priority = custom.get("priority")
+    if priority is None:
+        return "normal"
+    if priority not in PRIORITIES:
+        raise refuse(Kind.INVALID, f"expected one of {', '.join(PRIORITIES)}", field="x_custom_fields.priority")
+    return str(priority)
+
+
+def parent_in(custom: Custom) -> str | None:
+    return task_id_in(custom, "parent_task_id")
+
+
+def dependencies_in(custom: Custom) -> tuple[str, ...]:
+    values = custom.get("dependencies")
+    if values is None:
+        return ()
+    if type(values) is not list:
+        raise refuse(Kind.INVALID, "expected a list of task ids", field="x_custom_fields.dependencies")
+    return tuple(_task_id(value, "dependencies") for value in values)
+
+
+def task_id_in(custom: Custom, name: str = "task_id") -> str | None:
+    """The task that a custom field names."""
+    value = custom.get(name)
+    return None if value is None else _task_id(value, name)
+
+
+def _task_id(value: object, name: str) -> str:
+    if type(value) is not str or not _uuid(value):
+        raise refuse(Kind.INVALID, "expected the UUID of a task", field=f"x_custom_fields.{name}")
+    return value.lower()
+
+
+def files_in(message: Envelope[chiffon.Payload]) -> Sequence[str]:
+    """The ids of the files that a message brings."""
+    custom = message.x_custom_fields
+    if message.type == "work_request" and (many := custom.get("files")) is not None:
+        if type(many) is not list or len(many) > MOST_FILES or not all(type(id) is str for id in many):
+            raise refuse(Kind.INVALID, f"expected a list of {MOST_FILES} ids at most", field="x_custom_fields.files")
+        return many
+    if message.type == "work_status" and (one := custom.get("file")) is not None:
+        if type(one) is not str:
+            raise refuse(Kind.INVALID, "expected the id of a file", field="x_custom_fields.file")
+        return (one,)
+    return ()
+
+
+def request_fields_out(
+    *,
+    agent_id: str | None = None,
+    priority: str | None = None,
+    dependencies: Sequence[str] = (),
+    parent_task_id: str | None = None,
+    traceparent: str | None = None,
+) -> Custom:
+    """The custom fields of a caller's request."""
+    fields = {
+        "priority": priority,
+        "dependencies": dependencies,
+        "agent_id": agent_id,
+        "traceparent": traceparent,
+        "parent_task_id": parent_task_id,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+# --- work, from the hub to an agent ---
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What an agent reads of the custom fields of its work, and of parameters that the hub adds."""
+
+    answer: Any = UNSET  # Any: the person's own JSON
+    handover: Any = None  # Any: as the last owner and the hub wrote it
+    context: Any = None
+    attachments: Any = ()
+    thread: Any = None
+    attempt: int | None = None
+    traceparent: str | None = None
+    question: str | None = None
+
+
+def work_in(work: WorkRequest, custom: Custom) -> Work:
+    attempt = custom.get("attempt")
+    return Work(
+        answer=work.parameters.get("answer", UNSET),
+        handover=work.parameters.get("handover"),
+        context=custom.get("context"),
+        attachments=custom.get("attachments") or (),
+        thread=custom.get("thread"),
+        attempt=attempt if type(attempt) is int else None,
+        traceparent=text_in(custom, "traceparent"),
+        question=text_in(custom, "answered_question"),
+    )
+
+
+def work_out(task_id: str, work_type: str, request: Request, seconds: int | None) -> WorkRequest:
+    """Work for an agent. `seconds` are left until the task's time limit, if it has one."""
+    parameters = request.given
+    if type(parameters) is not dict:
+        parameters = {} if parameters is None else {"input": parameters}
+    if request.is_answered:  # B3: the same task again, with the person's answer
+        parameters = {**parameters, "answer": request.answer}
+    if request.handover is not None:
+        parameters = {**parameters, "handover": msgspec.to_builtins(request.handover)}
+    hints = _hints_out(request.hints or {})
+    if seconds is not None:
+        hints = msgspec.structs.replace(hints, max_duration_seconds=seconds)
+    return WorkRequest(task_id=task_id, work_type=work_type, parameters=parameters, hints=hints)
+
+
+def _hints_out(hints: dict[str, Any]) -> Hints:
+    """Hints in chiffon's form: each by itself, since one that does not fit says nothing of the others."""
+    fit = {
+        name: getattr(hint, name)
+        for name in Hints.__struct_fields__
+        if (hint := _converted({name: hints.get(name)}, Hints)) is not None
+    }
+    return Hints(**fit)
+
+
+def work_fields_out(request: Request, attempt: int, fields: Custom) -> Custom:
+    """The custom fields of work: the caller's unknown ones, and `fields` as far as they are not empty."""
+    unknown = (request.beyond or {}).get("custom", {})
+    return {**unknown, **attempt_out(attempt), **{name: value for name, value in fields.items() if value}}
+
+
+def attempt_out(attempt: int) -> Custom:
+    """Which attempt it is, where it is not the first: an agent may want to look whether it did half of the work."""
+    return {"attempt": attempt} if attempt > 1 else {}
+
+
+def with_unknown_fields(frame: bytes, request: Request) -> bytes:
+    """The frame of work with the unknown fields of the caller's request at their places."""
+    beyond = request.beyond or {}
+    hints = {name: value for name, value in (request.hints or {}).items() if name not in Hints.__struct_fields__}
+    if not beyond and not hints:
+        return frame
+    payload = {**beyond.get("payload", {}), **_parse(frame)["payload"]}
+    payload["hints"] |= hints
+    return codec.reissue(frame, {**beyond.get("envelope", {}), "payload": payload})
+
+
+# --- progress ---
+
+BESIDE_STEP: Mapping[str, Callable[[Any], str]] = {
     "message": str,
     "thinking": lambda _: "thinking",
     "tool_use": lambda used: f"tool {used.name or ''}".strip(),
@@ -42,19 +300,11 @@ ASIDES: Mapping[str, Callable[[Any], str]] = {
 """Parts of a report that chiffon has no field for: they go into custom fields of the same names and, in short, into
 the step, where a reader of the document's fields sees them too."""
 
-
-class _Question(msgspec.Struct, frozen=True, kw_only=True):
-    question: Annotated[str, msgspec.Meta(min_length=1)]
-    options: tuple[Any, ...] = ()
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    default: Any = UNSET
-
-
-# --- progress ---
+RESULT_STREAM = "result"
+"""The stream of a result's own pieces; that of a step is `step-` and its number."""
 
 
 def progress_in(status: WorkStatus, custom: Custom, file: FileRef | None = None) -> Progress:
-    """What a status reports."""
     step, place, stream = status.step, None, None
     if step is not None and step.output_chunk is not None:
         place, stream = place_in(step.output_chunk), f"step-{step.number}"
@@ -65,49 +315,61 @@ def progress_in(status: WorkStatus, custom: Custom, file: FileRef | None = None)
         output=None if step is None else step.output or None,
         chunk=place,
         stream=stream,
-        message=_text(custom.get("message")),
-        thinking=_text(custom.get("thinking")),
+        message=text_in(custom, "message"),
+        thinking=text_in(custom, "thinking"),
         tool_use=fitting(ToolUse, custom.get("tool_use")),
         tool_result=fitting(ToolResult, custom.get("tool_result")),
         file=file,
     )
 
 
-def asides_out(report: Progress) -> Custom:
+def progress_fields_out(report: Progress) -> Custom:
     """The custom fields of a status."""
-    return {name: value for name in ASIDES if (value := getattr(report, name)) is not None}
+    return {name: value for name in BESIDE_STEP if (value := getattr(report, name)) is not None}
 
 
-def aside_in_short(report: Progress) -> str | None:
-    """What a report says in custom fields, as the name of a step."""
-    for name, short in ASIDES.items():
+def step_name(report: Progress) -> str | None:
+    """What a report has in custom fields, as the name of a step."""
+    for name, short in BESIDE_STEP.items():
         if (value := getattr(report, name)) is not None:
             return short(value)[:200]
     return None
 
 
-def status_out(
+def statuses_out(
     task_id: str,
-    status: Literal["running", "step_completed", "paused"],
+    status: Status,
     percent: int,
-    step: Step | None,
+    step: Step | None = None,
     *,
     output: str = "",
-    label: str | None = None,
+    place: Place | None = None,
     unnamed: str = "output",
-) -> WorkStatus:
-    """A status; `label` places a block of a longer output, and `unnamed` is the step of an output that has none."""
-    wire = None
-    if step is not None or output:
-        step = step or Step()
-        wire = chiffon.Step(
-            number=max(0, step.number or 0),
-            name=step.name or unnamed,
-            output=output,
-            output_chunk=label,
-            total=step.total if step.total is not None and step.total >= 0 else None,
+) -> list[WorkStatus]:
+    """The statuses that carry a report: one for each block of its output. `unnamed` is the step of an output that has
+    none."""
+    return [
+        WorkStatus(
+            task_id=task_id,
+            status=status,
+            progress_percent=max(0, min(100, percent)),
+            step=_step_out(step, text, label, unnamed),
         )
-    return WorkStatus(task_id=task_id, status=status, progress_percent=max(0, min(100, percent)), step=wire)
+        for text, label in blocks_of(output, place)
+    ]
+
+
+def _step_out(step: Step | None, output: str, label: str | None, unnamed: str) -> chiffon.Step | None:
+    if step is None and not output:
+        return None
+    step = step or Step()
+    return chiffon.Step(
+        number=max(0, step.number or 0),
+        name=step.name or unnamed,
+        output=output,
+        output_chunk=label,
+        total=step.total if step.total is not None and step.total >= 0 else None,
+    )
 
 
 def blocks_of(output: str, place: Place | None = None) -> list[tuple[str, str | None]]:
@@ -128,12 +390,22 @@ def place_in(label: str) -> Place:
 # --- questions ---
 
 
+class _Question(Struct, frozen=True, kw_only=True):
+    question: Annotated[str, msgspec.Meta(min_length=1)]
+    options: tuple[Any, ...] = ()
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    default: Any = UNSET
+
+
 def ask_in(custom: Custom) -> Ask | None:
-    """The question beside a status, if there is one; raises `msgspec.ValidationError`."""
-    said = custom.get("question")
-    if said is None:
+    """The question beside a status, if there is one."""
+    question = custom.get("question")
+    if question is None:
         return None
-    asked = msgspec.convert({"question": said} if type(said) is str else said, _Question)
+    try:
+        asked = msgspec.convert({"question": question} if type(question) is str else question, _Question)
+    except msgspec.ValidationError as error:
+        raise refuse(Kind.INVALID, str(error), field="x_custom_fields.question") from None
     return Ask(
         question=asked.question,
         options=asked.options,
@@ -151,10 +423,15 @@ def ask_out(ask: Ask) -> Custom:
         asked["timeout_seconds"] = ask.timeout_seconds
     if ask.has_default:
         asked["default"] = ask.default
-    return asked
+    return {"question": asked}
 
 
-# --- the end ---
+def question_out(question: Question) -> Custom:
+    """To a caller: a person is being asked."""
+    return {"question": {"question": question.question, "options": question.options or []}}
+
+
+# --- results ---
 
 
 def result_in(result: WorkResult, custom: Custom, used: Mapping[str, Any] | None = None) -> Result:
@@ -162,7 +439,7 @@ def result_in(result: WorkResult, custom: Custom, used: Mapping[str, Any] | None
     usage = used
     if usage is None and result.resources_used is not None:
         usage = msgspec.to_builtins(result.resources_used)
-    if type(custom.get("usage")) is dict:  # tokens, money: what no field has
+    if type(custom.get("usage")) is dict:
         usage = {**(usage or {}), **custom["usage"]}
     place = None if result.output_chunk is None else place_in(result.output_chunk)
     return Result(
@@ -182,15 +459,74 @@ def piece_in(result: WorkResult) -> Progress:
     return Progress(status="running", percent=100, output=result.output, chunk=place, stream=RESULT_STREAM)
 
 
-def fault_in(payload: ErrorPayload) -> Fault:
-    """What an `error` means: whether the hub tries again follows from the code alone (D7)."""
-    return Fault(
-        kind=errors.KINDS.get(payload.error_code, Kind.WORK_FAILED),
-        message=payload.error_message or errors.rule(payload.error_code).name,
-        retryable=errors.is_retryable(payload.error_code),
-        facts={**payload.error_context, "code": payload.error_code},
-    )
+def results_out(task_id: str, exit_code: int, output: str, usage: ResourcesUsed) -> list[WorkResult]:
+    """The results that carry an output, split above 1 MiB (D4); custom fields go beside the last one."""
+    return [
+        WorkResult(
+            task_id=task_id,
+            status="failed" if exit_code else "success",
+            exit_code=exit_code,
+            output=text,
+            output_chunk=label,
+            resources_used=usage,
+        )
+        for text, label in blocks_of(output)
+    ]
 
 
-def _text(value: object) -> str | None:
+def result_fields_out(*, result: Any = UNSET, usage: Any = None, error: Any = None, fault: Any = None) -> Custom:
+    """The custom fields of a result. Any: the agent's own JSON, which may be `msgspec.Raw`."""
+    fields = {} if result is UNSET else {"result": result}
+    beside = {"error": error, "fault": fault, "usage": usage}
+    return fields | {name: value for name, value in beside.items() if value is not None}
+
+
+def usage_out(usage: Mapping[str, Any] | None, seconds: int) -> tuple[ResourcesUsed, Mapping[str, Any] | None]:
+    """What the work used, in the document's fields; and again as it was reported, where they cannot hold all of it.
+    `seconds` is the duration where the agent did not report one: every result of chiffon has it."""
+    used = _converted(usage, ResourcesUsed) or ResourcesUsed()
+    if used.duration_seconds is None:
+        used = msgspec.structs.replace(used, duration_seconds=seconds)
+    written = msgspec.to_builtins(used)
+    is_whole = usage is None or all(written.get(name) == value for name, value in usage.items())
+    return used, None if is_whole else usage
+
+
+# --- errors ---
+
+
+def cancel_out(task_id: str, reason: str) -> ErrorPayload:
+    """To an agent: stop this task."""
+    code = errors.TASK_CANCELLED
+    context = {"task_id": task_id, "reason": reason}
+    return ErrorPayload(error_code=code, error_message=errors.OWN_NAMES[code], error_context=context)
+
+
+def cancel_in(payload: ErrorPayload, custom: Custom) -> tuple[str, str] | None:
+    """The task that an agent shall stop, and why; None if the error says something else."""
+    task_id = text_in(payload.error_context, "task_id") or text_in(custom, "task_id")
+    if payload.error_code != errors.TASK_CANCELLED or task_id is None:
+        return None
+    return task_id, text_in(payload.error_context, "reason") or payload.error_message
+
+
+def fault_fields_in(custom: Custom) -> Custom:
+    """A fault for programs, as the hub writes it (`error_table.fault_fields`); empty where there is none."""
+    fault = custom.get("fault")
+    return fault if isinstance(fault, dict) else {}
+
+
+# --- values ---
+
+
+def text_in(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
     return value if type(value) is str else None
+
+
+def _converted(value: object, form: type[Any]) -> Any:
+    """The value in chiffon's form, or None if it does not fit."""
+    try:
+        return None if value is None else msgspec.convert(value, form)
+    except msgspec.ValidationError:
+        return None

@@ -165,3 +165,15 @@ class Registered(Struct, frozen=True, kw_only=True):
     agent_type: str
     protocol_version: str
     status: Literal["registered"] = "registered"
+
+
+class Acknowledgment(Struct, frozen=True):
+    """Over a WebSocket, instead of an envelope: an agent has these deliveries."""
+
+    ack: tuple[str, ...]
+
+
+class Receipt(Struct, frozen=True):
+    """The same from the hub: it has these messages, durably."""
+
+    accepted: tuple[str, ...]

@@ -209,7 +209,7 @@ class ChiffonLink:
             yield from self._status(message)
         elif type(message) is Question:
             status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
-            yield message.id, status, {"question": mapping.ask_out(message.ask)}
+            yield message.id, status, mapping.ask_out(message.ask)
         else:
             assert type(message) is Decline
             yield message.id, _error(message), {"task_id": message.correlation.task_id}
@@ -238,16 +238,15 @@ class ChiffonLink:
 
     def _status(self, report: ProgressReport) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
         content, task_id = report.content, report.correlation.task_id
-        blocks = mapping.blocks_of(report.output)
-        ids = [report.id] if len(blocks) == 1 else self._part_ids(report.id, len(blocks))
-        asides = mapping.asides_out(content)
+        asides = mapping.progress_fields_out(content)
         if report.brought:
             asides["file"] = report.brought
         step = None if report.step is None else tasks.Step(number=report.number, name=report.step)
         if step is None and report.output:
             step = tasks.Step(number=report.number)
-        for id, (text, label) in zip(ids, blocks, strict=True):
-            status = mapping.status_out(task_id, report.status, report.percent, step, output=text, label=label)
+        statuses = mapping.statuses_out(task_id, report.status, report.percent, step, output=report.output)
+        ids = [report.id] if len(statuses) == 1 else self._part_ids(report.id, len(statuses))
+        for id, status in zip(ids, statuses, strict=True):
             yield id, status, dict(asides)
             asides.clear()
 

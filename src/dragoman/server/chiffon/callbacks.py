@@ -26,16 +26,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from dragoman.bindings.chiffon.exchange import PROTOCOL, receipts, traceparent
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.server.chiffon.http import Callbacks
+from dragoman.server.chiffon.outbound import receipts, traceparent
 from dragoman.server.connection import close_link
 from dragoman.server.endpoint import Endpoint
 from dragoman.wire.closing import CloseReason

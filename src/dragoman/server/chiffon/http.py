@@ -13,14 +13,12 @@ protocol's (`http_endpoint`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from dragoman.bindings import chiffon
-from dragoman.bindings.chiffon.exchange import PROTOCOL
-from dragoman.core.commands import Cancel, Command, Pause, Resume
-from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.commands import Command
+from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
@@ -28,6 +26,7 @@ from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.security.urls import UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.chiffon import inbound, outbound
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
@@ -35,13 +34,12 @@ from dragoman.server.session import CommandFrame, Invalid
 from dragoman.wire.errors import RemoteProtocolError
 
 TASKS = "/api/tasks/"
-VERBS = ("cancel", "pause", "resume")
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Callbacks:
-    """Where agents that registered a callback URL are told to (`callbacks.CallbackSender`). This one takes none."""
+    """Sends to callback URLs (`callbacks.CallbackSender`). This one takes none."""
 
     async def check(self, url: str) -> None:
         raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
@@ -50,8 +48,6 @@ class Callbacks:
 
 
 class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
-    """The handlers; `routes` says which path is whose."""
-
     def __init__(
         self,
         handler: ChiffonHandler,
@@ -75,7 +71,7 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
         return {TASKS: self.task}
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
-        return chiffon.receipts(outgoing.delivery.id, count)
+        return outbound.receipts(outgoing.delivery.id, count)
 
     # -- POST /api/agent/message
 
@@ -114,25 +110,24 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
 
     async def _register(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         data = await read_body(scope, receive, SMALL_BODY, agent.id)
-        said = codec.decode_registration(data)
-        command = chiffon.registration_of(agent, said, negotiation=self._negotiation)
-        if said.callback_url is not None:
+        sent = codec.decode_registration(data)
+        command = inbound.registration_of(agent, sent, negotiation=self._negotiation)
+        if sent.callback_url is not None:
             try:
-                await self._callbacks.check(said.callback_url)
+                await self._callbacks.check(sent.callback_url)
             except UrlRefused as refused:
                 raise refuse(Kind.INVALID, str(refused), field="callback_url") from None
         known: Agent = await self.execute(command)
         self._callbacks.follow(agent.id)
-        await answer(send, 200, chiffon.registered(known))
+        await answer(send, 200, outbound.registered(known))
 
     # -- POST /api/tasks/ID/VERB
 
     async def task(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`fallback` paths below /api/tasks/ do not exist."""
         id, _, verb = scope["path"].removeprefix(TASKS).partition("/")
         what: str | None = f"task.{verb}"
         try:
-            if verb not in VERBS or not id or len(id) > 200:
+            if verb not in inbound.VERBS or not id or len(id) > 200:
                 what = "http.path"
                 raise refuse(Kind.NOT_FOUND, "there is nothing at this path; use /api/tasks/ID/cancel, pause or resume")
             if scope["method"] != "POST":
@@ -141,7 +136,7 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
             principal = self._handler.principal(scope)
             data = await read_body(scope, receive, SMALL_BODY, principal)
             body = self._handler.json(data) if data.strip() else {}
-            task = await self.execute(_steer(verb, principal, TaskId(id.lower()), body))
+            task = await self.execute(inbound.steering_of(verb, principal, TaskId(id.lower()), body))
             await answer(send, 200, _encode({"task_id": task.id, "status": task.status.value}))
         except Disconnected:
             return
@@ -149,17 +144,3 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
             await self.refuse(send, None, decided.fault)
         except (Refused, RemoteProtocolError) as error:
             await self.refuse(send, what, self.fault(error))
-
-
-def _steer(verb: str, principal: AgentId, task: TaskId, body: dict[str, Any]) -> Command:
-    protocol = "api" if principal == ADMIN else PROTOCOL
-    if verb == "cancel":
-        reason = body.get("reason")
-        if type(reason) is str and reason:
-            return Cancel(principal=principal, protocol=protocol, task_id=task, reason=reason)
-        return Cancel(principal=principal, protocol=protocol, task_id=task)
-    if verb == "pause":
-        return Pause(principal=principal, protocol=protocol, task_id=task)
-    return Resume(
-        principal=principal, protocol=protocol, task_id=task, answer=body.get("answer"), has_answer="answer" in body
-    )

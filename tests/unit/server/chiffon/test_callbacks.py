@@ -11,19 +11,19 @@ import httpx2
 import msgspec
 import pytest
 
-from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
+from dragoman.server.chiffon import outbound
 from dragoman.server.chiffon.callbacks import CallbackSender
 from dragoman.wire.closing import CloseReason
 
 
 async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-    return chiffon.wire_of(outgoing, agent, now)
+    return outbound.wire_of(outgoing, agent, now)
 
 
 class Callback:
@@ -180,7 +180,7 @@ async def test_what_cannot_be_encoded_holds_nothing_up(
     def speechless(*_: object) -> list[bytes]:
         raise ValueError("no words")
 
-    monkeypatch.setattr(chiffon, "wire_of", speechless)
+    monkeypatch.setattr(outbound, "wire_of", speechless)
     push.start()
     (await link(hub)).deliver([kit.outgoing(1, MessageKind.WORK)])
     await hub.until(lambda: bool(hub.asked_for(ReportFault)))

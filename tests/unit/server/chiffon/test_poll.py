@@ -8,12 +8,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.bindings import chiffon
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
 from dragoman.core.ids import TaskId
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
+from dragoman.server.chiffon import outbound
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.wire.closing import CloseReason
 
@@ -115,14 +115,14 @@ async def test_what_cannot_be_encoded_holds_up_nothing_else(
 ) -> None:
     """Such a poll was answered 500, with everything else that it had taken."""
     odd, work, last = kit.outgoing(1), kit.outgoing(2, MessageKind.WORK), kit.outgoing(3)
-    said = chiffon.wire_of
+    said = outbound.wire_of
 
     def say(outgoing: Any, *about: Any) -> Any:
         if outgoing is not last:
             raise OverflowError("date value out of range")
         return said(outgoing, *about)
 
-    monkeypatch.setattr(chiffon, "wire_of", say)
+    monkeypatch.setattr(outbound, "wire_of", say)
     hub.script[OpenLink] = lambda link: hub.ends[link.session].deliver([odd, work, last])
     (entry,) = (await client("GET", POLL)).json()["messages"]
     assert entry["delivery_id"] == last.delivery.id

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.bindings.chiffon import wire_of, wire_request_id
 from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import EventKind, Origin, Question, Status, Task
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
+from dragoman.server.chiffon.outbound import wire_of, wire_request_id
 
 NOW = Instant(1_768_796_464_000_000)
 TASK = "550e8400-e29b-41d4-a716-446655440004"

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.bindings.chiffon import fault_of, registered, registration_of, status_of
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon.errors import InvalidMessage, UnsupportedVersion
 from dragoman.protocols.chiffon.types import Registration
+from dragoman.server.chiffon.inbound import registration_of
+from dragoman.server.chiffon.outbound import registered, status_of
 from dragoman.wire.errors import Stage
 
 
@@ -62,7 +63,7 @@ def test_a_false_identity_is_refused(change: dict[str, str], field: str, infra: 
 def test_no_common_version_is_refused_with_our_versions(infra: Agent) -> None:
     with pytest.raises(UnsupportedVersion) as refused:
         registration_of(infra, said(supported_versions=["2.0"]))
-    fault = fault_of(refused.value)
+    fault = refused.value.fault
     assert (fault.kind, fault.facts["supported_versions"], status_of(fault)) == (Kind.UNSUPPORTED_VERSION, ["1.0"], 422)
 
 
@@ -119,7 +120,7 @@ def test_the_answer_names_the_version(infra: Agent) -> None:
     ],
 )
 def test_the_check_that_refused_decides_the_status(stage: Stage, kind: Kind, status: int) -> None:
-    fault = fault_of(InvalidMessage("no", "payload.x", stage=stage))
+    fault = InvalidMessage("no", "payload.x", stage=stage).fault
     assert (fault.kind, fault.field, status_of(fault)) == (kind, "payload.x", status)
 
 

@@ -1,4 +1,4 @@
-"""Messages, agents, tasks and outgoing messages to try the chiffon binding with."""
+"""Messages, agents, tasks and outgoing messages to map from and to chiffon."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.bindings.chiffon import command_of
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.chiffon import codec
+from dragoman.server.chiffon.inbound import command_of
 
 NOW = Instant(1_768_796_464_000_000)  # 2026-01-19T04:21:04Z
 TASK = "550e8400-e29b-41d4-a716-446655440004"

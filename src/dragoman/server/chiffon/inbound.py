@@ -1,46 +1,49 @@
-"""A message of a chiffon agent becomes a command of the hub.
+"""A chiffon message, together with what the hub knows of its sender, becomes a command.
 
-The codec has checked shape and meaning; here the message meets what the hub knows of its sender. `tree` is the
-parsed JSON, unknown fields included: what identifies the content, and what is kept of it, must not depend on
-which fields we happen to know.
+The codec has checked shape and meaning. `tree` is the parsed JSON, unknown fields included: what identifies the
+content, and what is kept of it, must not depend on which fields the hub knows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.bindings.chiffon.exchange import OURS, PROTOCOL, task_id_in, task_ids_in, wire_name
 from dragoman.core.commands import (
+    Cancel,
     Command,
     Finish,
     Lineage,
+    Pause,
+    RegisterAgent,
     Reply,
     ReportFault,
     ReportProgress,
+    Resume,
     Routing,
     Span,
     Submit,
     Timing,
 )
-from dragoman.core.ids import AgentId, TaskId
-from dragoman.core.model.agents import Agent
+from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.agents import GPU_MEMORY, MEMORY, Agent, Resource
 from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
-from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Ask
+from dragoman.messages.tasks import Ask, Failure
 from dragoman.protocols.chiffon import chunks, codec, mapping
+from dragoman.protocols.chiffon.errors import fault_in
+from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.protocols.chiffon.types import (
     Envelope,
     ErrorPayload,
     Payload,
+    Registration,
     Step,
     WorkRequest,
     WorkResult,
@@ -49,23 +52,16 @@ from dragoman.protocols.chiffon.types import (
 from dragoman.server.content import resource_needs
 
 MARK = 16
-"""Hexadecimal digits by which the last statuses of a task are told apart."""
-MOST_FILES = 100
+"""Hexadecimal digits of a status's digest: they tell the last statuses of a task apart."""
 LONGEST_QUESTION = 2000
+MOST_CONCURRENT = 10_000
+MOST_MEMORY = 1 << 40
+"""Megabytes that all tasks of an agent together may have."""
 
-TERMS = ("dependencies", "files", "parent_task_id", "priority")
-"""Custom fields that are part of what a request asks for."""
-PASSING = frozenset({"agent_id", "token", "traceparent"})
-"""Custom fields that are no part of what a status says: they may change when it is said again."""
+UNMARKED = frozenset({"agent_id", "token", "traceparent"})
+"""Custom fields that are no part of a status's content: they may change when the agent sends it again."""
 
-_PRIORITIES = {priority.value: priority for priority in Priority}
-
-_KNOWN = {
-    "envelope": frozenset(Envelope.__struct_fields__),
-    "payload": frozenset(WorkRequest.__struct_fields__),
-    "custom": OURS,
-}
-"""The fields of a request that the hub has words for, by their place."""
+VERBS = ("cancel", "pause", "resume")
 
 _traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
@@ -75,16 +71,16 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 def command_of(
     agent: Agent, message: Envelope[Payload], tree: dict[str, Any], raw: bytes, *, traceparent: str | None = None
 ) -> Command:
-    """What `agent` asks by this message; raises `Refused`.
+    """The command that a message of `agent` asks for; raises `Refused`.
 
-    `raw` is the message word for word and `tree` its JSON (`codec.parse`). `traceparent` is the transport's, if it
-    has one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
+    `raw` is the message as it came and `tree` its JSON (`codec.parse`). `traceparent` is the transport's, if it has
+    one: it goes on in the body, where every transport can carry it (all-D7), unless the body has one already.
     """
     if message.from_agent != agent.called:
         if message.from_agent == agent.id:
             what = f"agent {agent.id!r} was added with a kind, and sends under that: as {agent.called!r}"
         else:
-            what = f"{owned_by(agent.id, message.from_agent)}; it sends as {wire_name(agent)!r}"
+            what = f"{owned_by(agent.id, message.from_agent)}; it sends as {agent.called!r}"
         raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
     spoken = agent.protocol_version
     if spoken is not None and message.protocol_version != spoken:
@@ -114,22 +110,8 @@ def command_of(
     return _error(agent, message, payload, raw)
 
 
-def files_named(message: Envelope[Payload]) -> Sequence[str]:
-    """The ids of the files that a message brings; they were kept before (`/api/agent/files`). Raises `Refused`."""
-    custom = message.x_custom_fields
-    if message.type == "work_request" and (many := custom.get("files")) is not None:
-        if type(many) is not list or len(many) > MOST_FILES or not all(type(id) is str for id in many):
-            raise refuse(Kind.INVALID, f"expected a list of {MOST_FILES} ids at most", field="x_custom_fields.files")
-        return many
-    if message.type == "work_status" and (one := custom.get("file")) is not None:
-        if type(one) is not str:
-            raise refuse(Kind.INVALID, "expected the id of a file", field="x_custom_fields.file")
-        return (one,)
-    return ()
-
-
 def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
-    """The same command, with its files."""
+    """The command with the files that its message names."""
     if isinstance(command, Submit):
         return replace(command, files=files, content=replace(command.content, attachments=files))
     assert isinstance(command, ReportProgress)
@@ -138,17 +120,9 @@ def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
 
 def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: dict[str, Any], raw: bytes) -> Submit:
     custom = message.x_custom_fields
-    said: dict[str, Any] = tree["payload"]
-    pinned = custom.get("agent_id")
-    if pinned is not None and type(pinned) is not str:
-        raise refuse(Kind.INVALID, "expected the id of an agent", field="x_custom_fields.agent_id")
+    pinned = mapping.agent_in(custom)
     seconds = work.hints.max_duration_seconds if work.hints is not None else None
-    content = messages.Request(
-        input=said["parameters"],
-        hints=None if work.hints is None else said["hints"],
-        beyond=_beyond(tree, custom) or None,
-    )
-    digest = _digest(("work_request", message.to_agent, pinned, said, *_terms(custom)))
+    digest = _digest(("work_request", message.to_agent, pinned, tree["payload"], *mapping.content_fields(custom)))
     return Submit(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -158,52 +132,32 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         digest=digest,
         type=work.work_type,
         task_id=TaskId(work.task_id),
-        content=content,
+        content=mapping.request_in(work, tree, custom),
         raw=raw,
-        priority=_priority(custom.get("priority")),
+        priority=Priority(mapping.priority_in(custom)),
         constraints=_constraints(work),
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
         routing=Routing(kind=message.to_agent, pinned=AgentId(pinned) if pinned else None),
         timing=Timing(idle_seconds=seconds, total_seconds=seconds),
         lineage=Lineage(
-            dependencies=task_ids_in(custom, "dependencies"),
+            dependencies=tuple(map(TaskId, mapping.dependencies_in(custom))),
             own_dependencies=True,
-            parent=task_id_in(custom, "parent_task_id"),
+            parent=_task_id(mapping.parent_in(custom)),
             trace_id=message.trace_id.replace("-", ""),
         ),
         reply=Reply(forgets_errors=True),
     )
 
 
-def _terms(custom: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What a request asks for beside its payload: with another of these it is another request. One that says nothing of
-    them has the digest that it always had."""
-    return [(name, custom[name]) for name in TERMS if name in custom]
-
-
-def _priority(said: object) -> Priority:
-    known = _PRIORITIES.get(said) if type(said) is str else None
-    if known is None and said is not None:
-        raise refuse(Kind.INVALID, f"expected one of {', '.join(_PRIORITIES)}", field="x_custom_fields.priority")
-    return known or Priority.NORMAL
-
-
 def _constraints(work: WorkRequest) -> dict[str, Any]:
-    """The hints for the scheduler that say who may be given it."""
+    """The hints that decide which agents may be given the work."""
     if work.hints is None:
         return {}
     return {name: amount for name, amount in resource_needs(msgspec.structs.asdict(work.hints)).items() if amount}
 
 
-def _beyond(tree: dict[str, Any], custom: dict[str, Any]) -> dict[str, Any]:
-    """What nobody here has a word for, by its place. The first round of a task leaves in the bytes it came in; later
-    ones are messages of the hub, and have it from here (all-D6)."""
-    places = {"envelope": tree, "payload": tree["payload"], "custom": custom}
-    return {
-        part: {name: place[name] for name in place if name not in _KNOWN[part]}
-        for part, place in places.items()
-        if not place.keys() <= _KNOWN[part]
-    }
+def _task_id(id: str | None) -> TaskId | None:
+    return None if id is None else TaskId(id)
 
 
 def _status(
@@ -211,7 +165,7 @@ def _status(
 ) -> ReportProgress:
     step, custom, paused = status.step, message.x_custom_fields, status.status == "paused"
     content = mapping.progress_in(status, custom)
-    ask = _ask(custom) if paused else None
+    ask = mapping.ask_in(custom) if paused else None
     if ask is not None and content.message is None:
         content = replace(content, message=ask.question)  # the caller is to know what the task waits for
     elif ask is None and paused:
@@ -237,25 +191,18 @@ def _status(
     )
 
 
-def _ask(custom: dict[str, Any]) -> Ask | None:
-    try:
-        return mapping.ask_in(custom)
-    except msgspec.ValidationError as error:
-        raise refuse(Kind.INVALID, str(error), field="x_custom_fields.question") from None
-
-
 def _waits_for(agent: Agent, step: Step | None) -> str:
-    """What an agent that pauses says of it, where it has no word for a question (B3)."""
-    said = "" if step is None else step.output.strip() or step.name.strip()
-    return said[-LONGEST_QUESTION:] or f"{agent.id} has paused and waits for an answer"
+    """The question of an agent that pauses without asking one (B3)."""
+    text = "" if step is None else step.output.strip() or step.name.strip()
+    return text[-LONGEST_QUESTION:] or f"{agent.id} has paused and waits for an answer"
 
 
 def _result(
-    agent: Agent, message: Envelope[Payload], result: WorkResult, said: dict[str, Any], raw: bytes
+    agent: Agent, message: Envelope[Payload], result: WorkResult, payload: dict[str, Any], raw: bytes
 ) -> Finish | ReportProgress:
     if not chunks.is_last(result):
-        return _piece(agent, message, result, said, raw)
-    used = None if result.resources_used is None else said["resources_used"]
+        return _piece(agent, message, result, payload, raw)
+    used = None if result.resources_used is None else payload["resources_used"]
     content = mapping.result_in(result, message.x_custom_fields, used)
     fault = None
     if result.exit_code:
@@ -264,7 +211,7 @@ def _result(
             message=_reason(result.output) or f"the work failed with exit code {result.exit_code}",
             facts={"exit_code": result.exit_code},
         )
-    digest = _digest(("work_result", said))
+    digest = _digest(("work_result", payload))
     return Finish(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -282,17 +229,17 @@ def _result(
 
 
 def _reason(output: str) -> str:
-    """Why the work failed, as far as one line can say: programs say it last."""
+    """Why the work failed: the last line of its output, where programs write it."""
     lines = output[-4096:].split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
 def _piece(
-    agent: Agent, message: Envelope[Payload], result: WorkResult, said: dict[str, Any], raw: bytes
+    agent: Agent, message: Envelope[Payload], result: WorkResult, payload: dict[str, Any], raw: bytes
 ) -> ReportProgress:
     content = mapping.piece_in(result)
     assert content.chunk is not None
-    digest = _mark({"payload": said})
+    digest = _mark({"payload": payload})
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -311,28 +258,94 @@ def _piece(
 
 
 def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: bytes) -> ReportFault:
-    fault = mapping.fault_in(error)
+    fault = fault_in(error)
     digest = _digest(("error", message.request_id, fault))
     return ReportFault(
         principal=agent.id,
         protocol=PROTOCOL,
         message=marks_of(agent.id, message.message_id, digest),
         fault=fault,
-        task_id=task_id_in(message.x_custom_fields, "task_id"),
+        task_id=_task_id(mapping.task_id_in(message.x_custom_fields)),
         request_id=message.request_id,
         message_id=message.message_id,
         digest=digest,
-        content=messages.Failure(fault=fault),
+        content=Failure(fault=fault),
         raw=raw,
     )
 
 
 def _mark(tree: dict[str, Any]) -> str:
-    """What a status says, in a few digits: its task remembers the last ones, so that another one under a used message
-    id is refused."""
-    custom = {name: said for name, said in (tree.get("x_custom_fields") or {}).items() if name not in PASSING}
+    """The content of a status, in a few digits. Its task remembers the last ones, so that the hub refuses another
+    content under a used message id."""
+    custom = {name: value for name, value in (tree.get("x_custom_fields") or {}).items() if name not in UNMARKED}
     return _digest((tree["payload"], custom))[:MARK]
 
 
 def _digest(content: object) -> str:
     return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+# -- registration and steering
+
+
+def registration_of(
+    agent: Agent, sent: Registration, *, negotiation: Literal["lowest", "highest"] = "lowest"
+) -> RegisterAgent:
+    """An agent registers (D9) as what the hub knows it to be (all-D1); raises `Refused` or `UnsupportedVersion`."""
+    if sent.agent_id != agent.id:
+        what = owned_by(agent.id, sent.agent_id)
+        raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=sent.agent_id)
+    kind = None if sent.agent_type == agent.id else sent.agent_type  # its own name claims no kind
+    if agent.kind is not None and kind not in (None, agent.kind):
+        message = (
+            f"{agent.id} was added as {agent.kind!r} and cannot register as {kind!r}; a kind is given with"
+            " `dragoman agent add --kind`"
+        )
+        raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
+    version = codec.negotiate(sent.supported_versions, negotiation=negotiation)
+    details: dict[str, Any] = {"supported_versions": list(sent.supported_versions)}
+    if sent.limits:
+        details["limits"] = sent.limits
+    return RegisterAgent(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        kind=kind,
+        work_types=sent.work_types or None,
+        max_concurrent=_limit(sent.limits, mapping.CONCURRENCY, 1, MOST_CONCURRENT),
+        memory_mb=_resource(sent.limits, MEMORY),
+        gpu_vram_mb=_resource(sent.limits, GPU_MEMORY),
+        protocol_version=version,
+        callback_url=sent.callback_url,
+        details=details,
+    )
+
+
+def _resource(limits: dict[str, Any], resource: Resource) -> int | None:
+    return _limit(limits, resource.names, resource.least, MOST_MEMORY)
+
+
+def _limit(limits: dict[str, Any], names: tuple[str, ...], least: int, most: int) -> int | None:
+    for name in names:
+        value = limits.get(name)
+        if value is None:
+            continue
+        if type(value) is not int or not least <= value <= most:
+            what = f"expected a whole number from {least} to {most}"
+            raise refuse(Kind.INVALID, what, field=f"limits.{name}")
+        return value
+    return None
+
+
+def steering_of(verb: str, principal: AgentId, task: TaskId, body: dict[str, Any]) -> Command:
+    """`POST /api/tasks/ID/VERB`."""
+    protocol = "api" if principal == ADMIN else PROTOCOL
+    if verb == "cancel":
+        reason = body.get("reason")
+        if type(reason) is str and reason:
+            return Cancel(principal=principal, protocol=protocol, task_id=task, reason=reason)
+        return Cancel(principal=principal, protocol=protocol, task_id=task)
+    if verb == "pause":
+        return Pause(principal=principal, protocol=protocol, task_id=task)
+    return Resume(
+        principal=principal, protocol=protocol, task_id=task, answer=body.get("answer"), has_answer="answer" in body
+    )
