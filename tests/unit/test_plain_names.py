@@ -60,7 +60,6 @@ LEFT: dict[str, set[str]] = {
     "__init__.py": {"letter"},
     "api": {"borders", "heard"},
     "app": {"heard", "letter", "parting", "said", "told", "voice"},
-    "bindings": {"heard", "said", "saying", "story", "told", "voice"},
     "core": {"anew", "borders", "heard", "parting", "said", "story", "told"},
     "messages": {"said", "story", "told"},
     "protocols": {"heard", "said", "told"},

@@ -1,6 +1,6 @@
 """Everything, put together: reads like the picture in docs/architecture.md.
 
-    transports ──▶ bindings ──▶ intake ──▶ decisions ──▶ store
+    endpoints ──▶ handlers ──▶ intake ──▶ decisions ──▶ store
         ▲                          │
         └───────── outgoing messages ◀───────┘   (only after the commit)
 

@@ -1,4 +1,4 @@
-"""A message of one protocol as it arrives in another: every kind in every pair, by the real bindings."""
+"""A message of one protocol as it arrives in another: every kind in every pair, by the hub's own inbound and outbound sides."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ PAGE = Path(__file__).parents[3] / "docs/howto/testing.md"
 OF_THE_HUB = (
     "app",
     "api",
-    "bindings",
     "core",
     "messages",
     "protocols",

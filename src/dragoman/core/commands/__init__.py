@@ -1,8 +1,8 @@
 """What can be asked of the hub: a closed list of values.
 
-Bindings make them from wire messages, the API from HTTP requests, the engine from clocks and broken links. Each is
-answered by exactly one decision (`core.hub` has the table) with an outcome or a refusal. `principal` is who asks, as
-their credential says; no field of a message can change it (all-D1).
+Each protocol's `inbound` makes them from wire messages, the API from HTTP requests, the hub itself from clocks and
+broken connections. Exactly one decision (`core.hub` has the table) answers each with an outcome or a refusal.
+`principal` is who asks, as the credential proves; no field of a message can change it (all-D1).
 
 `action` is the verb in the audit record; commands without one are the hub's own housekeeping.
 """

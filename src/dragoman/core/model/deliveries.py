@@ -1,7 +1,7 @@
 """What is on its way to somebody.
 
 A `Delivery` is one row of the outbox: it exists from the commit that caused it until it is acknowledged or dead.
-It carries no content of its own: `event` names what it tells of, and the binding of the receiver's protocol puts
+It carries no content of its own: `event` names what it tells of, and the outbound side of the receiver's protocol puts
 that into words when it leaves.
 
 A *lane* is (task, receiver): its deliveries leave in the order of their `seq`, and only its head may leave,

@@ -26,7 +26,7 @@ A request for help that its helper passed on (agentmsg-D6a): what it said, for t
     -----------------------------  -------------------------------------  --------------------------------------------
     an agent that converses        a help response of that type           that response, word for word
     an agent of another protocol   the result of its task:                a message in the hub's form (`ESCALATED`), put
-                                   {"response_type": "ESCALATION",        into words by the binding of the asker
+                                   {"response_type": "ESCALATION",        into the asker's protocol by its `outbound`
                                    "content", "resources"?}
 
 The question keeps what each of them said (`Question.escalations`): the next agent finds it beside the request, a person
