@@ -1,4 +1,4 @@
-"""A message of one protocol as it arrives in another: every kind in every pair, by the hub's own inbound and outbound sides."""
+"""A message of one protocol as it arrives in another: every kind in every pair, by the code of the real hub."""
 
 from __future__ import annotations
 
