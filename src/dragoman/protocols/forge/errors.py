@@ -149,6 +149,25 @@ def fault_in(error: Any, *, stack: str | None = None, retryable: bool = False) -
     )
 
 
+class TaskError(Struct, frozen=True):
+    """Why a task failed, for its caller. `kind` is the hub's, where it names one."""
+
+    message: str
+    kind: str | None
+    facts: dict[str, Any]
+
+
+def task_error_in(error: Mapping[str, Any]) -> TaskError:
+    """The `error` of a task that failed."""
+    details = error.get("details")
+    facts = {**(details if isinstance(details, dict) else {}), "code": error.get("code")}
+    fault = facts.pop("fault", None)
+    fault = fault if isinstance(fault, dict) else {}
+    kind = fault.get("kind") or facts.get("reason")
+    message = str(fault.get("message") or error.get("message") or "no reason given")
+    return TaskError(message, kind if isinstance(kind, str) else None, facts)
+
+
 def is_retryable(error: ErrorBody) -> bool:
     """Whether the same request can succeed later. An unknown code is not retried."""
     if error.details.get("reason") == RATE_LIMITED:

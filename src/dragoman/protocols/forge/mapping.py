@@ -22,9 +22,17 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.messages.files import FileRef, shown_name
-from dragoman.messages.tasks import Ask, Progress, Result, Step, ToolResult, ToolUse
+from dragoman.messages.tasks import Ask, Progress, Result, Step, ToolResult, ToolUse, fitting
 from dragoman.protocols.forge import types as forge
-from dragoman.protocols.forge.types import AskUser, Attachment, FileView, QuestionEvent, TaskStatus, TaskUpdated
+from dragoman.protocols.forge.types import (
+    AskUser,
+    Attachment,
+    FileView,
+    QuestionEvent,
+    TaskStatus,
+    TaskUpdated,
+    TaskView,
+)
 
 PROTOCOL = "forge"
 
@@ -32,7 +40,7 @@ PRIORITIES: Mapping[str, int] = {"critical": 1, "high": 2, "normal": 3, "low": 4
 """The hub's priorities → forge's (D7)."""
 PRIORITIES_IN: Mapping[int, str] = {number: name for name, number in PRIORITIES.items()} | {5: "low"}
 
-STATUSES_IN: Mapping[TaskStatus, tuple[str, ...]] = {
+STATUSES_IN: Mapping[str, tuple[str, ...]] = {
     "pending": ("waiting",),
     "queued": ("queued",),
     "retrying": ("queued",),
@@ -77,12 +85,12 @@ def progress_out(task_id: str, report: Progress) -> forge.Progress:
     )
 
 
-def update_in(update: TaskUpdated) -> Progress:
-    """What the hub reports to a caller on the way."""
+def update_in(update: TaskUpdated, output: str) -> Progress:
+    """What the hub reports to a caller on the way; `output` are all its pieces."""
     return Progress(
         status=update.status,
         percent=None if update.progress is None else round(update.progress * 100),
-        output=update.output,
+        output=output or None,
         message=update.message,
         thinking=update.thinking,
         step=_step_in(update.step),
@@ -143,7 +151,17 @@ def _fitting(value: msgspec.Struct | None, form: type[_T]) -> _T | None:
         return None
 
 
-# --- results, questions, files ---
+# --- tasks, results, questions, files ---
+
+
+def task_in(value: object) -> TaskView:
+    """A task as the hub shows it; what another orchestrator writes differently is left out."""
+    return fitting(TaskView, value) or TaskView()
+
+
+def status_in(status: str) -> str:
+    """The hub's status of a task that forge shows so."""
+    return STATUSES_IN[status][0] if status in STATUSES_IN else status
 
 
 def result_in(reported: forge.UpdateTask | forge.Progress) -> Result:

@@ -1,8 +1,7 @@
-"""Talking forge over whatever carries its lines or frames: requests and their responses, events, notices, and the pace.
+"""Forge over any wire: requests and their responses, events, notices, and the rate.
 
-An orchestrator refuses more than 100 messages a second: events beyond that are lost without a word (D9). So what is
-said too fast waits here, in its order. Whoever must know when an event left gives a `then`; for a request `then` is
-called with the response.
+The hub refuses more than 100 messages a second, and events beyond that are lost (D9). So what is sent too fast waits
+here, in its order. A `then` of an event is called when it has left, that of a request with the response.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.protocols.forge import codec
-from dragoman.protocols.forge.codec import Dropped, Event, Invalid, LogReceived, NoticeReceived, ResponseReceived
+from dragoman.protocols.forge.codec import Dropped, Invalid, LogReceived, NoticeReceived, ResponseReceived
 from dragoman.protocols.forge.errors import RATE_LIMITED
 from dragoman.protocols.forge.ratelimit import BURST, RATE, Bucket
 from dragoman.protocols.forge.types import (
@@ -39,10 +38,11 @@ log = logging.getLogger("dragoman.sdk")
 
 LARGEST = codec.LIMITS.bytes
 """Bytes of a message that every orchestrator takes (D1)."""
-HEARD = Limits(bytes=codec.AGENT_HEARS, depth=codec.LIMITS.depth)
+RECEIVED = Limits(bytes=codec.AGENT_HEARS, depth=codec.LIMITS.depth)
 MARGIN = 0.9
-CROWD = 64
-"""So many messages may wait for their turn before a handler that says more is made to wait."""
+"""Of the hub's rate."""
+MOST_WAITING = 64
+"""So many messages may wait for their turn before a handler that sends more is made to wait."""
 
 Then: TypeAlias = Callable[[Response], None]
 
@@ -53,10 +53,12 @@ class Wire(Protocol):
     @property
     def is_lines(self) -> bool: ...
 
-    async def open(self) -> Encoding: ...
+    async def open(self) -> str | None:
+        """Connect; returns the subprotocol that the hub chose, if any."""
+        ...
 
     async def receive(self) -> bytes:
-        """What came. Raises `HungUp` when the other end has closed for good, `LinkDown` when the link broke."""
+        """The next bytes. Raises `HungUp` when the other end has closed for good, `LinkDown` when the link broke."""
         ...
 
     def send(self, data: bytes) -> None: ...
@@ -67,7 +69,7 @@ class Wire(Protocol):
 
 
 class HungUp(LinkDown):
-    """There is nobody at the other end any more, and never will be. `hears`: what we say may still be read."""
+    """The other end has closed for good. `hears`: what we send may still be read."""
 
     def __init__(self, why: str, *, hears: bool) -> None:
         super().__init__(why)
@@ -102,30 +104,30 @@ class Session:
         self._due: list[tuple[float, str]] = []
         self._queue: deque[tuple[bytes, Callable[[], None] | None]] = deque()
         self._bucket = Bucket(tokens=BURST * MARGIN, at=runtime.monotonic(), rate=RATE * MARGIN, burst=BURST * MARGIN)
-        self._is_paced = False
+        self._is_waiting = False
         self._is_open = False
         self._room = asyncio.Event()
 
     async def open(self) -> None:
-        self._encoding = await self._wire.open()
-        self._framing = LineFraming(HEARD.bytes) if self._wire.is_lines else None
+        self._encoding = Encoding(await self._wire.open() or Encoding.JSON)
+        self._framing = LineFraming(RECEIVED.bytes) if self._wire.is_lines else None
         self._is_open = True
 
     # --- out ---
 
     def request(
-        self, payload: Payload, then: Then, *, stamp: Stamp | None = None, meta: dict[str, Any] | None = None
+        self, payload: Payload, then: Then, stamp: Stamp | None = None, meta: dict[str, Any] | None = None
     ) -> None:
-        """Ask. The same stamp again asks the same again; raises `TooLong`."""
+        """Send a request, or repeat the one with this stamp; raises `TooLong`."""
         stamp = stamp or Stamp(self._runtime.mint(), self._runtime.now())
         data = self._write(payload, stamp, meta)
         due = self._runtime.monotonic() + _patience(payload)
         self._waiting[stamp.id] = then, due
         heapq.heappush(self._due, (due, stamp.id))
-        self._say(data, None)
+        self._send(data, None)
 
     async def ask(self, payload: Payload) -> dict[str, Any]:
-        """Ask, and wait for the answer; raises `Declined`."""
+        """Send a request and wait for the answer; raises `Declined`."""
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.request(payload, lambda response: None if answered.done() else answered.set_result(response))
         response = await answered
@@ -136,16 +138,15 @@ class Session:
     def event(
         self,
         payload: Payload,
-        *,
         stamp: Stamp | None = None,
         meta: dict[str, Any] | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Tell. `then` is called when it has left."""
-        self._say(self._write(payload, stamp or Stamp(self._runtime.mint(), self._runtime.now()), meta), then)
+        """Send an event. `then` is called when it has left."""
+        self._send(self._write(payload, stamp or Stamp(self._runtime.mint(), self._runtime.now()), meta), then)
 
     def has_time(self) -> bool:
-        """Whether there is room for what is not important: half of the pace is for the work."""
+        """Whether there is room for log lines: half of the rate is for the work."""
         now = self._runtime.monotonic()
         return self._is_open and not self._queue and self._bucket.take(now, int(BURST / 2))[1] >= int(BURST / 2)
 
@@ -156,12 +157,12 @@ class Session:
             raise TooLong(len(data))
         return data
 
-    def _say(self, data: bytes, then: Callable[[], None] | None) -> None:
+    def _send(self, data: bytes, then: Callable[[], None] | None) -> None:
         self._queue.append((data, then))
         self._flush()
 
     def _flush(self) -> None:
-        """What the pace allows leaves now; the rest when it does."""
+        """Send what the rate allows now, the rest later."""
         if not self._is_open or not self._queue:
             return
         now = self._runtime.monotonic()
@@ -171,19 +172,19 @@ class Session:
             self._wire.send(data)
             if then is not None:
                 then()
-        if self._queue and not self._is_paced:
-            self._is_paced = True
+        if self._queue and not self._is_waiting:
+            self._is_waiting = True
             self._runtime.later(max(0.01, self._bucket.wait(now)), self._next)
-        if len(self._queue) < CROWD:
+        if len(self._queue) < MOST_WAITING:
             self._room.set()
 
     def _next(self) -> None:
-        self._is_paced = False
+        self._is_waiting = False
         self._flush()
 
     async def drain(self) -> None:
-        """Wait while too much waits for its turn."""
-        while self._is_open and len(self._queue) >= CROWD:
+        """Wait while too many messages wait for their turn."""
+        while self._is_open and len(self._queue) >= MOST_WAITING:
             self._room.clear()
             await self._room.wait()
         await self._wire.drain()
@@ -191,44 +192,44 @@ class Session:
     # --- in ---
 
     async def notices(self) -> list[Message]:
-        """What the orchestrator tells next, perhaps nothing; responses go to whoever asked."""
+        """The next notices, perhaps none; responses go to their requests."""
         try:
             data = await self._wire.receive()
         except HungUp:
             for line in self._framing.finish() if self._framing is not None else ():
                 self._read(line)
             raise
-        heard = self._framing.feed(data) if self._framing is not None else (data,)
-        notices = [message for line in heard for message in self._read(line)]
+        lines = self._framing.feed(data) if self._framing is not None else (data,)
+        notices = [notice for line in lines for notice in self._read(line)]
         self._warn_of_silence()
         return notices
 
     def _read(self, line: Line) -> list[Message]:
-        """The notices of a line or frame; responses have gone to whoever asked."""
+        """The notices of a line or frame."""
         if isinstance(line, Overlong):
-            heard: list[Event] = [Dropped(line.length)]
-        else:
-            heard = codec.read(line, Role.AGENT, encoding=self._encoding, limits=HEARD)
-        return [event.message for event in heard if self._hear(event) and isinstance(event, NoticeReceived)]
+            log.warning("a message of the orchestrator was too long: %d bytes", line.length)
+            return []
+        notices = []
+        for event in codec.read(line, Role.AGENT, encoding=self._encoding, limits=RECEIVED):
+            match event:
+                case NoticeReceived(message=message):
+                    notices.append(message)
+                case ResponseReceived(message=response):
+                    self._answered(response)
+                case LogReceived(text=text):
+                    log.debug("the orchestrator sent a line: %s", text[:1000])
+                case Dropped(length=length):
+                    log.warning("a message of the orchestrator was too long: %d bytes", length)
+                case Invalid(what=what):
+                    log.warning("the orchestrator sent an invalid message: %s", what)
+        return notices
 
     def _warn_of_silence(self) -> None:
         now = self._runtime.monotonic()
         while self._due and self._due[0][0] <= now:
             due, request_id = heapq.heappop(self._due)
-            if request_id in self._waiting and self._waiting[request_id][1] == due:  # else it was asked again since
+            if request_id in self._waiting and self._waiting[request_id][1] == due:  # else it was repeated since
                 log.warning("the orchestrator has not answered request %s yet", request_id)
-
-    def _hear(self, event: Event) -> bool:
-        """Whether it is a notice."""
-        if isinstance(event, ResponseReceived):
-            self._answered(event.message)
-        elif isinstance(event, LogReceived):
-            log.debug("the orchestrator says: %s", event.text[:1000])
-        elif isinstance(event, Dropped):
-            log.warning("a message of the orchestrator was too long: %d bytes", event.length)
-        elif isinstance(event, Invalid):
-            log.warning("the orchestrator said something that makes no sense: %s", event.what)
-        return isinstance(event, NoticeReceived)
 
     def _answered(self, response: Response) -> None:
         if isinstance(response, Failure) and response.error.details.get("reason") == RATE_LIMITED:
@@ -237,7 +238,7 @@ class Session:
         if waiting is not None:
             waiting[0](response)
         elif isinstance(response, Failure) and response.correlation_id is None:
-            log.warning("the orchestrator refuses something that was said: %s", response.error.message)
+            log.warning("the orchestrator refuses a message: %s", response.error.message)
 
     async def close(self) -> None:
         self._is_open = False
@@ -246,7 +247,7 @@ class Session:
 
 
 def _patience(payload: Payload) -> float:
-    """Seconds until a response is late. The orchestrator says TIMEOUT itself; that has the time to arrive (D8)."""
+    """Seconds until a response is late. The orchestrator itself answers TIMEOUT; that has the time to arrive (D8)."""
     if not isinstance(payload, AskUser):
         return REQUEST_SECONDS
     return REQUEST_SECONDS + (REQUEST_SECONDS if payload.timeout is None else payload.timeout / 1000)

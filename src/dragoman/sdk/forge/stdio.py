@@ -27,7 +27,7 @@ import sys
 import threading
 from collections import deque
 
-from dragoman.protocols.forge.types import Encoding, Level, LogEvent
+from dragoman.protocols.forge.types import Level, LogEvent
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.forge.link import ForgeLink
@@ -103,7 +103,7 @@ class StdioWire:
         self._moved = asyncio.Event()
         self._poll = select.poll()
 
-    async def open(self) -> Encoding:
+    async def open(self) -> None:
         self._in, self._out = self._given or take_over()
         self._loop = asyncio.get_running_loop()
         self._poll.register(self._out, select.POLLOUT)
@@ -112,7 +112,6 @@ class StdioWire:
         else:
             threading.Thread(target=self._read_on, name="dragoman-stdin", daemon=True).start()
         self.send(b"\n")  # whatever was printed before, and did not end its line, ends here
-        return Encoding.JSON
 
     # --- in ---
 

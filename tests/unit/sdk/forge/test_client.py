@@ -25,8 +25,7 @@ from dragoman import TaskFailed as Failed
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.types import ErrorBody, Message, TaskUpdated
 from dragoman.sdk import trace
-from dragoman.sdk.forge.calls import Call
-from dragoman.sdk.forge.client import ForgeClient
+from dragoman.sdk.forge.client import Call, ForgeClient
 
 SUBMIT = "request:submit-task"
 NOON = datetime(2026, 1, 19, 12, tzinfo=UTC)
@@ -267,7 +266,7 @@ async def test_options_and_the_trace_go_along(client: Client, forge_hub: FakeFor
         request = await forge_hub.next(SUBMIT)
         with pytest.raises(NotSupported, match="budget"):
             await client.submit("a", "run", budget=3)
-        with pytest.raises(Misconfigured, match="cannot say that"):
+        with pytest.raises(Misconfigured, match="cannot send that"):
             await client.submit("a", "run", priority=1.5)
     assert request.meta == {"traceparent": span.traceparent}
     assert plain(request.payload) == {
@@ -304,7 +303,7 @@ async def test_parts_of_the_result_are_joined_by_the_bytes_they_are() -> None:
     for id, start, text, final in (("D1", 0, "one ", False), ("D2", 4, "two ", False), ("D3", 8, "three", True)):
         said = TaskUpdated(task_id="t1", status="completed" if final else "running", final=final, output=text)
         notice = Message(type="notify:task-updated", id=id, timestamp=NOON, payload=said, meta={"part": [start, 0, 13]})
-        call.hear(notice, said)
+        call.updated(notice, said)
     assert await call.done == "one two three"
     assert [event.kind for event in call.events] == ["completed"]
 
@@ -316,5 +315,5 @@ async def test_parts_that_begin_again_leave_nothing_of_those_before() -> None:
     for id, start, text, final in told:
         said = TaskUpdated(task_id="t1", status="completed" if final else "running", final=final, output=text)
         notice = Message(type="notify:task-updated", id=id, timestamp=NOON, payload=said, meta={"part": [start, 0, 2]})
-        call.hear(notice, said)
+        call.updated(notice, said)
     assert await call.done == "ab"
