@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.protocols.coven.connection import Connection
-from dragoman.protocols.coven.events import Event
+from dragoman.protocols.coven.connection import Connection, Event
 from dragoman.protocols.coven.types import MessageResponse, ResponseEvent, SendMessage
 from dragoman.wire import Role
 

@@ -9,8 +9,8 @@ from tests.support.coven import document
 
 from dragoman.protocols.coven import codec, coven_pb2
 from dragoman.protocols.coven.codec import Limits
+from dragoman.protocols.coven.connection import Completed, Ignored, Invalid, Responded
 from dragoman.protocols.coven.errors import Malformed, Oddity
-from dragoman.protocols.coven.events import Completed, Ignored, Invalid, MessageReceived, Responded
 from dragoman.protocols.coven.types import Done, FileData, MessageResponse, Progress, SendMessage, Text, Thinking
 from dragoman.wire import Stage
 
@@ -197,7 +197,7 @@ def test_an_agent_reads_whatever_names_its_gateway_gives(link: Any, thread: str)
     link.open()
     message = SendMessage(request_id="r1", thread_id=thread, work_type=thread)
     (event,) = link.agent.receive(link.hub.send(message))
-    assert event == MessageReceived(message)
+    assert event == message
     with pytest.raises(Malformed) as refused:
         codec.decode_send(codec.encode_send(message))
     assert refused.value.field == "thread_id"

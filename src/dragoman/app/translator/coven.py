@@ -12,7 +12,7 @@ from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import json_form
-from dragoman.protocols.coven.events import Completed
+from dragoman.protocols.coven.connection import Completed
 from dragoman.protocols.coven.types import Cancel, Done, FileData, SendMessage
 from dragoman.server.coven import inbound, outbound
 

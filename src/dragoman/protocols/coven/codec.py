@@ -1,8 +1,9 @@
 """Message bytes ⇄ values. The only place that knows the generated protobuf classes.
 
-gRPC frames messages itself, so what comes here is one whole message. Fields and events that we do not know are
-skipped (D1); where a response or a caller's message has such fields, its bytes stay with it, so that they can
-travel on (all-D6). Bytes that are no message, or one beyond its bounds, are `Malformed`.
+gRPC frames messages itself, so what comes here is one whole message. The structs of `types` have the names of the proto
+file for their fields, so most are converted by name. Unknown fields and events are skipped (D1); where a response or a
+caller's message has unknown fields, its bytes stay with it and travel on (all-D6). Bytes that are no message, or one
+beyond its bounds, are `Malformed`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError
+from msgspec.structs import asdict
 
 from dragoman.protocols.coven import coven_pb2 as pb
 from dragoman.protocols.coven.errors import Malformed
@@ -44,10 +46,11 @@ from dragoman.wire.errors import Stage
 
 MIB = 1024 * 1024
 PB = TypeVar("PB")
+T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large things may be. `text_bytes` is how much of an answer's text a connection keeps for its end (D8)."""
+    """`text_bytes` is how much of an answer's text a connection keeps for its end (D8)."""
 
     message_bytes: int = 16 * MIB
     name_length: int = 200
@@ -63,30 +66,30 @@ LIMITS = Limits()
 
 
 def decode_agent(data: bytes, limits: Limits = LIMITS) -> AgentMessage | None:
-    """What an agent said; None for a payload that we do not know."""
+    """A message of an agent; None for an unknown payload."""
     message = _parse(pb.AgentMessage, data, limits)
     match message.WhichOneof("payload"):
         case "response":
             return _response(message.response, limits)
         case "heartbeat":
-            return Heartbeat(message.heartbeat.timestamp_ms)
+            return _struct(message.heartbeat, Heartbeat)
         case "register":
             return _register(message.register, limits)
     return None
 
 
 def decode_server(data: bytes, limits: Limits = LIMITS) -> ServerMessage | None:
-    """What a gateway said; None for a payload that we do not know."""
+    """A message of a gateway; None for an unknown payload."""
     message = _parse(pb.ServerMessage, data, limits)
     match message.WhichOneof("payload"):
         case "send_message":
             return _send_message(message.send_message)  # its names and numbers are the gateway's to choose
         case "cancel":
-            return Cancel(request_id=message.cancel.request_id, reason=message.cancel.reason)
+            return _struct(message.cancel, Cancel)
         case "welcome":
-            return Welcome(server_id=message.welcome.server_id, agent_id=message.welcome.agent_id)
+            return _struct(message.welcome, Welcome)
         case "shutdown":
-            return Shutdown(message.shutdown.reason)
+            return _struct(message.shutdown, Shutdown)
     return None
 
 
@@ -97,12 +100,12 @@ def decode_response(data: bytes, limits: Limits = LIMITS) -> MessageResponse:
 
 def decode_send(data: bytes, limits: Limits = LIMITS) -> SendMessage:
     """A message as callers send it: without the gateway's wrapper."""
-    said = _parse(pb.SendMessage, data, limits)
-    if len(said.attachments) > limits.attachments:
+    message = _parse(pb.SendMessage, data, limits)
+    if len(message.attachments) > limits.attachments:
         raise Malformed(f"more than {limits.attachments} attachments", stage=Stage.SIZE, field="attachments")
     for field in _NAMES:
-        _name(getattr(said, field), field, limits)
-    return _send_message(said)
+        _name(getattr(message, field), field, limits)
+    return _send_message(message)
 
 
 def decode_follow(data: bytes, limits: Limits = LIMITS) -> FollowRequest:
@@ -129,100 +132,79 @@ def _parse(form: Callable[[], PB], data: bytes, limits: Limits) -> PB:
     return message
 
 
-def _register(said: pb.RegisterAgent, limits: Limits) -> RegisterAgent:
+def _struct(message: Any, form: type[T]) -> T:
+    """A struct whose fields are all text, numbers or bytes of the same names."""
+    return msgspec.convert(message, form, from_attributes=True)
+
+
+def _register(message: pb.RegisterAgent, limits: Limits) -> RegisterAgent:
     return RegisterAgent(
-        agent_id=_name(said.agent_id, "agent_id", limits),
-        name=_short(said.name, "name", limits),
-        capabilities=_names(said.capabilities, "capabilities", limits),
-        work_types=_names(said.work_types, "work_types", limits),
-        version=_name(said.version, "version", limits),
-        extensions=_names(said.extensions, "extensions", limits),
+        agent_id=_name(message.agent_id, "agent_id", limits),
+        name=_short(message.name, "name", limits),
+        capabilities=_names(message.capabilities, "capabilities", limits),
+        work_types=_names(message.work_types, "work_types", limits),
+        version=_name(message.version, "version", limits),
+        extensions=_names(message.extensions, "extensions", limits),
     )
 
 
-def _response(said: pb.MessageResponse, limits: Limits) -> MessageResponse:
-    which = said.WhichOneof("event")
-    progress = None
-    if said.HasField("progress"):
-        part = said.progress
-        progress = Progress(
-            percent=min(part.percent, 100) if part.HasField("percent") else None,
-            step=part.step,
-            message=part.message,
-            number=part.number,
-            total=part.total,
-        )
-    fault = None
-    if said.HasField("fault"):
-        told = said.fault
-        fault = Fault(kind=told.kind, message=told.message, retryable=told.retryable, facts_json=told.facts_json)
+def _response(message: pb.MessageResponse, limits: Limits) -> MessageResponse:
+    which = message.WhichOneof("event")
     return MessageResponse(
-        request_id=_name(said.request_id, "request_id", limits),
-        event=None if which is None else _EVENTS[which](said),
-        progress=progress,
-        fault=fault,
-        cursor=said.cursor,
-        task_id=said.task_id,
-        unknown=_unknown(pb.MessageResponse, said),
+        request_id=_name(message.request_id, "request_id", limits),
+        event=None if which is None else _event(which, getattr(message, which)),
+        progress=_progress(message.progress) if message.HasField("progress") else None,
+        fault=_struct(message.fault, Fault) if message.HasField("fault") else None,
+        cursor=message.cursor,
+        task_id=message.task_id,
+        unknown=_unknown(pb.MessageResponse, message),
     )
 
 
-_EVENTS: dict[str, Callable[[pb.MessageResponse], ResponseEvent]] = {
-    "thinking": lambda said: Thinking(said.thinking),
-    "text": lambda said: Text(said.text),
-    "tool_use": lambda said: ToolUse(said.tool_use.id, said.tool_use.name, said.tool_use.input_json),
-    "tool_result": lambda said: ToolResult(said.tool_result.id, said.tool_result.output, said.tool_result.is_error),
-    "file": lambda said: FileData(said.file.filename, said.file.mime_type, said.file.data),
-    "done": lambda said: _done(said.done),
-    "error": lambda said: Error(said.error),
+def _event(which: str, value: Any) -> ResponseEvent:
+    if which == "done":
+        question = _struct(value.question, Question) if value.HasField("question") else None
+        return Done(
+            full_response=value.full_response, result_json=value.result_json, question=question, is_json=value.is_json
+        )
+    return _TEXTS[which](value) if which in _TEXTS else _struct(value, _EVENTS[which])
+
+
+_TEXTS: dict[str, type[Thinking | Text | Error]] = {"thinking": Thinking, "text": Text, "error": Error}
+_EVENTS: dict[str, type[ToolUse | ToolResult | FileData]] = {
+    "tool_use": ToolUse,
+    "tool_result": ToolResult,
+    "file": FileData,
 }
 
 
-def _done(said: pb.Done) -> Done:
-    question = None
-    if said.HasField("question"):
-        asked = said.question
-        question = Question(
-            question=asked.question,
-            options_json=asked.options_json,
-            timeout_seconds=asked.timeout_seconds,
-            default_json=asked.default_json,
-        )
-    return Done(full_response=said.full_response, result_json=said.result_json, question=question, is_json=said.is_json)
+def _progress(message: pb.Progress) -> Progress:
+    progress = _struct(message, Progress)
+    percent = min(message.percent, 100) if message.HasField("percent") else None
+    return msgspec.structs.replace(progress, percent=percent)
 
 
 _NAMES = ("request_id", "thread_id", "sender", "task_id", "work_type", "traceparent", "to_agent", "priority")
+_SEND_FIELDS = (*_NAMES, "content", "input_json", "answer_json", "context_json", "attempt")
 
 
-def _send_message(said: pb.SendMessage) -> SendMessage:
+def _send_message(message: pb.SendMessage) -> SendMessage:
     return SendMessage(
-        request_id=said.request_id,
-        thread_id=said.thread_id,
-        sender=said.sender,
-        content=said.content,
-        attachments=tuple(FileData(one.filename, one.mime_type, one.data) for one in said.attachments),
-        task_id=said.task_id,
-        work_type=said.work_type,
-        input_json=said.input_json,
-        answer_json=said.answer_json,
-        attempt=said.attempt,
-        traceparent=said.traceparent,
-        to_agent=said.to_agent,
-        priority=said.priority,
-        context_json=said.context_json,
-        unknown=_unknown(pb.SendMessage, said),
+        **{name: getattr(message, name) for name in _SEND_FIELDS},
+        attachments=tuple(_struct(one, FileData) for one in message.attachments),
+        unknown=_unknown(pb.SendMessage, message),
     )
 
 
 def _short(text: str, field: str, limits: Limits) -> str:
-    """What people read: whatever is in it is escaped where it is shown."""
+    """For people: it is escaped where it is shown."""
     if len(text) > limits.name_length:
         raise Malformed(f"longer than {limits.name_length} characters", stage=Stage.SIZE, field=field)
     return text
 
 
 def _name(text: str, field: str, limits: Limits) -> str:
-    """What programs compare: short, and nothing in it that would upset a log or a terminal."""
+    """For programs: short, and without characters that a log or a terminal would obey."""
     if _short(text, field, limits) and not text.isprintable():
         raise Malformed("expected printable characters", field=field)
     return text
@@ -234,15 +216,15 @@ def _names(texts: Sequence[str], field: str, limits: Limits) -> tuple[str, ...]:
     return tuple(_name(text, field, limits) for text in texts if text)
 
 
-def _unknown(form: Callable[[], Any], said: Any) -> bytes:
-    """The message as it came, if it has fields that we do not know; data that is kept elsewhere is left out."""
+def _unknown(form: Callable[[], Any], message: Any) -> bytes:
+    """The message as it came, if it has unknown fields; data that is kept elsewhere is left out."""
     known = form()
-    known.CopyFrom(said)
+    known.CopyFrom(message)
     known.DiscardUnknownFields()
-    if known.ByteSize() == said.ByteSize():
+    if known.ByteSize() == message.ByteSize():
         return b""
     kept = form()
-    kept.CopyFrom(said)
+    kept.CopyFrom(message)
     if isinstance(kept, pb.MessageResponse) and kept.HasField("file"):
         kept.file.data = b""
     elif isinstance(kept, pb.SendMessage):
@@ -259,35 +241,25 @@ def _bytes(message: Any) -> bytes:
 
 
 def encode_agent(message: AgentMessage) -> bytes:
-    """The bytes of what an agent says."""
+    """The bytes of an agent's message."""
     if isinstance(message, MessageResponse):
         return _bytes(pb.AgentMessage(response=_response_of(message)))
     if isinstance(message, Heartbeat):
-        return _bytes(pb.AgentMessage(heartbeat=pb.Heartbeat(timestamp_ms=message.timestamp_ms)))
-    said = pb.RegisterAgent(
-        agent_id=message.agent_id,
-        name=message.name,
-        capabilities=message.capabilities,
-        work_types=message.work_types,
-        version=message.version,
-        extensions=message.extensions,
-    )
-    return _bytes(pb.AgentMessage(register=said))
+        return _bytes(pb.AgentMessage(heartbeat=pb.Heartbeat(**asdict(message))))
+    return _bytes(pb.AgentMessage(register=pb.RegisterAgent(**asdict(message))))
 
 
 def encode_server(message: ServerMessage) -> bytes:
-    """The bytes of what a gateway says."""
+    """The bytes of a gateway's message."""
     match message:
         case SendMessage():
             return _bytes(pb.ServerMessage(send_message=_send_of(message)))
         case Cancel():
-            said = pb.Cancel(request_id=message.request_id, reason=message.reason)
-            return _bytes(pb.ServerMessage(cancel=said))
+            return _bytes(pb.ServerMessage(cancel=pb.Cancel(**asdict(message))))
         case Welcome():
-            welcome = pb.Welcome(server_id=message.server_id, agent_id=message.agent_id)
-            return _bytes(pb.ServerMessage(welcome=welcome))
+            return _bytes(pb.ServerMessage(welcome=pb.Welcome(**asdict(message))))
         case Shutdown():
-            return _bytes(pb.ServerMessage(shutdown=pb.Shutdown(reason=message.reason)))
+            return _bytes(pb.ServerMessage(shutdown=pb.Shutdown(**asdict(message))))
 
 
 def encode_response(message: MessageResponse) -> bytes:
@@ -301,91 +273,56 @@ def encode_send(message: SendMessage) -> bytes:
 
 
 def encode_follow(message: FollowRequest) -> bytes:
-    return _bytes(pb.FollowRequest(task_id=message.task_id, after=message.after))
+    return _bytes(pb.FollowRequest(**asdict(message)))
 
 
 def encode_cancel(message: CancelRequest) -> bytes:
-    return _bytes(pb.CancelRequest(task_id=message.task_id, reason=message.reason))
+    return _bytes(pb.CancelRequest(**asdict(message)))
 
 
 def encode_cancel_reply(message: CancelReply) -> bytes:
-    return _bytes(pb.CancelReply(task_id=message.task_id, status=message.status))
+    return _bytes(pb.CancelReply(**asdict(message)))
 
 
 def _response_of(message: MessageResponse) -> pb.MessageResponse:
-    """`unknown` is where it begins, so that fields nobody here knows travel on."""
-    said = pb.MessageResponse()
+    """It begins with `unknown`, so that unknown fields travel on."""
+    form = pb.MessageResponse()
     if message.unknown:
-        said.ParseFromString(message.unknown)
-    said.request_id = message.request_id
+        form.ParseFromString(message.unknown)
+    form.request_id = message.request_id
     event = message.event
     match event:
         case Text():
-            said.text = event.text
+            form.text = event.text
         case Thinking():
-            said.thinking = event.text
+            form.thinking = event.text
         case ToolUse():
-            said.tool_use.CopyFrom(pb.ToolUse(id=event.id, name=event.name, input_json=event.input_json))
+            form.tool_use.CopyFrom(pb.ToolUse(**asdict(event)))
         case ToolResult():
-            said.tool_result.CopyFrom(pb.ToolResult(id=event.id, output=event.output, is_error=event.is_error))
+            form.tool_result.CopyFrom(pb.ToolResult(**asdict(event)))
         case FileData():
-            said.file.CopyFrom(pb.FileData(filename=event.filename, mime_type=event.mime_type, data=event.data))
+            form.file.CopyFrom(pb.FileData(**asdict(event)))
         case Done():
-            said.done.CopyFrom(_done_of(event))
+            question = None if event.question is None else pb.Question(**asdict(event.question))
+            form.done.CopyFrom(pb.Done(**asdict(event) | {"question": question}))
         case Error():
-            said.error = event.message
+            form.error = event.message
         case None:
-            said.ClearField("event")
+            form.ClearField("event")
     if message.progress is not None:
-        part = message.progress
-        said.progress.CopyFrom(
-            pb.Progress(
-                percent=part.percent, step=part.step, message=part.message, number=part.number, total=part.total
-            )
-        )
+        form.progress.CopyFrom(pb.Progress(**asdict(message.progress)))
     if message.fault is not None:
-        told = message.fault
-        said.fault.CopyFrom(
-            pb.Fault(kind=told.kind, message=told.message, retryable=told.retryable, facts_json=told.facts_json)
-        )
-    said.cursor = message.cursor
-    said.task_id = message.task_id
-    return said
-
-
-def _done_of(event: Done) -> pb.Done:
-    said = pb.Done(full_response=event.full_response, result_json=event.result_json, is_json=event.is_json)
-    if event.question is not None:
-        asked = event.question
-        said.question.CopyFrom(
-            pb.Question(
-                question=asked.question,
-                options_json=asked.options_json,
-                timeout_seconds=asked.timeout_seconds,
-                default_json=asked.default_json,
-            )
-        )
-    return said
+        form.fault.CopyFrom(pb.Fault(**asdict(message.fault)))
+    form.cursor = message.cursor
+    form.task_id = message.task_id
+    return form
 
 
 def _send_of(message: SendMessage) -> pb.SendMessage:
-    said = pb.SendMessage()
+    form = pb.SendMessage()
     if message.unknown:
-        said.ParseFromString(message.unknown)
-    said.attachments.extend(
-        pb.FileAttachment(filename=one.filename, mime_type=one.mime_type, data=one.data) for one in message.attachments
-    )
-    said.request_id = message.request_id
-    said.thread_id = message.thread_id
-    said.sender = message.sender
-    said.content = message.content
-    said.task_id = message.task_id
-    said.work_type = message.work_type
-    said.input_json = message.input_json
-    said.answer_json = message.answer_json
-    said.attempt = message.attempt
-    said.traceparent = message.traceparent
-    said.to_agent = message.to_agent
-    said.priority = message.priority
-    said.context_json = message.context_json
-    return said
+        form.ParseFromString(message.unknown)
+    form.attachments.extend(pb.FileAttachment(**asdict(one)) for one in message.attachments)
+    for name in _SEND_FIELDS:
+        setattr(form, name, getattr(message, name))
+    return form

@@ -1,40 +1,37 @@
-"""One end of a coven stream, on whole message bytes, in either role.
+"""One end of a coven stream, on whole message bytes, in either role. `server.coven` and `sdk.coven` both run it.
 
-A stream carries one request at a time (D5), so a connection remembers one request: its id, whether it was answered
-yet, and the text that came so far, so that `done` without a `full_response` still has the whole answer (D8). It
-also remembers the last few requests that are over, only to tell "finished" from "never heard of" when it counts
-what it drops (D7).
+    OPENED ──register──▶ REGISTERED ──welcome──▶ READY ──message──▶ BUSY ──end──▶ READY …
+                                                   │                  │
+                                               shutdown            shutdown
+                                                   ▼                  ▼
+                                                LEAVING ◀──end─── FINISHING
 
-What a peer does wrongly is of two kinds. Breaking the opening, or sending bytes that are no message, is `Invalid`:
-the stream is to be ended. Everything else is `Ignored`: dropped, counted, and the stream goes on.
+A stream carries one request at a time (D5): `message` is only allowed in READY. After a shutdown the request under way
+is finished and none follows. Heartbeats may be sent at any time once the agent has registered.
 
-A hub may give a request up without the agent knowing how to hear it (`abandon`): then the agent is busy until it ends
-the request, and what it says about it is dropped (B4).
+A connection remembers the open request: its id, whether it was answered yet, and its text so far, so that `done`
+without a `full_response` still has the whole answer (D8). It also remembers the last few requests that are over, only
+to tell "finished" from "unknown" when it counts what it drops (D7).
+
+What a peer does wrongly is of two kinds. Breaking the opening, or sending bytes that are no message, is `Invalid`: the
+owner ends the stream. Everything else is `Ignored`: dropped, counted, and the stream goes on.
+
+A hub may give a request up although the agent does not understand `cancel` (`abandon`): then the agent is busy until it
+ends the request, and what it sends about it is dropped (B4).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.codec import LIMITS, Limits
 from dragoman.protocols.coven.errors import NotRegistered, Oddity
-from dragoman.protocols.coven.events import (
-    Beat,
-    CancelReceived,
-    Completed,
-    Event,
-    Ignored,
-    Interrupted,
-    Invalid,
-    MessageReceived,
-    Registered,
-    Responded,
-    ShutdownReceived,
-    Welcomed,
-)
-from dragoman.protocols.coven.state import SPEAKER, STREAM, Said, State, said
 from dragoman.protocols.coven.types import (
     CANCEL_EXTENSION,
     INPUT_EXTENSION,
@@ -51,16 +48,143 @@ from dragoman.protocols.coven.types import (
     Welcome,
 )
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError
+from dragoman.wire.machine import Table
 from dragoman.wire.role import Role
 
+# --- the states of a stream, as a table; both ends are held to it ---
+
+
+class State(StrEnum):
+    OPENED = "opened"
+    REGISTERED = "registered"
+    READY = "ready"
+    BUSY = "busy"
+    FINISHING = "finishing"
+    LEAVING = "leaving"
+
+
+class Input(StrEnum):
+    """What moves the state: a message, or the response that ends a request."""
+
+    REGISTER = "register"
+    WELCOME = "welcome"
+    MESSAGE = "send_message"
+    RESPONSE = "response"
+    END = "the end of a request"
+    HEARTBEAT = "heartbeat"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+
+
+STREAM: Table[State, Input] = Table(
+    {
+        State.OPENED: {Input.REGISTER: State.REGISTERED},
+        State.REGISTERED: {Input.WELCOME: State.READY, Input.HEARTBEAT: State.REGISTERED},
+        State.READY: {
+            Input.MESSAGE: State.BUSY,
+            Input.HEARTBEAT: State.READY,
+            Input.SHUTDOWN: State.LEAVING,
+        },
+        State.BUSY: {
+            Input.RESPONSE: State.BUSY,
+            Input.END: State.READY,
+            Input.HEARTBEAT: State.BUSY,
+            Input.CANCEL: State.BUSY,
+            Input.SHUTDOWN: State.FINISHING,
+        },
+        State.FINISHING: {
+            Input.RESPONSE: State.FINISHING,
+            Input.END: State.LEAVING,
+            Input.HEARTBEAT: State.FINISHING,
+            Input.CANCEL: State.FINISHING,
+        },
+        State.LEAVING: {Input.HEARTBEAT: State.LEAVING},
+    },
+    start=State.OPENED,
+)
+
+OF_AGENTS = frozenset({Input.REGISTER, Input.RESPONSE, Input.END, Input.HEARTBEAT})
+"""What agents send; the hub sends the rest."""
+
+_INPUTS: dict[type[AgentMessage | ServerMessage], Input] = {
+    RegisterAgent: Input.REGISTER,
+    MessageResponse: Input.RESPONSE,
+    Heartbeat: Input.HEARTBEAT,
+    Welcome: Input.WELCOME,
+    SendMessage: Input.MESSAGE,
+    Shutdown: Input.SHUTDOWN,
+    Cancel: Input.CANCEL,
+}
+
+
+def _input(message: AgentMessage | ServerMessage) -> Input:
+    return Input.END if isinstance(message, MessageResponse) and message.last else _INPUTS[type(message)]
+
+
+# --- what a connection reports to its owner: the message itself, or one of these ---
+
+
+class Responded(Struct, frozen=True):
+    """An event about the open request. `first` acknowledges the message it answers."""
+
+    message: MessageResponse
+    first: bool = False
+
+
+class Completed(Struct, frozen=True):
+    """The open request is over, by `done` or by `error`.
+
+    `text` is the whole answer: `full_response`, or all text that came (D8). It is None if there was more than the
+    connection keeps: then only its pieces are whole. `streamed`: it is nothing but the text that came.
+    """
+
+    message: MessageResponse
+    text: str | None
+    streamed: bool
+    first: bool = False
+
+
+class Interrupted(Struct, frozen=True):
+    """The stream ended with a request open (D6)."""
+
+    request_id: str
+
+
+class Ignored(Struct, frozen=True):
+    """Something was dropped, and counted in `Connection.ignored`."""
+
+    why: Oddity
+    request_id: str = ""
+
+
+class Invalid(Struct, frozen=True):
+    """The peer broke the protocol in a way that ends the stream."""
+
+    error: RemoteProtocolError
+
+
+Event: TypeAlias = (
+    RegisterAgent
+    | Responded
+    | Completed
+    | Heartbeat
+    | Welcome
+    | SendMessage
+    | Shutdown
+    | Cancel
+    | Interrupted
+    | Ignored
+    | Invalid
+)
+
+
 REMEMBERED = 64
-"""So many finished requests are remembered, and so not taken for unknown ones."""
+"""Finished requests that are not taken for unknown ones."""
 
 HARMLESS = {"request_id": Oddity.UNKNOWN_REQUEST} | dict.fromkeys(
     RegisterAgent.__struct_fields__, Oddity.SECOND_REGISTER
 )
-"""Fields of which a registered agent may say what it likes: no request of ours has such an id (D7), and what it says of
-itself was said (D3)."""
+"""Fields that a registered agent may get wrong: no open request has such an id (D7), and it has registered (D3)."""
 
 
 class Connection:
@@ -71,12 +195,12 @@ class Connection:
         self.state = State.OPENED
         self.limits = limits
         self.agent: RegisterAgent | None = None
-        """What the agent said about itself, on both ends."""
+        """The registration, at both ends."""
         self.ignored: Counter[Oddity] = Counter()
         self._request: str | None = None
         self._answered = False
         self._abandoned = False
-        self._told = False
+        self._cancel_sent = False
         self._text: list[str] = []
         self._kept = 0
         self._whole = True
@@ -90,7 +214,7 @@ class Connection:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for the open request any more."""
+        """Whether no caller waits for the open request any more."""
         return self._abandoned
 
     @property
@@ -113,7 +237,7 @@ class Connection:
         """One message from the peer. Never raises for what the peer did."""
         try:
             decode = codec.decode_agent if self.role is Role.HUB else codec.decode_server
-            return [self._hear(decode(data, self.limits))]
+            return [self._received(decode(data, self.limits))]
         except RemoteProtocolError as error:
             harmless = HARMLESS.get(error.field or "")
             if harmless is None or self.role is Role.AGENT or self.state is State.OPENED:
@@ -129,40 +253,39 @@ class Connection:
         self._ended = True
         return [Interrupted(open_request)]
 
-    def _hear(self, message: AgentMessage | ServerMessage | None) -> Event:
+    def _received(self, message: AgentMessage | ServerMessage | None) -> Event:
         if self.state is State.OPENED and self.role is Role.HUB and not isinstance(message, RegisterAgent):
             raise NotRegistered("the first message must be `register`", field="payload")
         if message is None:
             return self._ignore(Oddity.EMPTY_MESSAGE)
         if isinstance(message, RegisterAgent):
-            return self._hear_register(message)
+            return self._registered(message)
         if isinstance(message, MessageResponse):
-            return self._hear_response(message)
+            return self._responded(message)
         if isinstance(message, Heartbeat):
-            return Beat(message)
-        following = STREAM.after(self.state, said(message))
+            return message
+        following = STREAM.after(self.state, _input(message))
         if following is None:
             return self._ignore(Oddity.MISPLACED)
         if isinstance(message, Cancel):
             if message.request_id != self._request:
                 return self._ignore(self._stranger(message.request_id), message.request_id)
-            return CancelReceived(message)
+            return message
         self.state = following
         if isinstance(message, SendMessage):
             self._begin(message.request_id)
-            return MessageReceived(message)
-        return Welcomed(message) if isinstance(message, Welcome) else ShutdownReceived(message)
+        return message
 
-    def _hear_register(self, message: RegisterAgent) -> Event:
+    def _registered(self, message: RegisterAgent) -> Event:
         if self.state is not State.OPENED:
             return self._ignore(Oddity.SECOND_REGISTER)
         if not message.agent_id:
             raise NotRegistered("`register` without an agent_id", field="agent_id")
         self.agent = message
         self.state = State.REGISTERED
-        return Registered(message)
+        return message
 
-    def _hear_response(self, message: MessageResponse) -> Event:
+    def _responded(self, message: MessageResponse) -> Event:
         request = message.request_id
         if request != self._request or self._request is None:
             return self._ignore(self._stranger(request), request)
@@ -176,7 +299,7 @@ class Connection:
                 self._keep(event.text)
             return self._ignore(Oddity.ABANDONED_REQUEST, request) if abandoned else Responded(message, first)
         text, streamed = self._answer(event)
-        self._finish(Said.END)
+        self._finish()
         if abandoned:
             return self._ignore(Oddity.ABANDONED_REQUEST, request)
         return Completed(message, text, streamed, first)
@@ -192,7 +315,7 @@ class Connection:
 
     def _begin(self, request_id: str) -> None:
         self._request = request_id
-        self._answered = self._abandoned = self._told = False
+        self._answered = self._abandoned = self._cancel_sent = False
         self._text, self._kept, self._whole = [], 0, True
 
     def _keep(self, text: str) -> None:
@@ -209,8 +332,8 @@ class Connection:
             return event.full_response, False
         return ("".join(self._text) if self._whole else None), True
 
-    def _finish(self, word: Said) -> None:
-        following = STREAM.after(self.state, word)
+    def _finish(self) -> None:
+        following = STREAM.after(self.state, Input.END)
         assert following is not None  # a request is only open in BUSY and FINISHING
         self.state = following
         if self._request is not None:
@@ -220,15 +343,15 @@ class Connection:
         self._text = []
 
     def abandon(self) -> None:
-        """Nobody waits for the open request any more: what comes about it is dropped, until it ends."""
+        """No caller waits for the open request any more: drop what comes about it, until it ends."""
         if self._request is not None:
             self._abandoned = True
             self._text = []
 
     def resume(self) -> bool:
-        """Somebody asks for the open request again. It can be heard again only if nothing of it was dropped and the
-        agent was not told to stop; otherwise it must end first, and be sent anew."""
-        if self._abandoned and not self._answered and not self._told:
+        """The hub wants the open request after all. It can go on only if nothing of it was dropped and no `cancel` was
+        sent; otherwise it must end first, and be sent again."""
+        if self._abandoned and not self._answered and not self._cancel_sent:
             self._abandoned = False
         return self._request is not None and not self._abandoned
 
@@ -236,9 +359,9 @@ class Connection:
 
     def send(self, message: AgentMessage | ServerMessage) -> bytes:
         """The bytes of a message, or `LocalProtocolError`, and then nothing has changed."""
-        word = said(message)
-        if SPEAKER[word] is not self.role:
-            raise LocalProtocolError(f"the {self.role.value} does not send {word}")
+        input = _input(message)
+        if (input in OF_AGENTS) is not (self.role is Role.AGENT):
+            raise LocalProtocolError(f"the {self.role.value} does not send {input}")
         if isinstance(message, MessageResponse):
             self._check_response(message)
         elif isinstance(message, Cancel):
@@ -247,9 +370,9 @@ class Connection:
             raise LocalProtocolError("an agent needs an id", field="agent_id")
         elif isinstance(message, SendMessage) and not message.request_id:
             raise LocalProtocolError("a request needs an id", field="request_id")
-        following = STREAM.after(self.state, word)
+        following = STREAM.after(self.state, input)
         if following is None:
-            raise LocalProtocolError(f"{word} is not allowed when the stream is {self.state}")
+            raise LocalProtocolError(f"{input} is not allowed when the stream is {self.state}")
         data = self._encode(message)
         if len(data) > self.limits.message_bytes:
             raise LocalProtocolError(f"message of {len(data)} bytes exceeds {self.limits.message_bytes}")
@@ -257,8 +380,8 @@ class Connection:
             self.agent = message
         if isinstance(message, SendMessage):
             self._begin(message.request_id)
-        if word is Said.END:
-            self._finish(word)
+        if input is Input.END:
+            self._finish()
         else:
             self.state = following
         return data
@@ -293,7 +416,7 @@ class Connection:
         version: str = "",
         extensions: Iterable[str] = (CANCEL_EXTENSION, INPUT_EXTENSION),
     ) -> bytes:
-        """Introduce ourselves; the first message of a stream."""
+        """The first message of a stream."""
         return self.send(
             RegisterAgent(
                 agent_id=agent_id,
@@ -308,7 +431,7 @@ class Connection:
     def send_welcome(self, server_id: str) -> bytes:
         """Confirm a registration."""
         if self.agent is None:
-            raise LocalProtocolError("nobody has registered")
+            raise LocalProtocolError("no agent has registered")
         return self.send(Welcome(server_id=server_id, agent_id=self.agent.agent_id))
 
     def send_heartbeat(self, timestamp_ms: int) -> bytes:
@@ -318,8 +441,8 @@ class Connection:
         return self.send(Shutdown(reason))
 
     def send_cancel(self, reason: str = "") -> bytes:
-        """Tell the agent that nobody waits for the open request any more; implies `abandon`."""
+        """Ask the agent to stop the open request; implies `abandon`."""
         data = self.send(Cancel(request_id=self._request or "", reason=reason))
-        self._told = True
+        self._cancel_sent = True
         self.abandon()
         return data

@@ -12,12 +12,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.coven import codec
+from dragoman.protocols.coven import codec, mapping
 from dragoman.protocols.coven.codec import Limits
 from dragoman.protocols.coven.types import (
     CANCEL,
+    FAULT_KEY,
     FOLLOW,
+    MESSAGE_KEY,
     SEND,
+    TASK_ID_KEY,
     CancelRequest,
     FileData,
     FollowRequest,
@@ -42,9 +45,6 @@ MOST_BYTES = 128 * 1024 * 1024
 MOST_UNREAD = 256
 """Streams of submitted tasks that are kept open for whoever will follow them; older ones are followed anew."""
 CALL_TIMEOUT = 30.0
-TASK_ID = "dragoman-task-id"
-MESSAGE = "dragoman-message-bin"
-"""Why the hub refused, in its own words and without advice."""
 
 #: Status → what is raised; anything else that is the hub's own word is `RequestRefused`.
 RAISED: dict[grpc.StatusCode, type[DragomanError]] = {
@@ -96,12 +96,12 @@ class CovenClient:
             call = self._at(SEND)(request, metadata=self._metadata())
             try:
                 said = dict(await call.initial_metadata() or ())
-                if TASK_ID not in said:
+                if TASK_ID_KEY not in said:
                     # It is over. gRPC forgets what came first when it hears of the end before it was asked for it.
                     said = dict(await call.trailing_metadata() or ())
-                if TASK_ID not in said:
+                if TASK_ID_KEY not in said:
                     await self._raise_status(call)
-                task_id = str(said[TASK_ID])
+                task_id = str(said[TASK_ID_KEY])
                 tries.reached()
                 self._keep(task_id, call)
                 return task_id
@@ -187,9 +187,7 @@ class CovenClient:
         if unknown:
             raise NotSupported(f"coven has no option {named(unknown)}")
         span = trace.current()
-        fields = dict(given)
-        words = fields.get("content")
-        content = fields.pop("content") if isinstance(words, str) and words else ""
+        content, input_json = mapping.input_out(given)
         files = [msgspec.convert(file, File, from_attributes=True) for file in options.get("files") or ()]
         return SendMessage(
             request_id=self._runtime.mint(),
@@ -198,7 +196,7 @@ class CovenClient:
             content=content,
             attachments=tuple(FileData(file.name, file.mime_type, file.data) for file in files),
             work_type=work,
-            input_json=msgspec.json.encode(fields).decode() if fields or not content else "",
+            input_json=input_json,
             traceparent=span.traceparent if span is not None else "",
             to_agent=target or "",
             priority=options.get("priority") or "",
@@ -240,7 +238,7 @@ class CovenClient:
         raise meant
 
     def _meant(self, code: grpc.StatusCode, words: str, trailing: Mapping[str, Any]) -> Exception:
-        fault = trailing.get("dragoman-fault")
+        fault = trailing.get(FAULT_KEY)
         if fault in PASSING:
             self._retries.was_reached = True
             return TemporaryFailure(words)
@@ -251,7 +249,7 @@ class CovenClient:
         raised = RAISED.get(code)
         if raised is not None and not (raised is Misconfigured and fault):  # a hub that speaks coven knows the method
             return raised(words or code.name)
-        said = trailing.get(MESSAGE)
+        said = trailing.get(MESSAGE_KEY)
         message = said.decode("utf-8", "replace") if isinstance(said, bytes) else words
         return refused(words or code.name, kind=str(fault) if fault else code.name.lower(), message=message)
 

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from dragoman.protocols.coven import types
 from dragoman.protocols.coven.codec import LIMITS
-from dragoman.protocols.coven.connection import Connection
-from dragoman.protocols.coven.events import CancelReceived, Invalid, MessageReceived, ShutdownReceived, Welcomed
-from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage
+from dragoman.protocols.coven.connection import Connection, Event, Invalid
+from dragoman.protocols.coven.types import AGENT_STREAM, MessageResponse, SendMessage, Shutdown, Welcome
 from dragoman.sdk.address import Address
 from dragoman.sdk.coven import responses
 from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_channel
@@ -122,7 +122,7 @@ class CovenLink:
             if data is grpc.aio.EOF:
                 raise await self._verdict(is_welcome=False)
             (event,) = self._connection.receive(data)
-            if isinstance(event, Welcomed):
+            if isinstance(event, Welcome):
                 return
             if isinstance(event, Invalid):
                 raise LinkDown(f"the hub said something that makes no sense: {event.error}")
@@ -191,14 +191,14 @@ class CovenLink:
         if not self._is_quiet:  # who takes no more work needs no other link
             self._heard.put_nowait(error)
 
-    def _hear(self, event: object) -> None:
+    def _hear(self, event: Event) -> None:
         match event:
-            case MessageReceived(message):
-                self._begin(message)
-            case CancelReceived(message):
-                self._cancel(message.reason)
-            case ShutdownReceived(message):
-                log.info("the hub asks us to leave: %s", message.reason)
+            case SendMessage():
+                self._begin(event)
+            case types.Cancel(reason=reason):
+                self._cancel(reason)
+            case Shutdown(reason=reason):
+                log.info("the hub asks us to leave: %s", reason)
                 self._is_leaving = True
                 self._stir.set()
             case Invalid(error):

@@ -107,7 +107,7 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         traceparent=message.traceparent or None,
         answer=answer,
         files=tuple(messages.File(one.filename, one.mime_type, one.data) for one in message.attachments),
-        terms=messages.around(mapping.from_json(message.context_json) if message.context_json else None),
+        terms=messages.around(mapping.context_in(message)),
     )
 
 

@@ -23,8 +23,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Files, Intake, Store, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.coven import types
-from dragoman.protocols.coven.connection import Connection
-from dragoman.protocols.coven.events import Invalid, Registered
+from dragoman.protocols.coven.connection import Connection, Invalid
 from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.security import tls as secure
 from dragoman.server.connection import close_link
@@ -254,8 +253,8 @@ class CovenEndpoint:
         if data is grpc.aio.EOF:
             return LEFT
         (event,) = connection.receive(data)
-        if isinstance(event, Registered):
-            return event.message
+        if isinstance(event, types.RegisterAgent):
+            return event
         assert isinstance(event, Invalid)  # the first message is a registration or it is refused
         fault = inbound.fault_of(event.error)
         await self._record_refusal(fault)

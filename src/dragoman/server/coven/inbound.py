@@ -29,7 +29,7 @@ from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Failure, Progress, Request
 from dragoman.protocols.coven import mapping
-from dragoman.protocols.coven.events import Completed
+from dragoman.protocols.coven.connection import Completed
 from dragoman.protocols.coven.mapping import CHAT, PROTOCOL
 from dragoman.protocols.coven.types import Done, Error, MessageResponse, RegisterAgent, SendMessage
 from dragoman.wire.errors import RemoteProtocolError, Stage

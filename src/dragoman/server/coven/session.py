@@ -32,12 +32,10 @@ from dragoman.core.ports import Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Result
-from dragoman.protocols.coven import events
-from dragoman.protocols.coven.connection import Connection
+from dragoman.protocols.coven.connection import Completed, Connection, Ignored, Invalid, Responded, State
 from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.mapping import PROTOCOL
-from dragoman.protocols.coven.state import State
-from dragoman.protocols.coven.types import FileData, MessageResponse, Text
+from dragoman.protocols.coven.types import FileData, Heartbeat, MessageResponse, Text
 from dragoman.security.redaction import disclosed
 from dragoman.server.connection import ConnectionLoop
 from dragoman.server.coven import inbound, outbound
@@ -106,23 +104,23 @@ class CovenSession(Session):
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
         (event,) = self.stream.receive(frame)
         match event:
-            case events.Responded(message=message):
+            case Responded(message=message):
                 return self._progress(message)
-            case events.Completed():
+            case Completed():
                 task = self._over()
                 if task is not None:
                     return CommandFrame(inbound.end_of(self._agent, task, event), self._request(task))
-            case events.Ignored(why=why, request_id=request_id):
+            case Ignored(why=why, request_id=request_id):
                 self._counts[f"ignored.{why.value}"] += 1
                 again = why is Oddity.SECOND_REGISTER and self.stream.ignored[why] == 1
                 say = log.warning if again else log.debug  # D3; once a stream is enough
                 say("ignored", agent=self._agent, why=why.value, request=request_id)
                 if self.stream.request is None:
                     self._over()
-            case events.Invalid(error=error):
+            case Invalid(error=error):
                 self._counts["broken"] += 1
                 self._end((grpc.StatusCode.INVALID_ARGUMENT, outbound.status_of(inbound.fault_of(error))[1]))
-            case events.Beat():
+            case Heartbeat():
                 self._counts["heartbeats"] += 1
         return NOTHING
 

@@ -6,9 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.protocols.coven import codec
-from dragoman.protocols.coven.connection import Connection
-from dragoman.protocols.coven.events import Completed, Interrupted, Invalid, MessageReceived, Registered, Responded
-from dragoman.protocols.coven.state import SPEAKER, STREAM, Said, State
+from dragoman.protocols.coven.connection import (
+    OF_AGENTS,
+    STREAM,
+    Completed,
+    Connection,
+    Input,
+    Interrupted,
+    Invalid,
+    Responded,
+    State,
+)
 from dragoman.protocols.coven.types import (
     Cancel,
     Done,
@@ -48,7 +56,7 @@ def test_a_hub_believes_only_one_registration_and_only_the_open_request(messages
     registered = 0
     for data in messages:
         (event,) = hub.receive(data)
-        if isinstance(event, Registered):
+        if isinstance(event, RegisterAgent):
             registered += 1
             hub.send_welcome("g")
         if hub.ready:
@@ -67,7 +75,7 @@ def test_an_agent_has_at_most_one_request_open(messages: list[bytes]) -> None:
     received = ended = 0
     for data in messages:
         (event,) = agent.receive(data)
-        received += isinstance(event, MessageReceived)
+        received += isinstance(event, SendMessage)
         if received - ended and agent.request and len(data) % 2:
             agent.send(MessageResponse(request_id=agent.request, event=Done()))
             ended += 1
@@ -105,10 +113,10 @@ NOISE = st.sampled_from(
 
 
 def test_a_message_is_only_sent_when_nothing_is_open() -> None:
-    assert [state for state in State if Said.MESSAGE in STREAM.allowed(state)] == [State.READY]
-    assert {word for word in Said if SPEAKER[word] is Role.HUB} == {
-        Said.WELCOME,
-        Said.MESSAGE,
-        Said.CANCEL,
-        Said.SHUTDOWN,
+    assert [state for state in State if Input.MESSAGE in STREAM.allowed(state)] == [State.READY]
+    assert set(Input) - OF_AGENTS == {
+        Input.WELCOME,
+        Input.MESSAGE,
+        Input.CANCEL,
+        Input.SHUTDOWN,
     }

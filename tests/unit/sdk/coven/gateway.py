@@ -13,14 +13,14 @@ from tests.unit.sdk.harness import PATIENCE
 
 from dragoman import Agent
 from dragoman.protocols.coven import codec
-from dragoman.protocols.coven.connection import Connection
-from dragoman.protocols.coven.events import Beat, Completed, Event, Registered, Responded
+from dragoman.protocols.coven.connection import Completed, Connection, Event, Responded
 from dragoman.protocols.coven.types import (
     CLIENT,
     CONTROL,
     Done,
     Error,
     FollowRequest,
+    Heartbeat,
     MessageResponse,
     RegisterAgent,
     SendMessage,
@@ -61,7 +61,7 @@ class Stream:
     async def read(self) -> None:
         while (data := await self.context.read()) is not grpc.aio.EOF:
             for event in self.connection.receive(data):
-                if not isinstance(event, Beat):
+                if not isinstance(event, Heartbeat):
                     self._heard.put_nowait(event)
         self.is_left = True
         self.over.set()
@@ -158,7 +158,7 @@ class Gateway:
         await context.send_initial_metadata(())
         stream = Stream(context)
         (event,) = stream.connection.receive(await context.read())
-        assert isinstance(event, Registered), event
+        assert isinstance(event, RegisterAgent), event
         if self.turn_away:
             await context.abort(*self.turn_away.pop(0))
         await context.write(stream.connection.send_welcome("gateway"))

@@ -15,8 +15,8 @@ from tests.unit.sdk.coven.workers import Steps, work, worker
 from tests.unit.sdk.harness import PATIENCE
 
 from dragoman import Misconfigured, Task
+from dragoman.protocols.coven.connection import Ignored
 from dragoman.protocols.coven.errors import Oddity
-from dragoman.protocols.coven.events import Ignored
 from dragoman.protocols.coven.types import (
     Done,
     Error,

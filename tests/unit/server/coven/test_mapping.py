@@ -15,7 +15,7 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Request
 from dragoman.protocols.coven import codec, types
-from dragoman.protocols.coven.events import Completed
+from dragoman.protocols.coven.connection import Completed
 from dragoman.protocols.coven.mapping import fault_in
 from dragoman.protocols.coven.types import (
     Done,
