@@ -121,8 +121,11 @@ class Router:
             "detail": detail,
             "instance": scope.get("path", ""),
             "kind": kind,
+            "reason": kind,
+            "message": detail,
             "field": None,
             "facts": {},
+            "next": None,
         }
         body, media = json.dumps(problem).encode(), (b"content-type", b"application/problem+json")
         if scope["type"] != "websocket":
