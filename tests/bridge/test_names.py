@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from dragoman.server.agentmsg import binding as agentmsg
+from dragoman.server.agentmsg.ids import task_id
 from tests.bridge.conftest import Scene
 from tests.bridge.players import PLAYERS
 from tests.bridge.players.agentmsg import AgentmsgCaller
@@ -26,7 +26,7 @@ class Namer(AgentmsgCaller):
 async def test_a_task_with_a_name_of_its_own_is_reported_under_that_name(scene: Scene) -> None:
     caller = await scene.enter(Namer)
     handle = await caller.submit(Order(to=scene.worker.id, request_id=str(uuid.uuid4())))
-    id = agentmsg.task_id(handle.task_id)
+    id = task_id(handle.task_id)
     assert id != handle.task_id
     job = await scene.worker.take()
     assert job.id == (handle.task_id if scene.worker.protocol == "agentmsg" else id)
@@ -42,7 +42,7 @@ async def test_a_task_is_cancelled_and_waited_for_by_its_name(scene: Scene) -> N
     first = await caller.submit(Order(to=scene.worker.id))
     job = await scene.worker.take()
     second = await caller.submit(Order(to=scene.worker.id, type="after", dependencies=(first.task_id,)))
-    assert (await scene.stage.task(agentmsg.task_id(second.task_id)))["waiting"] == "dependency"
+    assert (await scene.stage.task(task_id(second.task_id)))["waiting"] == "dependency"
     await scene.worker.finish(job, text="done")
     job = await scene.worker.take()
     assert job.type == "after"

@@ -212,7 +212,7 @@ def test_fields_nobody_knows_are_kept_on_the_way() -> None:
 def test_every_error_type_has_a_rule_and_a_refusal_is_a_whole_report() -> None:
     assert set(TABLE) == set(ErrorType)
     error = refused(with_payload("HelpRequest", urgency="now"))
-    report = error.answer.report("e-9", "hub")
+    report = error.report("e-9", "hub")
     assert (report.error_id, report.agent_id, report.error_type) == ("e-9", "hub", ErrorType.VALIDATION_ERROR)
     assert report.context.details == {"stage": "shape", "field": "payload.urgency"}
     assert report.suggested_actions

@@ -19,7 +19,6 @@ from dragoman.protocols.chiffon.types import ErrorPayload
 from dragoman.protocols.forge import errors as forge_errors
 from dragoman.protocols.forge.errors import error_out
 from dragoman.sdk.failures import FAILURES
-from dragoman.server.agentmsg import failures as agentmsg_failures
 from dragoman.server.chiffon.outbound import error_of as chiffon_error
 from dragoman.server.coven.outbound import fault_out as coven_fault
 
@@ -134,10 +133,10 @@ REPORT = {
 )
 def test_two_protocols_with_a_code_for_the_same_failure_translate_it(agentmsg: str, a2acp: str) -> None:
     said = REPORT | {"error_type": agentmsg}
-    fault = agentmsg_failures.fault_in(msgspec.convert(said, ErrorReport), said)
+    fault = agentmsg_errors.fault_in(msgspec.convert(said, ErrorReport), said)
     assert a2acp_errors.refusal_of(fault).code == a2acp
     body = ErrorBody(code=a2acp_errors.Code(a2acp), message="slower", details={}, retry_after=1)
-    told = agentmsg_failures.report(
+    told = agentmsg_errors.report_out(
         a2acp_errors.fault_in(body, personal=False, agreed=False), error_id="e-2", agent_id="cid"
     )
     assert told["error_type"] == agentmsg
@@ -186,7 +185,7 @@ def test_a_fault_with_any_facts_can_be_encoded_in_every_protocol(odd: object) ->
             error_out(fault),
             coven_fault(fault),
             a2acp_errors.refusal_of(fault),
-            agentmsg_failures.report(fault, error_id="e-1", agent_id="cid"),
+            agentmsg_errors.report_out(fault, error_id="e-1", agent_id="cid"),
         ):
             msgspec.json.encode(words)
 
@@ -215,6 +214,6 @@ def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advic
     assert not {"invalid", "valid", "requests"} & {str(value) for value in said.error_context.values()}
     assert error_out(fault).message == words
     assert a2acp_errors.refusal_of(fault).message == words
-    report = agentmsg_failures.report(fault, error_id="e-1", agent_id="bob")
+    report = agentmsg_errors.report_out(fault, error_id="e-1", agent_id="bob")
     assert (report["message"], report["suggested_actions"]) == (words, [])
     assert told(fault) == words

@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from dragoman.protocols.agentmsg import codec, routing
-from dragoman.protocols.agentmsg.errors import AgentmsgError, Refusal
+from dragoman.protocols.agentmsg.errors import AgentmsgError, new_report
 from dragoman.protocols.agentmsg.records import DEFAULT_RETRIES, ErrorType, Record, RetryConfig
 from dragoman.protocols.agentmsg.types import (
     ANYONE,
@@ -80,8 +80,12 @@ class Received(Struct, frozen=True):
 class Repeated(Struct, frozen=True):
     """A message came again and is not acted on again. `acknowledged`: it was before, and is to be once more."""
 
-    message: Message
+    received: Received
     acknowledged: bool
+
+    @property
+    def message(self) -> Message:
+        return self.received.message
 
 
 class Acknowledged(Struct, frozen=True):
@@ -328,23 +332,23 @@ class Connection:
             raise AgentmsgError(what, stage=Stage.MEANING, field=field, about=message.id, error_type=error_type)
         if message.type is MessageType.ACK:
             return Acknowledged(message, self._acknowledged(message))
-        content = codec.fingerprint(tree)
+        content, wants_ack = codec.fingerprint(tree), routing.is_kept(message)
+        received = Received(message, tree, data, wants_ack, content)
         key = _key(message)
         memo = self.inbox.find(key)
         if memo is not None:
             if memo.fingerprint != content:
                 what = "already used for other content; choose a new one"
                 raise AgentmsgError(what, stage=Stage.ORDER, field="id", about=message.id)
-            return Repeated(message, memo.done and routing.is_kept(message))
+            return Repeated(received, memo.done and wants_ack)
         if now is not None and routing.is_expired(message, now):
             return Outlived(message)
-        wants_ack = routing.is_kept(message)
         if wants_ack and self.inbox.full:
             what = f"more than {self.inbox.most_held} messages are held"
             kind = ErrorType.RESOURCE_EXHAUSTED
             raise AgentmsgError(what, stage=Stage.ORDER, about=message.id, error_type=kind)
         self.inbox.add(key, content, held=wants_ack)
-        return Received(message, tree, data, wants_ack, content)
+        return received
 
     def _acknowledged(self, ack: Message) -> tuple[str, ...]:
         """The messages of ours which an ACK says have arrived; without an outbox, all that it names."""
@@ -396,13 +400,20 @@ class Connection:
 
     def refuse(self, event: Invalid | Outlived, stamp: Stamp) -> bytes | None:
         """The ERROR_REPORT about a message that was invalid or too old; None where its sender gets none."""
-        if isinstance(event, Invalid):
-            refusal, about = event.error.answer if event.asks else None, event.error.about
-        else:
-            refusal, about = _outlived(event.message), event.message.id
-        if refusal is None:
-            return None
-        return self.send_payload(refusal.report(stamp.id, self.me), stamp, correlation_id=about)
+        match event:
+            case Invalid(error=error, asks=True):
+                return self.send_payload(error.report(stamp.id, self.me), stamp, correlation_id=error.about)
+            case Outlived(message=message) if routing.is_kept(message):  # else its sender was promised nothing (D6)
+                report = new_report(
+                    ErrorType.TIMEOUT,
+                    f"{message.type} {message.id} was not delivered within its {message.metadata.ttl_ms} ms",
+                    error_id=stamp.id,
+                    agent_id=self.me,
+                    task_id=routing.task(message),
+                    details={"message_id": message.id, "ttl_ms": message.metadata.ttl_ms},
+                )
+                return self.send_payload(report, stamp, correlation_id=message.id)
+        return None
 
     # --- time ---
 
@@ -418,16 +429,6 @@ class Connection:
 def _key(message: Message) -> str:
     """Ids are unique for each sender only (all-D5), and an agent receives messages of many over one connection."""
     return f"{message.sender}\n{message.id}"
-
-
-def _outlived(message: Message) -> Refusal | None:
-    """The refusal for the sender of an expired message: none, unless it was promised more (D6)."""
-    if not routing.is_kept(message):
-        return None
-    ttl = message.metadata.ttl_ms
-    what = f"{message.type} {message.id} was not delivered within its {ttl} ms"
-    details = {"message_id": message.id, "ttl_ms": ttl}
-    return Refusal(error_type=ErrorType.TIMEOUT, message=what, details=details, task_id=routing.task(message))
 
 
 def _not_allowed(message: Message, sender: Role, agent_id: str) -> tuple[str, str, ErrorType] | None:

@@ -255,14 +255,8 @@ class AgentmsgLink:
         *first, last = _pieces(report.output)
         for number, piece in enumerate(first, start=1):
             self._say(report, TaskUpdate(task_id=task_id, output=piece), part(report.id, number), priority="high")
-        update = TaskUpdate(
-            task_id=task_id,
-            status="in_progress",
-            progress=report.percent,
-            message=report.step or "",
-            output=last or None,
-        )
-        beside = mapping.asides_out(report.content)
+        update = TaskUpdate(task_id=task_id, status="in_progress", message=report.step or "")
+        beside = mapping.progress_out(msgspec.structs.replace(report.content, output=last or None))
         if report.brought:
             beside["file"] = report.brought
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)

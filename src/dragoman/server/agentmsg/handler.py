@@ -1,29 +1,30 @@
-"""Agentmsg's handler: who sends, what a message means, and how a refusal is encoded.
+"""Agentmsg's handler: decodes and encodes the same way for HTTP and WebSocket.
 
-HTTP and WebSocket share it, so that the same message is understood, refused and recorded in the same way over both.
-
-    what came                           becomes
+    the agent sends                     it becomes
     ----------------------------------  --------------------------------------------------------------------------------
-    a message for the first time        its commands; with `once` decided, ACK (if it is kept), WELCOME, or the version
-    one that came before                the same answer again; of what is still being decided, its one answer follows
-    REGISTER, STATE_QUERY again         answered anew: whoever asked asks again
+    a message for the first time        its commands; after the commit, an ACK (if it is kept), WELCOME, or the version
+    one that came before                the same answer again; none while the first one is being decided
+    REGISTER, STATE_QUERY again         answered again
     an ACK                              acknowledged deliveries
     STATE_QUERY                         a look at the shared state
-    a message that outlived itself      TIMEOUT for its sender, where it was promised more (D6)
+    a message that is too old           a TIMEOUT, where its sender was promised more (D6)
     anything else                       an ERROR_REPORT, never about an ERROR_REPORT or an ACK
+
+What the handler remembers of each agent is bounded and only in memory. After a restart the store still recognises what
+the hub accepted, and offers again what was not acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragoman.core.commands import Beat, ReportProgress
-from dragoman.core.ids import ADMIN, EPOCH, AgentId, DeliveryId, Instant
+from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.model.state import Entity
@@ -31,51 +32,48 @@ from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.state import StateView
 from dragoman.messages.brevity import CUT, in_short
 from dragoman.messages.faults import Fault, Refused
-from dragoman.protocols.agentmsg import codec, routing
-from dragoman.protocols.agentmsg.connection import (
-    Acknowledged,
-    Connection,
-    Inbox,
-    Invalid,
-    Outlived,
-    Received,
-    Repeated,
-)
+from dragoman.protocols.agentmsg import codec, connection, routing
+from dragoman.protocols.agentmsg.connection import Connection, Inbox
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.types import ANYONE, HUB, Message, MessageType
-from dragoman.server import authentication, session
-from dragoman.server.agentmsg import binding as agentmsg
-from dragoman.server.agentmsg.memory import MOST_HEARD, MOST_HELD, Handed
-from dragoman.server.agentmsg.names import PROTOCOL, derived_v4
+from dragoman.protocols.agentmsg.mapping import PROTOCOL
+from dragoman.protocols.agentmsg.types import Message, MessageType
+from dragoman.server import authentication
+from dragoman.server.agentmsg import answers, inbound, outbound, views
+from dragoman.server.agentmsg.ids import agent_named, delivery_of, derived_v4
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
 from dragoman.server.outgoing import read_account
-from dragoman.server.session import Answered, CommandFrame, Ignored, LookUp, Request
+from dragoman.server.session import Acknowledged, Answered, CommandFrame, Ignored, Invalid, LookUp, Request
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 
 MOST_AGENTS = 10_000
-"""Agents whose last messages are remembered; the store knows the others' too."""
+"""Agents whose last messages are remembered; the store knows the others', too."""
 MOST_VERSIONS = 10_000
+MOST_RECOGNISED = 1024
+"""Messages of one agent that are recognised without asking the store."""
+MOST_UNDECIDED = 10_000
+"""Messages of one agent that are being decided, over all its connections and requests."""
+MOST_DELIVERED = 4096
 
-NOBODY = frozenset({HUB, ANYONE})
-ASKED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
+ANSWERED_AGAIN = frozenset({MessageType.REGISTER, MessageType.STATE_QUERY, MessageType.TASK_ASSIGNMENT})
 
 _encode = msgspec.json.Encoder().encode
 
 BARE = "bare"
-"""Of a refusal: the request came without a message around it, and its fields are named so."""
+"""Context of a refusal: the request came without a message around it, and its fields are named so."""
 
 Look = Callable[[Agent, Message], Awaitable[Sequence[bytes]]]
+"""Answers a STATE_QUERY."""
 
-Whole = CommandFrame | LookUp | session.Invalid | session.Acknowledged | Answered | Ignored
-"""Agentmsg has no batches."""
+Decoded = CommandFrame | LookUp | Invalid | Acknowledged | Answered | Ignored
+"""Agentmsg has no batches and no pieces."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """What an answer answers. `asks`: whether its sender is told when it is refused."""
+    """What an answer answers. `asks`: whether the sender gets a refusal."""
 
     id: str | None
     asks: bool = True
@@ -90,16 +88,49 @@ class About(msgspec.Struct, frozen=True):
         return None if self.message is None else routing.task(self.message)
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One agent, over all its links and requests."""
+class Delivered:
+    """The messages that one agent was given and has not acknowledged: an ACK names messages, the hub needs deliveries.
+
+    a message of the hub     its id is the delivery's, with another version number
+    a message of an agent    is remembered here; of two with the same id, the older one is acknowledged first
+    """
+
+    def __init__(self) -> None:
+        self._deliveries: dict[str, deque[DeliveryId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    def add(self, message_id: str, delivery: DeliveryId) -> None:
+        if delivery_of(message_id) == delivery:
+            return
+        same = self._deliveries.setdefault(message_id, deque(maxlen=16))
+        if delivery not in same:
+            same.append(delivery)
+        if len(self._deliveries) > MOST_DELIVERED:
+            del self._deliveries[next(iter(self._deliveries))]
+
+    def acknowledged(self, message_ids: Iterable[str]) -> tuple[DeliveryId, ...]:
+        found = []
+        for id in message_ids:
+            same = self._deliveries.get(id)
+            if same is None:
+                found.append(delivery_of(id))
+                continue
+            found.append(same.popleft())
+            if not same:
+                del self._deliveries[id]
+        return tuple(found)
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """One agent, over all its connections and requests."""
 
     connection: Connection
-    handed: Handed
+    delivered: Delivered
 
 
 class AgentmsgHandler(HttpHandler):
-    """One for all of agentmsg's endpoints."""
-
     protocol = PROTOCOL
 
     def __init__(
@@ -114,85 +145,66 @@ class AgentmsgHandler(HttpHandler):
         files: Files | None = None,
     ) -> None:
         super().__init__(hub, store, limits=limits, admin_hash=admin_hash, files=files)
-        self.state = state.in_words(agentmsg.error_of, agentmsg.recounted)
+        self.state = state.in_words(views.task_error, views.task_history)
         self._heartbeat = heartbeat_seconds
-        self._lines: dict[AgentId, Line] = {}
+        self._peers: dict[AgentId, Peer] = {}
         self._versions: dict[tuple[AgentId, str], int] = {}
 
-    # -- who
+    # -- agents
 
     def reader(self, scope: Scope) -> AgentId:
-        """Whoever may use the shared state: an agent of this protocol, or the admin."""
+        """The agent of this protocol, or the admin, that asks for the shared state; raises `Refused`."""
         return ADMIN if authentication.is_admin(scope, self._admin_hash) else self.agent(scope).id
 
     def alive(self, agent: AgentId) -> None:
-        """It said something that asks nothing of the hub (D12)."""
+        """The agent sent something that becomes no command (D12)."""
         if agent != ADMIN:
             self.hub.enqueue_and_forget(Beat(principal=agent, protocol=PROTOCOL))
 
-    def line(self, agent: AgentId) -> Line:
-        line = self._lines.get(agent)
-        if line is None:
-            inbox = Inbox(MOST_HEARD, most_held=MOST_HELD, holds_all=True)
-            connection = Connection(Role.HUB, agent, limits=self.guard, inbox=inbox)
-            line = self._lines[agent] = Line(connection, Handed())
-            if len(self._lines) > MOST_AGENTS:
-                del self._lines[next(iter(self._lines))]
-        return line
+    def peer(self, agent: AgentId) -> Peer:
+        peer = self._peers.get(agent)
+        if peer is None:
+            inbox = Inbox(MOST_RECOGNISED, most_held=MOST_UNDECIDED, holds_all=True)
+            peer = Peer(Connection(Role.HUB, agent, limits=self.guard, inbox=inbox), Delivered())
+            self._peers[agent] = peer
+            if len(self._peers) > MOST_AGENTS:
+                del self._peers[next(iter(self._peers))]
+        return peer
 
     def message_id(self) -> str:
-        """For a message of the hub's own."""
+        """For a message of the hub."""
         return derived_v4(self.hub.mint())
 
-    def time(self) -> datetime:
-        return EPOCH + timedelta(microseconds=self.hub.now())
-
-    # -- what
+    # -- in
 
     def decode(
         self, agent: Agent, data: bytes, look: Look, *, traceparent: str | None = None, waits: bool = False
-    ) -> Whole:
-        """A message as what it means, or the fault to answer with. Never raises.
+    ) -> Decoded:
+        """Never raises. `waits`: the request waits for its answer, so a message that is still being decided becomes its
+        commands again; the store recognises it."""
+        peer = self.peer(agent.id)
+        now = inbound.moment(self.hub.now()) if b"ttl_ms" in data else None  # nothing else expires
+        match peer.connection.receive(data, now)[0]:
+            case connection.Received() as received:
+                return self._received(agent, received, look, traceparent)
+            case connection.Acknowledged(message=message, message_ids=named):
+                return Acknowledged(self._acknowledged(peer, message, named), message.id)
+            case connection.Repeated() as repeated:
+                return self._repeated(agent, repeated, look, traceparent, waits=waits)
+            case connection.Outlived(message=message):
+                about = About(message.id, routing.is_kept(message))
+                return Invalid(inbound.outlived(message), message.id, about)
+            case connection.Invalid(error=error, asks=asks):
+                return Invalid(error.fault, error.about, About(error.about, asks))
 
-        `look` answers a STATE_QUERY. `waits`: somebody waits for the answer to this very request, so a message that is
-        still being decided is handed in again; the store recognises it.
-        """
-        line = self.line(agent.id)
-        now = self.time() if b"ttl_ms" in data else None  # nothing else expires
-        event = line.connection.receive(data, now)[0]
-        match event:
-            case Received(message=message, tree=tree, wants_ack=kept, content=content):
-                return self._received(
-                    agent, message, tree, data, look, kept=kept, traceparent=traceparent, content=content
-                )
-            case Acknowledged(message=message, message_ids=named):
-                return session.Acknowledged(self._settled(line, message, named), message.id)
-            case Repeated(message=message, acknowledged=done):
-                return self._again(agent, message, data, look, done=done, traceparent=traceparent, waits=waits)
-            case Outlived(message=message):
-                fault = agentmsg.outlived(message.type.value, message.id, message.metadata.ttl_ms or 0)
-                return session.Invalid(fault, message.id, About(message.id, routing.is_kept(message)))
-            case Invalid(error=error, asks=asks):
-                return session.Invalid(agentmsg.fault_of(error), error.about, About(error.about, asks))
-
-    def _received(
-        self,
-        agent: Agent,
-        message: Message,
-        tree: dict[str, Any],
-        data: bytes,
-        look: Look,
-        *,
-        kept: bool,
-        traceparent: str | None,
-        content: bytes | None = None,
-    ) -> Whole:
+    def _received(self, agent: Agent, received: connection.Received, look: Look, traceparent: str | None) -> Decoded:
+        message, tree, data = received.message, received.tree, received.raw
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
             self.alive(agent.id)
             return LookUp(partial(look, agent, message), Request(message.id, about), after_commits=True)
         try:
-            commands = agentmsg.commands_of(
+            first, *also = inbound.commands_of(
                 agent,
                 message,
                 tree,
@@ -200,64 +212,57 @@ class AgentmsgHandler(HttpHandler):
                 traceparent=traceparent,
                 now=self.hub.now(),
                 holds=partial(self.hub.holds, agent.id),
-                content=content,
+                content=received.content,
             )
         except Refused as refused:
-            return session.Invalid(refused.fault, message.id, about)
-        carried = message.to not in NOBODY and message.type in agentmsg.CARRIED
-        versioned = message.type is MessageType.STATE_UPDATE  # its ACK says more
-        first = commands[0]
+            return Invalid(refused.fault, message.id, about)
+        otherwise = None
+        if message.type in inbound.FORWARDED and agent_named(message.to) is not None:
+            otherwise = partial(inbound.forward_instead, agent, message, tree, data)
+        versioned = message.type is MessageType.STATE_UPDATE  # its ACK has the version
         request = Request(
             message.id,
             about,
-            also=commands[1:],
-            otherwise=partial(agentmsg.otherwise, agent, message, tree, data) if carried else None,
-            receipt=kept and not versioned,
+            also=tuple(also),
+            otherwise=otherwise,
+            receipt=received.wants_ack and not versioned,
             lane=about.task,
         )
-        if isinstance(first, ReportProgress) and (file := file_id_in(tree.get("payload"))) is not None:
+        if isinstance(first, ReportProgress) and (file := file_id_in(tree["payload"])) is not None:
             return LookUp(partial(with_file, first, self.files, file), request)
         return CommandFrame(first, request)
 
-    def _again(
-        self,
-        agent: Agent,
-        message: Message,
-        data: bytes,
-        look: Look,
-        *,
-        done: bool,
-        traceparent: str | None,
-        waits: bool,
-    ) -> Whole:
+    def _repeated(
+        self, agent: Agent, repeated: connection.Repeated, look: Look, traceparent: str | None, *, waits: bool
+    ) -> Decoded:
+        received = repeated.received
+        message = received.message
         self.alive(agent.id)
-        if done and message.type is not MessageType.TASK_ASSIGNMENT:  # its outcome is told again, too
+        if repeated.acknowledged and message.type is not MessageType.TASK_ASSIGNMENT:  # its outcome is sent again, too
             version = self._versions.get((agent.id, message.id))
             return Answered((self.encode_receipt((message.id,), agent.id, version),), message.id)
-        kept = routing.is_kept(message)
-        if message.type in ASKED_AGAIN or (waits and kept):
-            tree = codec.parse(data, self.guard)
-            return self._received(agent, message, tree, data, look, kept=kept, traceparent=traceparent)
+        if message.type in ANSWERED_AGAIN or (waits and received.wants_ack):
+            return self._received(agent, received, look, traceparent)
         return Ignored(message.id)
 
-    def _settled(self, line: Line, ack: Message, named: Sequence[str]) -> tuple[DeliveryId, ...]:
+    def _acknowledged(self, peer: Peer, ack: Message, named: Sequence[str]) -> tuple[DeliveryId, ...]:
         exact, about = ack.metadata.delivery_id, ack.metadata.correlation_id
         if exact is None:
-            return line.handed.take(named)
-        return (DeliveryId(exact.lower()), *line.handed.take(id for id in named if id != about))
+            return peer.delivered.acknowledged(named)
+        return (DeliveryId(exact.lower()), *peer.delivered.acknowledged(id for id in named if id != about))
 
-    # -- what it came to
+    # -- out
 
     def encode_answer(self, agent: Agent, about: About, outcome: Any) -> Sequence[bytes]:
-        """All of a message's commands are committed: what it is answered with beside the ACK, if anything."""
+        """All commands of a message are committed: what answers it beside the ACK, if anything."""
         message = about.message
         if message is None:
             return ()
-        self.line(agent.id).connection.accept(message)
+        self.peer(agent.id).connection.accept(message)
         match message.type, outcome:
             case MessageType.REGISTER, Agent():
                 return (
-                    agentmsg.welcome(
+                    answers.welcome(
                         outcome,
                         now=self.hub.now(),
                         message_id=self.message_id(),
@@ -272,84 +277,75 @@ class AgentmsgHandler(HttpHandler):
                 return (self.encode_receipt((message.id,), agent.id, version),)
         return ()
 
-    def undone(self, agent: AgentId, about: About) -> None:
-        """It was refused: when it comes again, it counts as new."""
-        if about.message is not None:
-            self.line(agent).connection.release((about.message,))
-
-    # -- what the hub sends
-
     def encode_receipt(self, message_ids: Sequence[str], to: AgentId, version: int | None = None) -> bytes:
         """One ACK for messages that cannot be lost any more."""
-        return agentmsg.acknowledgment(
+        return answers.acknowledgment(
             message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
         )
 
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        output = await self.read_output(outgoing) if in_pieces(outgoing) else None
+        output = await self._read_output(outgoing) if ends_in_pieces(outgoing) else None
         return (self.encode_with(outgoing, agent, now, output),)
 
     def encode_with(self, outgoing: Outgoing, agent: Agent, now: Instant, whole: str | None = None) -> bytes:
-        """An outgoing message as its message; what must be acknowledged is remembered. `whole` is the output of one
-        that is `in_pieces`."""
-        frame, message_id = agentmsg.wire_of(outgoing, agent, now, whole=whole)
+        """The frame of an outgoing message. `whole` is the output of one that `ends_in_pieces`."""
+        frame, message_id = outbound.wire_of(outgoing, agent, now, whole=whole)
         delivery = outgoing.delivery
         if not delivery.leaves_once:
-            self.line(agent.id).handed.give(message_id, delivery.id)
+            self.peer(agent.id).delivered.add(message_id, delivery.id)
         return frame
 
-    async def read_output(self, outgoing: Outgoing) -> str:
-        """The output of a task that came in pieces."""
+    async def _read_output(self, outgoing: Outgoing) -> str:
         most = self.limits.message_bytes // 2
-        told = await read_account(self.store, outgoing.delivery.task, outgoing.event.seq, most)
-        short = in_short(told.output, most)
-        return short + CUT if told.truncated and short == told.output else short
+        account = await read_account(self.store, outgoing.delivery.task, outgoing.event.seq, most)
+        short = in_short(account.output, most)
+        return short + CUT if account.truncated and short == account.output else short
 
     # -- refusals
 
+    def release(self, agent: AgentId, about: About) -> None:
+        """The message was refused: when it comes again, it counts as new."""
+        if about.message is not None:
+            self.peer(agent).connection.release((about.message,))
+
     def encode_error_report(self, fault: Fault, about: About | None, to: AgentId) -> bytes:
-        """The ERROR_REPORT about a refused message; empty where nobody is to be told."""
-        if about is not None:
-            self.undone(to, about)
-            if not about.asks:
-                return b""
-        return agentmsg.refusal(
+        """The ERROR_REPORT about a refused message; empty where its sender gets none."""
+        about = about or About(None)
+        self.release(to, about)
+        if not about.asks:
+            return b""
+        return answers.refusal(
             fault,
             to=to,
             now=self.hub.now(),
             message_id=self.message_id(),
-            about=None if about is None else about.id,
-            task_id=None if about is None else about.task,
-            said=None if about is None else about.type,
+            about=about.id,
+            task=about.task,
+            refused=about.type,
         )
 
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
-        """The report alone, as the body of an HTTP answer. `BARE`: the fields it names are not those of a message."""
-        about = context if isinstance(context, About) else None
-        told = agentmsg.report(
-            fault,
-            error_id=self.message_id(),
-            task_id=None if about is None else about.task,
-            said=None if about is None else about.type,
-        )
+        """The report alone, as the body of an HTTP answer."""
+        about = context if isinstance(context, About) else About(None)
+        report = answers.error_report(fault, error_id=self.message_id(), task=about.task, refused=about.type)
         if context == BARE and fault.field is not None:
-            told["context"]["details"]["field"] = fault.field.removeprefix("payload.")
-        return _encode(told)
+            report["context"]["details"]["field"] = fault.field.removeprefix("payload.")
+        return _encode(report)
 
     def status_of(self, fault: Fault) -> int:
-        return agentmsg.status_of(fault)
+        return answers.status_of(fault)
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
-        return agentmsg.fault_of(error) if isinstance(error, AgentmsgError) else super().fault_of(error)
+        return error.fault if isinstance(error, AgentmsgError) else super().fault_of(error)
 
     def json(self, data: bytes) -> dict[str, Any]:
-        """A body of ours; raises `Refused`."""
+        """A body that is no message; raises `Refused`."""
         try:
             return codec.parse(data, self.guard)
         except AgentmsgError as error:
-            raise Refused(agentmsg.fault_of(error)) from None
+            raise Refused(error.fault) from None
 
 
-def in_pieces(outgoing: Outgoing) -> bool:
-    """Whether a result must be put together first."""
-    return outgoing.delivery.kind is MessageKind.RESULT and agentmsg.ends_in_pieces(outgoing.event)
+def ends_in_pieces(outgoing: Outgoing) -> bool:
+    """Whether the output of a result must be read first."""
+    return outgoing.delivery.kind is MessageKind.RESULT and outbound.ends_in_pieces(outgoing.event)

@@ -6,7 +6,7 @@
     POST /agentmsg/ack         200 {"acknowledged":COUNT}; takes {"delivery_ids":[…]}, or an ACK, which may as well be
                                sent like any other message
 
-Everything else is an ErrorReport with a status of `failures`.
+Everything else is an ErrorReport with a status of `answers`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
-from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Whole
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Decoded
 from dragoman.server.agentmsg.state import read
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
@@ -109,7 +109,7 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
         accepted = b'{"status":"accepted","message_id":"%b"' % message_id.encode()
         await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
 
-    async def _decide(self, agent: Agent, decoded: Whole, message_id: str, context: Any) -> Sequence[bytes]:
+    async def _decide(self, agent: Agent, decoded: Decoded, message_id: str, context: Any) -> Sequence[bytes]:
         """The answers to a message that nobody else waits for. A request that brings it again meanwhile joins
         (all-D5)."""
         key = (agent.id, message_id)
@@ -127,7 +127,7 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
         outcome.set_result(answers)
         return answers
 
-    async def _answers(self, agent: Agent, decoded: Whole) -> Sequence[bytes]:
+    async def _answers(self, agent: Agent, decoded: Decoded) -> Sequence[bytes]:
         """What is answered beside that it was accepted; raises `Refused`."""
         match decoded:
             case Acknowledged(deliveries=deliveries):
@@ -157,7 +157,7 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
 
     def _release(self, agent: Agent, context: Any) -> None:
         if isinstance(context, About):
-            self._handler.undone(agent.id, context)
+            self._handler.release(agent.id, context)
 
     async def _query_state(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload

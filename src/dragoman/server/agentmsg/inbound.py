@@ -2,12 +2,12 @@
 
     message                               command
     ------------------------------------  ------------------------------------------------------------------------
-    TASK_ASSIGNMENT                       Submit, to the agent it names, or to whoever can
-    TASK_UPDATE by who does the task      ReportProgress; `completed` Finish; `failed`, `cancelled` ReportFault
-    TASK_UPDATE by somebody else          `cancelled` Cancel; else, to another agent, Tell
+    TASK_ASSIGNMENT                       Submit, to the agent it names, or to any that can do it
+    TASK_UPDATE by the task's owner       ReportProgress; `completed` Finish; `failed`, `cancelled` ReportFault
+    TASK_UPDATE by another agent          `cancelled` Cancel; else, to another agent, Tell
     TASK_COMPLETE, TASK_FAILED            Finish, ReportFault
     TASK_HANDOFF: request, response       HandOver, AnswerHandover
-    HELP_REQUEST, HELP_RESPONSE           AskHelp (AskPerson where it says `ask: "person"`), GiveHelp
+    HELP_REQUEST, HELP_RESPONSE           AskHelp (AskPerson with `ask: "person"`), GiveHelp
     STATUS_UPDATE, HEARTBEAT              ReportStatus, Beat; and Tell, where they are for another agent
     ERROR_REPORT to the hub               ReportError
     ERROR_REPORT to another agent         Tell; and before it ReportError, where it is about a task of the sender's
@@ -15,41 +15,70 @@
     STATE_QUERY                           none: it only reads
     ACK, REGISTER                         Acknowledge, RegisterAgent
 
-The codec has checked shape and meaning; here the message meets what the hub knows of its sender. `tree` is the JSON
-object as it came, `data` its bytes: what is kept and carried on must not depend on which fields we happen to know.
+The codec has checked shape and meaning; here the message meets what the hub knows of its sender. What the hub keeps and
+forwards is the message's JSON and its bytes, with the fields that no struct has.
 
-Agents also write to each other about tasks that the hub has never heard of. So a report that turns out to be about no
-task of its sender's is carried to whomever it is addressed (`otherwise`).
+Agents also write to each other about tasks that the hub does not know. So a report about no task of its sender's is
+forwarded to the agent that it is addressed to (`forward_instead`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
 
 from dragoman.core.commands import (
     Acknowledge,
+    AnswerHandover,
+    AskHelp,
+    AskPerson,
     Beat,
+    Cancel,
     ChangeState,
     Command,
+    Finish,
+    GiveHelp,
+    Handing,
+    HandOver,
+    HelpVerdict,
+    Lineage,
     RegisterAgent,
     ReportError,
+    ReportFault,
+    ReportProgress,
     ReportStatus,
+    Routing,
+    Severity,
+    Submit,
     Tell,
+    Timing,
 )
-from dragoman.core.ids import DeliveryId, Instant, TaskId, instant
+from dragoman.core.ids import EPOCH, SECOND, AgentId, Instant, TaskId, instant
 from dragoman.core.model.agents import Agent
+from dragoman.core.model.deliveries import Backoff, DirectMessage
+from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Operation, Registry
+from dragoman.core.model.tasks import Priority
 from dragoman.core.tasks.assistance import SOMEBODY_ELSES
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
-from dragoman.protocols.agentmsg import codec, routing
+from dragoman.messages.tasks import Failure, Json, Result
+from dragoman.protocols.agentmsg import codec, mapping, records, routing
+from dragoman.protocols.agentmsg.errors import NUMBERS, REQUIREMENTS, fault_in
+from dragoman.protocols.agentmsg.mapping import PROTOCOL
 from dragoman.protocols.agentmsg.records import ErrorReport, Record
 from dragoman.protocols.agentmsg.types import (
-    HUB,
+    MAX_RETRIES,
     Ack,
+    HandoffReason,
     Heartbeat,
     HelpRequest,
     HelpResponse,
+    HelpResponseType,
     Message,
     MessageType,
     Register,
@@ -63,25 +92,118 @@ from dragoman.protocols.agentmsg.types import (
     TaskHandoffResponse,
     TaskUpdate,
 )
-from dragoman.server.agentmsg import conversation, reports
-from dragoman.server.agentmsg.exchange import Said, builtin
-from dragoman.server.agentmsg.failures import fault_in, moment, outlived, severity_of
-from dragoman.server.agentmsg.names import PROTOCOL, delivery_named, name_to_keep, somebody, task_id
+from dragoman.server.agentmsg.ids import agent_named, delivery_of, own_name, task_id
 
 Holds = Callable[[TaskId], bool]
-WITH_THE_HUB = frozenset({MessageType.REGISTER, MessageType.STATE_UPDATE, MessageType.STATE_QUERY})
-"""What is only ever said to the hub itself."""
-CARRIED = frozenset(
+
+PRIORITIES: Mapping[records.Priority, Priority] = {own: Priority(own.value) for own in records.Priority}
+VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
+    HelpResponseType.DIRECT_ANSWER: HelpVerdict.ANSWERED,
+    HelpResponseType.RESOURCE_PROVISION: HelpVerdict.ANSWERED,
+    HelpResponseType.COLLABORATIVE_SESSION: HelpVerdict.ANSWERED,
+    HelpResponseType.ESCALATION: HelpVerdict.ESCALATED,
+    HelpResponseType.UNABLE_TO_HELP: HelpVerdict.UNABLE,
+}
+REASONS: Mapping[HandoffReason, Handing] = {reason: Handing(reason.value.lower()) for reason in HandoffReason}
+TERMS = ("estimated_completion", "requirements", "constraints", "error")
+"""What an agent answers to a handoff, beside yes or no."""
+FORWARDED = frozenset(
     {MessageType.TASK_UPDATE, MessageType.TASK_COMPLETE, MessageType.TASK_FAILED, MessageType.HELP_RESPONSE}
 )
-"""What is a direct message where it is no report. An answer to a handoff is not among them: one that the hub does not
-know is over, and a late yes would make its reader believe that the task is gone."""
+"""Messages that are direct messages where they are no reports. An answer to a handoff is not among them: the hub does
+not know it because the handoff is over, and its reader would take a late yes for a task that is gone."""
+CANCELLED = "cancelled on request"
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+
+
+# -- messages ----------------------------------------------------------------------------------------------------
+
+
+class Inbound(NamedTuple):
+    """A message of an agent: decoded, as JSON, as bytes; the traceparent of its transport, if it has one; and its
+    `codec.fingerprint`, where it is known already."""
+
+    agent: Agent
+    message: Message
+    tree: Json
+    data: bytes
+    traceparent: str | None
+    now: Instant
+    content: bytes | None = None
+
+    @property
+    def payload(self) -> Json:
+        """The payload with all its fields."""
+        payload: Json = self.tree["payload"]
+        return payload
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace in the message, else the transport's (all-D7)."""
+        for text in (self.message.metadata.traceparent, self.traceparent):
+            found = _trace(text) if text else None
+            if found is not None and int(found[1], 16):
+                return found[1]
+        return None
+
+    @property
+    def digest(self) -> str:
+        return (self.content or codec.fingerprint(self.tree)).hex()
+
+    @property
+    def priority(self) -> Priority:
+        """The effective one (D3)."""
+        return PRIORITIES[routing.priority(self.message)]
+
+    @property
+    def retry(self) -> Backoff | None:
+        """How it wants to be sent again, beside `max_retries`."""
+        own = self.message.metadata.retry_config
+        return None if own is None else backoff_in(msgspec.to_builtins(own))
+
+    @property
+    def expires_at(self) -> Instant | None:
+        end = None if self.message.metadata.ttl_ms is None else routing.expires_at(self.message)
+        return None if end is None else instant(end)
+
+    def direct_message(self) -> DirectMessage:
+        """The message as the hub delivers it to another agent: word for word."""
+        message = self.message
+        return DirectMessage(
+            sender=self.agent.id,
+            message_id=message.id,
+            kind=message.type.value,
+            digest=self.digest,
+            body=msgspec.Raw(self.data),
+            protocol=PROTOCOL,
+            once=not routing.is_kept(message),
+            attempts=message.metadata.max_retries + 1,
+            retry=self.retry,
+            expires_at=self.expires_at,
+        )
+
+    def forward(self, to: AgentId, *, reports: bool = False, progress: bool = False) -> Tell:
+        """Deliver it to another agent. `reports`, `progress`: it says how a task ended or how far it is, which only
+        some agents may say."""
+        about = routing.task(self.message)
+        return Tell(
+            principal=self.agent.id,
+            protocol=PROTOCOL,
+            direct_message=self.direct_message(),
+            to=to,
+            priority=self.priority,
+            lane=None if about is None else task_id(about),
+            reports=reports,
+            progress=progress,
+        )
 
 
 def commands_of(
     agent: Agent,
     message: Message,
-    tree: dict[str, Any],
+    tree: Json,
     data: bytes,
     *,
     traceparent: str | None = None,
@@ -89,115 +211,340 @@ def commands_of(
     holds: Holds | None = None,
     content: bytes | None = None,
 ) -> tuple[Command, ...]:
-    """What `agent` asks by this message, to be done in this order; raises `Refused`.
+    """The commands of a message, in this order; raises `Refused`.
 
-    `holds` says whether a task is in this agent's hands now: an update means something else from whoever does a task
-    than from others. Without it, the sender of an update counts as who does the task, unless it cancels it. `content`
-    is the message's fingerprint, where somebody has it already.
+    `holds` says whether this agent has a task now: an update means something else from a task's owner than from others.
+    Without it, the sender counts as the owner, unless it cancels the task.
     """
     if message.sender != agent.id:
         what = owned_by(agent.id, message.sender)
         raise refuse(Kind.FORBIDDEN, what, field="from", agent_id=agent.id)
     if message.metadata.ttl_ms is not None and routing.is_expired(message, moment(now)):
-        raise Refused(outlived(message.type.value, message.id, message.metadata.ttl_ms))
-    said = Said(agent, message, tree, data, traceparent, now, content)
+        raise Refused(outlived(message))
+    inbound = Inbound(agent, message, tree, data, traceparent, now, content)
     kind = type(message.payload)
     if kind is TaskUpdate:  # the most frequent one
-        return (_update(said, message.payload, holds),)
+        return (_update(inbound, message.payload, holds),)
     if kind is ErrorReport:
-        return _error(said, message.payload, holds)
-    if message.to != HUB and message.type in WITH_THE_HUB:
-        raise refuse(Kind.INVALID, f"{message.type.value} is only for the hub; send it to {HUB!r}", field="to")
-    found = _MEANING.get(kind)
-    if found is None:
+        return _error(inbound, message.payload, holds)
+    commands = _COMMANDS.get(kind)
+    if commands is None:
         raise refuse(Kind.INVALID, f"an agent does not say this; {message.type.value} is the hub's", field="type")
-    return found(said, message.payload)
+    return commands(inbound, message.payload)
 
 
-def otherwise(agent: Agent, message: Message, tree: dict[str, Any], data: bytes, fault: Fault) -> Tell | None:
-    """What a message means after all, whose first meaning was refused with `fault`: a direct message, or nothing.
-
-    "No such task, or not yours" to a message for another agent says only that the hub has no part in it; an answer to
-    what somebody else was asked is not for its reader, either.
-    """
-    to = somebody(message.to)
-    if fault.kind is not Kind.NOT_FOUND or to is None or message.type not in CARRIED:
+def forward_instead(agent: Agent, message: Message, tree: Json, data: bytes, fault: Fault) -> Tell | None:
+    """The direct message that a refused report is after all, if it is one: "no such task, or not yours" means only that
+    the hub has no part in it. Help that another agent was asked for is not for its reader, either."""
+    to = agent_named(message.to)
+    if fault.kind is not Kind.NOT_FOUND or to is None or message.type not in FORWARDED:
         return None
     if fault.facts.get("reason") == SOMEBODY_ELSES:
         return None
-    return Said(agent, message, tree, data, None, Instant(0)).tell(to, reports=True)
+    return Inbound(agent, message, tree, data, None, Instant(0)).forward(to, reports=True)
 
 
-def acknowledged(message: Message, known: Mapping[str, DeliveryId] | None = None) -> tuple[DeliveryId, ...]:
-    """The deliveries that an ACK settles. `known` are the direct messages that its sender was given, by their message
-    ids; messages of the hub's own need no memory, and a delivery may be named itself."""
-    ack: Ack = message.payload
-    metadata = message.metadata
-    named = [codec.lowered(id) for id in (metadata.correlation_id, *ack.message_ids, metadata.delivery_id) if id]
-    found = known or {}
-    return tuple(dict.fromkeys(found[id] if id in found else delivery_named(id) for id in named))
+def outlived(message: Message) -> Fault:
+    """The time to live of a message was over before it could be delivered (D6)."""
+    ttl = message.metadata.ttl_ms or 0
+    what = f"{message.type.value} {message.id} was not delivered within its {ttl:g} ms; send it anew, with more time"
+    return Fault(
+        kind=Kind.TIMEOUT,
+        message=what,
+        field="metadata.ttl_ms",
+        facts={"message_id": message.id, "ttl_ms": ttl},
+    )
 
 
-def _update(said: Said, update: TaskUpdate, holds: Holds | None) -> Command:
+def moment(now: Instant) -> datetime:
+    """The instant as a datetime, for the protocol's own functions."""
+    return EPOCH + timedelta(microseconds=now)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+def _submit(inbound: Inbound, assignment: TaskAssignment) -> tuple[Command, ...]:
+    task, context, constraints = assignment.task, assignment.task.context, assignment.task.constraints
+    metadata = {} if context is None else context.metadata
+    limits: Json = {}
+    if constraints is not None:
+        limits = {name: value for name in NUMBERS if (value := getattr(constraints, name)) is not None}
+    limits |= {name: metadata[name] for name in REQUIREMENTS if metadata.get(name) is not None}
+    deadline = None if constraints is None or constraints.deadline is None else instant(constraints.deadline)
+    parent = metadata.get("parent_task_id")
+    own = inbound.message.metadata.priority
+    # an assignment is urgent by itself (D3): of its own priority only `critical` says more than the context does
+    priority = own if context is None or own is records.Priority.CRITICAL else context.priority
+    return (
+        Submit(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            request_id=inbound.message.id,
+            digest=inbound.digest,
+            type=task.task_type,
+            task_id=task_id(task.task_id),
+            called=own_name(task.task_id),
+            content=mapping.request_in(task, inbound.payload["task"]),
+            raw=inbound.data,
+            name=_text(metadata.get("name")),
+            description=task.description or None,
+            priority=PRIORITIES[priority],
+            constraints=limits,
+            routing=Routing(
+                pinned=agent_named(inbound.message.to),
+                required_capabilities=() if constraints is None else constraints.required_capabilities,
+            ),
+            timing=Timing(
+                deadline=deadline,
+                firm=deadline is not None,
+                total_seconds=None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND),
+                retry=_retry(inbound),
+                expires_at=inbound.expires_at,
+            ),
+            lineage=Lineage(
+                dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
+                called_dependencies=() if context is None else context.dependencies,
+                trace_id=inbound.trace_id,
+                parent=task_id(parent) if type(parent) is str and parent else None,
+                thread=_text(metadata.get("thread")),
+            ),
+        ),
+    )
+
+
+def _retry(inbound: Inbound) -> Backoff | None:
+    """How the assignment is sent again to the agent. Three retries are what every message says by default (D7): then
+    the policy decides how many."""
+    own, retries = inbound.retry, inbound.message.metadata.max_retries
+    if retries == MAX_RETRIES:
+        return own
+    return msgspec.structs.replace(own or Backoff(), attempts=retries + 1)
+
+
+def _update(inbound: Inbound, update: TaskUpdate, holds: Holds | None) -> Command:
     id = task_id(update.task_id)
     mine = None if holds is None else holds(id)
     if not mine:
         if update.status == "cancelled":
-            return reports.cancel(said, update, id)
-        to = None if mine is None else somebody(said.message.to)
+            return Cancel(  # the caller does not want it any more (B4)
+                principal=inbound.agent.id,
+                protocol=PROTOCOL,
+                task_id=id,
+                reason=update.message or CANCELLED,
+                message_id=inbound.message.id,
+                digest=inbound.digest,
+            )
+        to = None if mine is None else agent_named(inbound.message.to)
         if to is not None:
             progress = update.progress is not None or update.output is not None
-            return said.tell(to, reports=update.status is not None, progress=progress)
-    return reports.update(said, update, id)
+            return inbound.forward(to, reports=update.status is not None, progress=progress)
+    return _report(inbound, update, id)
 
 
-# -- what an agent says of itself --------------------------------------------------------------------------------
-
-
-def _status(said: Said, update: StatusUpdate) -> tuple[Command, ...]:
-    payload = said.payload
-    command = ReportStatus(
-        principal=said.agent.id,
+def _report(inbound: Inbound, update: TaskUpdate, id: TaskId) -> Command:
+    """How the owner of a task says that it goes, or how it ended."""
+    if update.status == "completed":
+        text = update.output if update.output is not None else update.message or ""
+        return _finish(inbound, id, Result(output=text or None), text)
+    if update.status == "failed":
+        return _fault(inbound, id, Fault(kind=Kind.WORK_FAILED, message=update.message or "the work failed"))
+    if update.status == "cancelled":
+        return _fault(inbound, id, Fault(kind=Kind.CANCELLED, message=update.message or "its agent gave it up"))
+    content = mapping.progress_in(update, inbound.payload)
+    step = content.named_step
+    return ReportProgress(
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        status={**payload["status"], **builtin(update.status)},
+        task_id=id,
+        message_id=inbound.message.id,
+        content=content,
+        raw=inbound.data,
+        percent=content.percent,
+        step=None if step is None else _text(step.name),
+        output=update.output or "",
+        paused=update.status == "paused",
+        priority=inbound.priority,
+    )
+
+
+def _complete(inbound: Inbound, done: TaskComplete) -> tuple[Command, ...]:
+    content = mapping.result_in(done, inbound.payload)
+    return (_finish(inbound, task_id(done.task_id), content, content.output or ""),)
+
+
+def _failed(inbound: Inbound, failure: TaskFailed) -> tuple[Command, ...]:
+    payload = inbound.payload
+    report, usage = payload["error"], None if failure.usage is None else payload["usage"]
+    return (_fault(inbound, task_id(failure.task_id), fault_in(failure.error, report), report=report, usage=usage),)
+
+
+def _finish(inbound: Inbound, id: TaskId, content: Result, text: str) -> Finish:
+    return Finish(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        task_id=id,
+        digest=hashlib.sha256(_canonical((inbound.message.type.value, inbound.payload))).hexdigest(),
+        message_id=inbound.message.id,
+        content=content,
+        raw=inbound.data,
+        output=text,
+    )
+
+
+def _fault(
+    inbound: Inbound, id: TaskId, fault: Fault, report: Json | None = None, usage: Json | None = None
+) -> ReportFault:
+    return ReportFault(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        fault=fault,
+        task_id=id,
+        message_id=inbound.message.id,
+        digest=inbound.digest,
+        content=Failure(fault=fault, report=report, usage=usage),
+        raw=inbound.data,
+    )
+
+
+def _text(value: object) -> str | None:
+    return value[:200] if type(value) is str and value else None
+
+
+# -- between agents ----------------------------------------------------------------------------------------------
+
+
+def _ask_help(inbound: Inbound, request: HelpRequest) -> tuple[Command, ...]:
+    to, tree = agent_named(inbound.message.to), inbound.payload
+    details = {"help_type": request.help_type.value, "urgency": request.urgency, "context": tree["context"]}
+    deadline = None if request.deadline is None else instant(request.deadline)
+    if to is None and mapping.asks_person(tree):
+        waits = None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND)
+        return (
+            AskPerson(
+                principal=inbound.agent.id,
+                protocol=PROTOCOL,
+                request_id=inbound.message.id,
+                ask=mapping.ask_in(request, tree, waits),
+                task_id=task_id(request.task_id),
+                details=details,
+            ),
+        )
+    critical = routing.URGENCY[request.urgency] is records.Priority.CRITICAL
+    return (
+        AskHelp(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            direct_message=inbound.direct_message(),
+            question=request.description,
+            topic=request.help_type.value,
+            to=to,
+            task_id=task_id(request.task_id),
+            priority=Priority.CRITICAL if critical else inbound.priority,
+            deadline=deadline,
+            details={**details, "task": request.task_id},
+        ),
+    )
+
+
+def _give_help(inbound: Inbound, response: HelpResponse) -> tuple[Command, ...]:
+    return (
+        GiveHelp(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            request_id=codec.lowered(response.request_id),
+            direct_message=inbound.direct_message(),
+            verdict=VERDICTS[response.response_type],
+            answer=mapping.help_in(response, inbound.payload),
+            more=response.follow_up_required,
+        ),
+    )
+
+
+def _hand_over(inbound: Inbound, request: TaskHandoffRequest) -> tuple[Command, ...]:
+    return (
+        HandOver(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            direct_message=inbound.direct_message(),
+            task_id=task_id(request.task_id),
+            called=own_name(request.task_id),
+            reason=REASONS[request.reason],
+            deadline=instant(request.due),
+            to=agent_named(inbound.message.to) or agent_named(request.to_agent),
+            required_capabilities=request.constraints.required_capabilities,
+            type=request.context.task_type,
+            trace_id=inbound.trace_id,
+            known=mapping.handoff_in(request, inbound.payload),
+            fault=None if request.error is None else fault_in(request.error, inbound.payload["error"]),
+            priority=PRIORITIES[request.context.priority],
+        ),
+    )
+
+
+def _answer_handover(inbound: Inbound, response: TaskHandoffResponse) -> tuple[Command, ...]:
+    correlation = inbound.message.metadata.correlation_id
+    assert correlation is not None  # the codec insists
+    terms = {name: value for name in TERMS if (value := inbound.payload.get(name)) is not None}
+    return (
+        AnswerHandover(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            request_id=correlation,
+            direct_message=inbound.direct_message(),
+            accepted=response.accepted,
+            terms=terms,
+        ),
+    )
+
+
+# -- about the agent itself --------------------------------------------------------------------------------------
+
+
+def _status(inbound: Inbound, update: StatusUpdate) -> tuple[Command, ...]:
+    payload = inbound.payload
+    command = ReportStatus(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        status={**payload["status"], **msgspec.to_builtins(update.status)},
         current_tasks=update.current_tasks,
-        usage={**payload["resource_usage"], **builtin(update.resource_usage)},
-        health={**payload["health_metrics"], **builtin(update.health_metrics)},
+        usage={**payload["resource_usage"], **msgspec.to_builtins(update.resource_usage)},
+        health={**payload["health_metrics"], **msgspec.to_builtins(update.health_metrics)},
         next_available=None if update.next_available is None else instant(update.next_available),
     )
-    return _and_told(said, command)
+    return _and_forward(inbound, command)
 
 
-def _beat(said: Said, beat: Heartbeat) -> tuple[Command, ...]:
+def _beat(inbound: Inbound, beat: Heartbeat) -> tuple[Command, ...]:
     state = None if beat.state is None else beat.state.value
-    return _and_told(said, Beat(principal=said.agent.id, protocol=PROTOCOL, state=state))
+    return _and_forward(inbound, Beat(principal=inbound.agent.id, protocol=PROTOCOL, state=state))
 
 
-def _error(said: Said, report: ErrorReport, holds: Holds | None) -> tuple[Command, ...]:
-    to = somebody(said.message.to)
+def _error(inbound: Inbound, report: ErrorReport, holds: Holds | None) -> tuple[Command, ...]:
+    to = agent_named(inbound.message.to)
     about = None if report.task_id is None else task_id(report.task_id)
     if to is not None and (about is None or (holds is not None and not holds(about))):
-        return (said.tell(to),)  # of no task that the hub gave to the sender: a matter between the two
+        return (inbound.forward(to),)  # about no task that the hub gave to the sender
     command = ReportError(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        fault=fault_in(report, said.payload),
-        severity=severity_of(report),
-        report=said.payload,
-        message_id=said.message.id,
+        fault=fault_in(report, inbound.payload),
+        severity=Severity(report.severity),
+        report=inbound.payload,
+        message_id=inbound.message.id,
         task_id=about,
     )
-    return (command,) if to is None else (command, said.tell(to))
+    return _and_forward(inbound, command)
 
 
-def _and_told(said: Said, command: Command) -> tuple[Command, ...]:
-    to = somebody(said.message.to)
-    return (command,) if to is None else (command, said.tell(to))
+def _and_forward(inbound: Inbound, command: Command) -> tuple[Command, ...]:
+    to = agent_named(inbound.message.to)
+    return (command,) if to is None else (command, inbound.forward(to))
 
 
-def _register(said: Said, register: Register) -> tuple[Command, ...]:
+def _register(inbound: Inbound, register: Register) -> tuple[Command, ...]:
     """An agent may fill in what is open, never change who it is (all-D1)."""
-    agent = said.agent
+    agent = inbound.agent
     return (
         RegisterAgent(
             principal=agent.id,
@@ -213,28 +560,31 @@ def _register(said: Said, register: Register) -> tuple[Command, ...]:
     )
 
 
-# -- the link, and what is shared --------------------------------------------------------------------------------
+# -- acknowledgments and shared state ----------------------------------------------------------------------------
 
 
-def _ack(said: Said, ack: Ack) -> tuple[Command, ...]:
-    deliveries = acknowledged(said.message)
-    return (Acknowledge(principal=said.agent.id, protocol=PROTOCOL, deliveries=deliveries),)
+def _acknowledge(inbound: Inbound, ack: Ack) -> tuple[Command, ...]:
+    """`server.agentmsg.handler` answers ACKs by what it delivered; here a message names its delivery, or none."""
+    metadata = inbound.message.metadata
+    named = [codec.lowered(id) for id in (metadata.correlation_id, *ack.message_ids, metadata.delivery_id) if id]
+    deliveries = tuple(dict.fromkeys(map(delivery_of, named)))
+    return (Acknowledge(principal=inbound.agent.id, protocol=PROTOCOL, deliveries=deliveries),)
 
 
-def _change(said: Said, update: StateUpdate) -> tuple[Command, ...]:
-    return (change_of(said.agent.id, update, message_id=said.message.id, digest=said.digest),)
+def _change(inbound: Inbound, update: StateUpdate) -> tuple[Command, ...]:
+    return (change_of(inbound.agent.id, update, message_id=inbound.message.id, digest=inbound.digest),)
 
 
-def change_of(principal: Any, update: StateUpdate, *, message_id: str | None = None, digest: str = "") -> ChangeState:
-    """A StateUpdate of whoever may send one: an agent, or a person with the admin token; by a message, or bare."""
-    name = update.entity_id
-    changes = update.changes
-    task = None
+def change_of(
+    principal: AgentId, update: StateUpdate, *, message_id: str | None = None, digest: str = ""
+) -> ChangeState:
+    """A StateUpdate of an agent, or of a person with the admin token; in a message, or alone."""
+    name, changes, task = update.entity_id, update.changes, None
     if update.entity_type == "TASK":  # it may be a task of the hub, which knows it by its own id
         task = task_id(name)
-        name = name_to_keep(name) or task
+        name = own_name(name) or task
         if update.operation == "CREATE":
-            if changes.get("id") not in (None, update.entity_id):  # else it would stand where another one does
+            if changes.get("id") not in (None, update.entity_id):  # else it would have another entity's id
                 raise refuse(Kind.INVALID, "the id of a task is its entity_id", field="changes.id")
             changes = {**changes, "id": update.entity_id}
     return ChangeState(
@@ -251,22 +601,18 @@ def change_of(principal: Any, update: StateUpdate, *, message_id: str | None = N
     )
 
 
-def _query(said: Said, query: StateQuery) -> tuple[Command, ...]:
-    return ()
-
-
-_MEANING: Mapping[type[Record], Callable[[Said, Any], tuple[Command, ...]]] = {
-    TaskAssignment: reports.submit,
-    TaskComplete: reports.complete,
-    TaskFailed: reports.failed,
-    TaskHandoffRequest: conversation.hand_over,
-    TaskHandoffResponse: conversation.answer_handover,
-    HelpRequest: conversation.ask_help,
-    HelpResponse: conversation.give_help,
+_COMMANDS: Mapping[type[Record], Callable[[Inbound, Any], tuple[Command, ...]]] = {
+    TaskAssignment: _submit,
+    TaskComplete: _complete,
+    TaskFailed: _failed,
+    TaskHandoffRequest: _hand_over,
+    TaskHandoffResponse: _answer_handover,
+    HelpRequest: _ask_help,
+    HelpResponse: _give_help,
     StatusUpdate: _status,
     Heartbeat: _beat,
     StateUpdate: _change,
-    StateQuery: _query,
-    Ack: _ack,
+    StateQuery: lambda inbound, query: (),
+    Ack: _acknowledge,
     Register: _register,
 }

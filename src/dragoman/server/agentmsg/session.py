@@ -29,11 +29,11 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.protocols.agentmsg.mapping import PROTOCOL
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL, Message, StateQuery
-from dragoman.server.agentmsg import binding as agentmsg
 from dragoman.server.agentmsg import state
-from dragoman.server.agentmsg.handler import About, AgentmsgHandler, in_pieces
-from dragoman.server.agentmsg.names import PROTOCOL
+from dragoman.server.agentmsg.answers import state_update
+from dragoman.server.agentmsg.handler import About, AgentmsgHandler, ends_in_pieces
 from dragoman.server.asgi import Scope
 from dragoman.server.session import Decoded, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
@@ -82,7 +82,7 @@ class AgentmsgSession(Session):
         try:
             async with aclosing(state.changes(self._handler, self._agent, asked, after)) as changes:
                 async for cursor, change, at in changes:
-                    await self._write([agentmsg.state_update(cursor, change, at, to=self._agent, about=about)])
+                    await self._write([state_update(cursor, change, at, to=self._agent, about=about)])
         except Refused as refused:
             await self._write([self._handler.encode_error_report(refused.fault, About(about), self._agent)])
         except StoreFailed:
@@ -108,7 +108,7 @@ class AgentmsgSession(Session):
     # -- out
 
     def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
-        return None if in_pieces(outgoing) else (self._handler.encode_with(outgoing, agent, now),)
+        return None if ends_in_pieces(outgoing) else (self._handler.encode_with(outgoing, agent, now),)
 
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
         return await self._handler.encode(outgoing, agent, self._hub.now())

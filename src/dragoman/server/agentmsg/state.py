@@ -34,8 +34,10 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
-from dragoman.server.agentmsg import binding as agentmsg
+from dragoman.server.agentmsg.answers import change_view, entity_view, state_answer
 from dragoman.server.agentmsg.handler import BARE, AgentmsgHandler
+from dragoman.server.agentmsg.ids import task_id
+from dragoman.server.agentmsg.inbound import change_of
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.http_endpoint import Decided
@@ -85,7 +87,7 @@ class Reading(msgspec.Struct, frozen=True):
     cursor: int
 
     def message(self, handler: AgentmsgHandler, to: AgentId, about: str) -> bytes:
-        return agentmsg.state_answer(
+        return state_answer(
             self.entities,
             to=to,
             now=handler.hub.now(),
@@ -126,7 +128,7 @@ async def look(
     """One entity. A task goes by what its agents call it, or by its id."""
     if registry is not Registry.TASK:
         return await handler.state.one(registry, name, reader)
-    known = await handler.state.one(registry, agentmsg.task_id(name), reader, story=story)
+    known = await handler.state.one(registry, task_id(name), reader, story=story)
     found = known or await handler.state.one(registry, name, reader)
     return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
 
@@ -201,15 +203,15 @@ class AgentmsgState(Endpoint):
         entity = await look(self._handler, reader, registry, name) if name else None
         if entity is None:
             raise refuse(Kind.NOT_FOUND, f"no {registry.value} of that name", field="entity_id")
-        await answer(send, 200, _encode(agentmsg.entity_view(entity)))
+        await answer(send, 200, _encode(entity_view(entity)))
 
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._handler.json(await read_body(scope, receive, self._handler.limits.message_bytes, reader))
         update = self._read(reader, body)
-        entity: Shared = await self._http.execute(agentmsg.change_of(reader, update))
+        entity: Shared = await self._http.execute(change_of(reader, update))
         if entity.registry is Registry.TASK:
             entity = msgspec.structs.replace(entity, name=update.entity_id)
-        await answer(send, 200, _encode(agentmsg.entity_view(in_full(entity))))
+        await answer(send, 200, _encode(entity_view(in_full(entity))))
 
     def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
         """A bare StateUpdate, checked as if it had come in a message."""
@@ -271,7 +273,7 @@ class AgentmsgState(Endpoint):
                 update = coming.result()
                 if update is None:
                     break
-                told = _encode(agentmsg.change_view(*update))
+                told = _encode(change_view(*update))
                 await _piece(send, b"id: %d\nevent: state\ndata: %b\n\n" % (update[0], told))
                 coming = asyncio.ensure_future(anext(updates, None))
         except (Refused, StoreFailed) as error:  # the client comes back where it was, and is told then

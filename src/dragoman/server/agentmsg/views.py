@@ -1,4 +1,4 @@
-"""A task of the hub in agentmsg's words: its status, its context, its constraints, its history (all-D8).
+"""A task of the hub in agentmsg's terms: its status, its context, its constraints, its history, its error (all-D8).
 
     hub          TASK_UPDATE       TaskState (`core.model.shared_tasks`)
     -----------  ----------------  --------------------------------
@@ -10,7 +10,7 @@
     failed       (TASK_FAILED)     failed
     cancelled    cancelled         cancelled
 
-A task that waits is `pending` where nobody has it, and `paused` in an update where somebody paused it.
+A task that waits is `pending` while it has no owner, and `paused` in an update while its agent or a person paused it.
 """
 
 from __future__ import annotations
@@ -22,50 +22,59 @@ from typing import Any, Literal, cast
 import msgspec
 
 from dragoman.core.budgets import budget
-from dragoman.core.ids import Instant, rfc3339
-from dragoman.core.model.shared_tasks import shown_status
-from dragoman.core.model.tasks import Event, Status, Task, Waiting
-from dragoman.messages.tasks import Handoff, Request
-from dragoman.protocols.agentmsg.records import TaskEvent
-from dragoman.server.agentmsg.names import called
+from dragoman.core.ids import AgentId, Instant, rfc3339
+from dragoman.core.model.shared_tasks import SHOWN, shown_status
+from dragoman.core.model.tasks import Status, Task, Waiting
+from dragoman.messages.faults import Fault
+from dragoman.messages.tasks import Handoff, Json, Request
+from dragoman.protocols.agentmsg import mapping
+from dragoman.protocols.agentmsg.errors import NUMBERS
+from dragoman.protocols.agentmsg.records import TaskContext, TaskEvent
+from dragoman.protocols.agentmsg.types import HUB
+from dragoman.server.agentmsg.answers import error_report
+from dragoman.server.agentmsg.ids import agent_or_person, derived_v4, task_name
 from dragoman.server.content import HUB_METADATA
 
 UpdateStatus = Literal["pending", "in_progress", "paused", "completed", "failed", "cancelled"]
-PAUSED = frozenset({Waiting.AGENT, Waiting.HELD})
 
-NUMBERS = ("max_tokens", "budget_usd", "quality_threshold")
-"""Constraints that are numbers in both tongues."""
-REQUIREMENTS = ("chain", "risk", "cpu", "memory")
-"""Fields of a context's metadata that the hub obeys as constraints."""
+_PAUSED = frozenset({Waiting.AGENT, Waiting.HELD})
+_CONTEXT = frozenset(TaskContext.__struct_fields__)
+_HAS_OWN_PLACE = frozenset({"metadata", "dependencies", "history", "story", "constraints", "fault"})
+"""Fields of a handover that a task has other places for; and `fault`, which is the hub's view of `error`."""
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def update_status(task: Task) -> UpdateStatus:
-    """A task's status in the words of a TASK_UPDATE, which has one more than the shared state
-    (`core.model.shared_tasks`)."""
-    if task.status is Status.WAITING and task.waiting in PAUSED:
+    """A task's status in a TASK_UPDATE, which has one more than the shared state: `paused`."""
+    if task.status is Status.WAITING and task.waiting in _PAUSED:
         return "paused"
     return cast(UpdateStatus, shown_status(task))
 
 
-def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
-    """The TaskContext: what callers and owners `said` of the task, and what the hub knows itself."""
-    metadata: dict[str, Any] = {}
-    history: list[dict[str, Any]] = []
+def task_error(task: Task, fault: Fault, agent: AgentId | None) -> Json:
+    """Why a task failed, as its TaskState has it: the report that its caller gets. `agent` reported it."""
+    error_id = derived_v4(f"{task.id}/{task.outcome or task.seq}")
+    return error_report(fault, error_id=error_id, task=task_name(task), agent_id=agent_or_person(agent or HUB))
+
+
+def context_of(task: Task, *given: Mapping[str, Any]) -> Json:
+    """The TaskContext: what callers and owners wrote, and what the hub knows itself."""
+    metadata: Json = {}
+    history: list[Json] = []
     dependencies: list[str] = []
-    for context in said:
-        metadata |= _object(context.get("metadata"))
-        history += history_of(context.get("history") or ())
+    for context in given:
+        metadata |= context["metadata"] if type(context.get("metadata")) is dict else {}
+        history += _history(context.get("history") or ())
         dependencies += (str(name) for name in context.get("dependencies") or ())
     if task.metadata is not None:
-        metadata = dict(task.metadata)  # what agents made of it since
-    # what the hub knows and agentmsg has no field for is in the metadata, both ways
+        metadata = dict(task.metadata)  # agents changed it since
     for name, value in zip(HUB_METADATA, (task.name, task.thread, task.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)
-    unknown = {name: value for context in said for name, value in context.items() if name not in _CONTEXT}
+    unknown = {name: value for context in given for name, value in context.items() if name not in _CONTEXT}
     return {
         **unknown,
-        "task_id": called(task),
+        "task_id": task_name(task),
         "task_type": task.type,
         "priority": task.priority.value,
         "metadata": metadata,
@@ -74,29 +83,22 @@ def context_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def story_of(handoff: Handoff | None) -> dict[str, Any]:
-    """What the last owner said of a task that was handed over, and what the hub saw, as a context."""
+def handoff_context(handoff: Handoff | None) -> Json:
+    """What the last owner wrote of a task that was handed over, and what the hub recorded, as a context."""
     if handoff is None:
         return {}
-    said = {"metadata": handoff.metadata, "dependencies": handoff.dependencies}
-    told = {name: value for name, value in said.items() if value}
-    return {**told, "history": [*(handoff.history or ()), *(handoff.story or ())]}
+    given = {"metadata": handoff.metadata, "dependencies": handoff.dependencies}
+    context = {name: value for name, value in given.items() if value}
+    return {**context, "history": [*(handoff.history or ()), *(handoff.story or ())]}
 
 
-def recounted(source: Request, story: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The history of a TaskContext: what its caller and its owners said, and what the hub saw until now."""
-    told = () if source.context is None else source.context.history
-    said = [*told, *(story_of(source.handover).get("history") or ())]
-    return _without_repetition(history_of([*said, *story]))
-
-
-def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
+def constraints_of(task: Task, *given: Mapping[str, Any]) -> Json:
     """The TaskConstraints in force: the deadline is the hub's."""
-    found: dict[str, Any] = {}
-    for constraints in said:
+    found: Json = {}
+    for constraints in given:
         found |= constraints
-    asked = budget.needs(task.constraints) if task.reserved is None else task.reserved.amounts
-    found |= {budget.KINDS[kind][0]: amount for kind, amount in asked.items() if kind in budget.USED_UP}
+    needs = budget.needs(task.constraints) if task.reserved is None else task.reserved.amounts
+    found |= {budget.KINDS[kind][0]: amount for kind, amount in needs.items() if kind in budget.USED_UP}
     for name in NUMBERS:
         if name in task.constraints:
             found[name] = task.constraints[name]
@@ -105,55 +107,54 @@ def constraints_of(task: Task, *said: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def history_of(events: Iterable[Any]) -> list[dict[str, Any]]:
-    """Events as TaskEvents: an agent's own as they are, the hub's (rows, or what was told of them) in other words."""
-    return [told for event in events if (told := _task_event(event)) is not None]
+def task_history(request: Request, recorded: list[Json]) -> list[Json]:
+    """The history of a TaskContext: what the caller and the owners wrote, and what the hub recorded until now."""
+    written = () if request.context is None else request.context.history
+    handed_over = handoff_context(request.handover).get("history") or ()
+    return _without_repetition(_history([*written, *handed_over, *recorded]))
 
 
-def _task_event(event: Any) -> dict[str, Any] | None:
-    if isinstance(event, Event):
-        return _hub_event(event.at, event.kind.value, event.agent, msgspec.json.decode(event.body))
+def _history(events: Iterable[Any]) -> list[Json]:  # Any: agents wrote them
+    """Events as TaskEvents: an agent's own as they are, the hub's (`core.tasks.history`) with the document's names."""
+    return [found for event in events if (found := _task_event(event)) is not None]
+
+
+def _task_event(event: Any) -> Json | None:
     if type(event) is not dict:
         return None
-    if "event_type" in event:
-        return event if _fits(event) else None
-    at, kind = event.get("at"), event.get("kind")
-    if not isinstance(kind, str) or not isinstance(at, int | str):
-        return None
-    details = event.get("details", event.get("body"))
-    return _hub_event(at, kind, event.get("agent"), details)
+    if "event_type" not in event:
+        at, kind, agent = event.get("at"), event.get("kind"), event.get("agent")
+        if not isinstance(kind, str) or not isinstance(at, int | str):
+            return None
+        details = event.get("details", event.get("body"))
+        event = {
+            "timestamp": rfc3339(Instant(at)) if isinstance(at, int) else at,
+            "event_type": kind,
+            "details": details if type(details) is dict else {} if details is None else {"value": details},
+            **({"agent_id": agent} if agent else {}),
+        }
+    return event if mapping.fits(event, TaskEvent) else None
 
 
-def _hub_event(at: int | str, kind: str, agent: str | None, details: Any) -> dict[str, Any] | None:
-    told: dict[str, Any] = {
-        "timestamp": rfc3339(Instant(at)) if isinstance(at, int) else at,
-        "event_type": kind,
-        "details": details if type(details) is dict else {} if details is None else {"value": details},
-    }
-    if agent:
-        told["agent_id"] = agent
-    return told if _fits(told) else None
-
-
-def _fits(event: dict[str, Any]) -> bool:
-    try:
-        msgspec.convert(event, TaskEvent)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _without_repetition(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A history that went through several hands holds the same events again and again; in the order of their times."""
-    seen: dict[bytes, dict[str, Any]] = {}
+def _without_repetition(history: Sequence[Json]) -> list[Json]:
+    """A history that passed several owners has the same events several times; in the order of their times."""
+    seen: dict[bytes, Json] = {}
     for event in history:
         seen.setdefault(_canonical(event), event)
     return sorted(seen.values(), key=lambda event: msgspec.convert(event["timestamp"], datetime))
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if type(value) is dict else {}
+def handover_of(handoff: Handoff) -> Json:
+    fields = {name: value for name, value in msgspec.to_builtins(handoff).items() if name not in _HAS_OWN_PLACE}
+    fields["reason"] = (handoff.reason or "").upper()
+    if handoff.parts:
+        fields["parts"] = [_part(part) for part in handoff.parts]
+    return fields
 
 
-_CONTEXT = frozenset({"task_id", "task_type", "priority", "metadata", "dependencies", "history"})
-_canonical = msgspec.json.Encoder(order="deterministic").encode
+def _part(part: Json) -> Json:
+    """A subtask of a former owner, with the names that a TaskState has."""
+    agent = part["agent"]
+    status = SHOWN.get(part["status"], "in_progress" if agent else "pending")
+    view = {"task_id": part["called"], "task_type": part["type"], "assigned_by": part["from"], "status": status}
+    return {**view, "assigned_agent": agent} if agent else view

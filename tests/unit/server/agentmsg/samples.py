@@ -19,7 +19,8 @@ from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind,
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection, Received
-from dragoman.server.agentmsg.binding import commands_of, wire_of
+from dragoman.server.agentmsg.inbound import commands_of
+from dragoman.server.agentmsg.outbound import wire_of
 from dragoman.wire import Role
 
 NOW = Instant(1_772_366_400_000_000)  # 2026-03-01T12:00:00Z, when the samples were written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, get_args
 
 import msgspec
@@ -19,22 +18,11 @@ from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.agentmsg import codec, errors
 from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Received
-from dragoman.protocols.agentmsg.errors import AgentmsgError
+from dragoman.protocols.agentmsg.errors import AgentmsgError, fault_in, report_out
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level, TaskStatus
-from dragoman.server.agentmsg.binding import (
-    acknowledgment,
-    fault_in,
-    fault_of,
-    outlived,
-    refusal,
-    report,
-    report_of,
-    state_answer,
-    state_update,
-    status_of,
-    welcome,
-)
-from dragoman.server.agentmsg.names import derived_v4, name_to_keep, task_id
+from dragoman.server.agentmsg.answers import acknowledgment, refusal, state_answer, state_update, status_of, welcome
+from dragoman.server.agentmsg.ids import derived_v4, own_name, task_id
+from dragoman.server.agentmsg.inbound import outlived
 from dragoman.server.agentmsg.views import UpdateStatus, update_status
 from dragoman.wire import Role
 from dragoman.wire.errors import Stage
@@ -91,7 +79,7 @@ def parsed(tree: dict[str, Any]) -> ErrorReport:
 
 @given(faults)
 def test_a_fault_of_the_hub_comes_back_as_itself(fault: Fault) -> None:
-    told = report(fault, error_id="e")
+    told = report_out(fault, error_id="e")
     assert fault_in(parsed(told), told) == fault
 
 
@@ -99,7 +87,7 @@ def test_a_fault_of_the_hub_comes_back_as_itself(fault: Fault) -> None:
 def test_a_report_of_an_agent_goes_out_as_it_came(said: dict[str, Any]) -> None:
     fault = fault_in(parsed(said), said)
     kept = msgspec.json.decode(msgspec.json.encode(fault), type=Fault)  # as a task's row keeps it
-    assert report(kept, error_id="other") == said
+    assert report_out(kept, error_id="other") == said
 
 
 @pytest.mark.requirement("AM-ERR-2")
@@ -111,7 +99,7 @@ def test_what_a_report_calls_worth_another_try_is_tried_again(type: ErrorType, s
     fault = fault_in(parsed(tree), tree)
     wanted = errors.TABLE[type].retry if said is None else said
     assert (fault.retryable, fault.kind in Rules().retried) == (wanted, wanted)
-    assert report(fault, error_id="e") == {
+    assert report_out(fault, error_id="e") == {
         **tree,
         "context": {"details": {"retryable": said}} if _odd(type, said) else {},
     }
@@ -136,7 +124,7 @@ def test_a_huge_report_stays_with_its_fault_in_short() -> None:
     }
     fault = fault_in(parsed(tree), tree)
     assert len(msgspec.json.encode(fault)) < 40 * 1024
-    parsed(report(fault, error_id="e"))
+    parsed(report_out(fault, error_id="e"))
 
 
 def test_a_kind_in_the_details_counts_only_in_reports_of_the_hub() -> None:
@@ -162,7 +150,7 @@ def test_a_refusal_is_a_message_that_an_agent_understands(kind: Kind) -> None:
 
 def test_a_fault_that_says_what_to_do_is_the_suggestion() -> None:
     fault = Fault(kind=Kind.CONFLICT, message="already in use; choose a new one")
-    assert json.loads(report_of(fault, error_id="e"))["suggested_actions"] == ["Choose a new one."]
+    assert report_out(fault, error_id="e")["suggested_actions"] == ["Choose a new one."]
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -177,7 +165,7 @@ def test_every_fault_has_one_of_the_statuses(kind: Kind) -> None:
         (Fault(kind=Kind.INVALID, message="", facts={"stage": Stage.MEANING}), 422),
         (Fault(kind=Kind.UNAVAILABLE, message="", field="to_agent"), 404),
         (Fault(kind=Kind.FORBIDDEN, message=""), 403),
-        (outlived("HEARTBEAT", V4, 5), 422),
+        (outlived(codec.interpret(message("Heartbeat", ttl_ms=5))), 422),
     ],
 )
 def test_some_statuses_depend_on_more_than_the_kind(fault: Fault, status: int) -> None:
@@ -195,7 +183,7 @@ def test_some_statuses_depend_on_more_than_the_kind(fault: Fault, status: int) -
     ],
 )
 def test_what_the_codec_refused(stage: Stage, type: ErrorType, kind: Kind) -> None:
-    fault = fault_of(AgentmsgError("no", stage=stage, field="f", error_type=type))
+    fault = AgentmsgError("no", stage=stage, field="f", error_type=type).fault
     assert (fault.kind, fault.field, fault.facts) == (kind, "f", {"stage": stage.value})
 
 
@@ -205,12 +193,12 @@ def test_what_the_codec_refused(stage: Stage, type: ErrorType, kind: Kind) -> No
 @given(st.text(min_size=1, max_size=200))
 def test_any_name_is_a_task_and_the_same_one_every_time(name: str) -> None:
     assert task_id(name) == task_id(name) == task_id(task_id(name))
-    assert name_to_keep(name) in (None, name)
+    assert own_name(name) in (None, name)
 
 
 def test_a_uuid_is_the_tasks_own_id() -> None:
     assert task_id(TASK.upper()) == TASK
-    assert name_to_keep(TASK.upper()) is None
+    assert own_name(TASK.upper()) is None
 
 
 @given(st.text(max_size=50))

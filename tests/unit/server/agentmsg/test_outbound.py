@@ -17,8 +17,8 @@ from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import Asking, EventKind, Origin, Priority, Question, QuestionStatus, Task
 from dragoman.messages.faults import Fault, Kind
-from dragoman.server.agentmsg.binding import delivery_named, derived_v4, wire_of
-from dragoman.server.agentmsg.outbound import ends_in_pieces
+from dragoman.server.agentmsg.ids import delivery_of, derived_v4
+from dragoman.server.agentmsg.outbound import ends_in_pieces, wire_of
 
 Make = Callable[..., Any]
 ID = "01a1e135-5828-43d3-96c2-ab61ababb946"
@@ -34,7 +34,7 @@ METADATA = {
 
 def test_a_message_of_ours_has_the_deliverys_id_in_the_form_of_version_4() -> None:
     assert derived_v4(DELIVERY) == ID
-    assert delivery_named(ID) == delivery_named(DELIVERY) == DELIVERY
+    assert delivery_of(ID) == delivery_of(DELIVERY) == DELIVERY
 
 
 # -- to the agent ------------------------------------------------------------------------------------------------
