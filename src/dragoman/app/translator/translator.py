@@ -1,4 +1,4 @@
-"""A message, translated: decoded by its protocol's binding, decided by a hub in memory, encoded by the other's binding.
+"""A message, translated: decoded with one protocol, decided by a hub in memory, encoded with another.
 
     the message               sent by       the hub in memory has before     arrives at
     ------------------------  ------------  -------------------------------  ----------
@@ -14,14 +14,16 @@ What is lost on the way is what `messages/features.py` says of the features that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
-from dragoman.app.translator.adapter import ONLY_FOR_THE_HUB, RECEIVER, Decoded, adapter_of, agent, sent_at, tree_of
+from dragoman.app.translator.adapters import ADAPTERS, ONLY_FOR_THE_HUB, RECEIVER, Decoded, agent, tree_of
 from dragoman.core.commands import (
     AskHelp,
     AskPerson,
@@ -37,24 +39,25 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
-from dragoman.core.ids import HOUR, AgentId, Instant, SessionId, TaskId
+from dragoman.core.ids import HOUR, Instant, SessionId, TaskId, instant
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.model.tasks import Origin, Priority, Status, Task
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
-from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.features import Carriage, Feature, carried_at_any_length
+from dragoman.messages.tasks import Request
 from dragoman.protocols.features import FEATURES
 from dragoman.server.content import request_context
 from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
 
 F = Feature
-OF_AN_AGENT = (ReportProgress, Finish, ReportFault, AskPerson)
-AMONG_AGENTS = (AskHelp, HandOver, Tell)
+FROM_CALLERS = (Submit, Cancel, AskHelp, HandOver, Tell)
+FROM_AGENTS = (ReportProgress, Finish, ReportFault, AskPerson)
+"""What an agent sends about its task, towards the caller."""
 LIMITS = CONSTRAINTS | {"quality_threshold"}
 """Constraints of a task that are no budget."""
 
@@ -78,14 +81,14 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     losses: list[Lost]
 
 
-class _Session:
-    """Where outgoing messages arrive."""
+class _Inbox:
+    """A session of the receiver: keeps what the hub sends."""
 
     def __init__(self) -> None:
-        self.outgoing_messages: list[Outgoing] = []
+        self.outgoing: list[Outgoing] = []
 
-    def deliver(self, outgoing_messages: Any) -> None:
-        self.outgoing_messages.extend(outgoing_messages)
+    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
+        self.outgoing.extend(outgoing_messages)
 
     def hang_up(self, reason: CloseReason) -> None:
         pass
@@ -94,24 +97,20 @@ class _Session:
 async def translate(source: str, target: str, data: bytes) -> Translation:
     """Raises `RemoteProtocolError` for what is no message of `source`, `Refused` for what cannot be carried."""
     clock = SystemClock()
-    now = sent_at(tree_of(data), clock())
-    decoded = adapter_of(source).decode(data, now)
-    command = next(
-        (one for one in decoded.commands if isinstance(one, (Submit, Cancel, *OF_AN_AGENT, *AMONG_AGENTS))), None
-    )
+    now = _sent_at(tree_of(data), clock())
+    decoded = ADAPTERS[source].decode(data, now)
+    command = next((one for one in decoded.commands if isinstance(one, (*FROM_CALLERS, *FROM_AGENTS))), None)
     if command is None:
         raise refuse(Kind.UNSUPPORTED_WORK, f"{decoded.kind}: {ONLY_FOR_THE_HUB}")
-    of_an_agent = isinstance(command, OF_AN_AGENT)
-    translator = _Translator(decoded, target, now, Mint(clock))
-    arrives = await (translator.to_caller(command) if of_an_agent else translator.to_agent(command))
-    caller, worker = (target, source) if of_an_agent else (source, target)
+    to_caller = isinstance(command, FROM_AGENTS)
+    caller, worker = (target, source) if to_caller else (source, target)
     return Translation(
         source=source,
         target=target,
         kind=decoded.kind,
-        towards="caller" if of_an_agent else "agent",
+        towards="caller" if to_caller else "agent",
         understood=understood(command),
-        arrives=arrives,
+        arrives=await _delivered(decoded, command, target, now, Mint(clock)),
         losses=[
             Lost(feature=feature, how=cell.how, why=cell.note)
             for feature in features(command)
@@ -121,133 +120,120 @@ async def translate(source: str, target: str, data: bytes) -> Translation:
     )
 
 
-class _Translator:
-    def __init__(self, decoded: Decoded, target: str, now: Instant, mint: Mint) -> None:
-        self._decoded = decoded
-        self._target = target
-        self._now = now
-        self._store = MemoryStore()
-        self._mint = mint
-        # Nothing is tried again here: the caller hears of a failure at once, as it would after the last attempt.
-        self._intake = Intake(self._store, rules=Rules(retry_delays=(0,)), now=lambda: now, mint=mint)
+def _sent_at(tree: Mapping[str, Any], now: Instant) -> Instant:
+    """When the message was sent, as it says itself: its deadlines count from there."""
+    text = tree.get("timestamp")
+    try:
+        at = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return now if at is None or at.tzinfo is None else instant(at)
+    except (ValueError, OverflowError):
+        return now
 
-    async def to_agent(self, command: Command) -> list[Any]:
-        """From a caller to an agent; from one agent to another."""
-        files = self._decoded.files
-        receiver = self._receiver(command)
-        sender = self._decoded.sender
-        rows: list[Any] = [sender, receiver, *([] if self._decoded.contract is None else [self._decoded.contract])]
-        soon = Instant(self._now + HOUR)  # a deadline that has passed: here it has all the time in the world
-        if isinstance(command, Submit):
-            rows += [self._other(id, sender) for id in command.lineage.dependencies]
-            parent = command.lineage.parent
-            rows += [self._other(parent, sender, Status.RUNNING)] if parent else []
-            routing = msgspec.structs.replace(command.routing, pinned=RECEIVER, kind=None, required_role=None)
-            timing = command.timing
-            if timing.deadline is not None and timing.deadline <= self._now:
-                timing = msgspec.structs.replace(timing, deadline=soon)
-            command = msgspec.structs.replace(command, routing=routing, timing=timing, seen=None)
-        elif isinstance(command, AskHelp):
-            command = msgspec.structs.replace(command, to=RECEIVER, task_id=None)
-        elif isinstance(command, HandOver | Tell):
-            command = msgspec.structs.replace(command, to=RECEIVER)
-        if isinstance(command, AskHelp | HandOver) and command.deadline is not None and command.deadline <= self._now:
-            command = msgspec.structs.replace(command, deadline=soon)
-        await self._begin(rows)
-        try:
-            end = await self._open(receiver)
-            if isinstance(command, Cancel):
-                await self._given(sender, receiver, command.task_id)
-                end.outgoing_messages.clear()
-            await self._intake.execute(command)
-            adapter = adapter_of(self._target)
-            return [
-                message
-                for outgoing in end.outgoing_messages
-                for message in adapter.encode(outgoing, receiver, self._now, files)
-            ]
-        finally:
-            await self._intake.stop()
 
-    async def to_caller(self, command: Any) -> list[Any]:
-        """From the agent at work to the caller."""
-        files = self._decoded.files
-        worker, caller = self._decoded.sender, agent(RECEIVER, self._target, self._now)
-        adapter = adapter_of(self._target)
-        task = command.task_id or TaskId(self._mint())
-        command = msgspec.structs.replace(command, task_id=task, seen=None)
-        await self._begin([worker, caller])
-        try:
-            end = await self._open(caller)
-            await self._open(worker)
-            given = await self._given(caller, worker, task, follows=adapter.encode_event is not None)
-            end.outgoing_messages.clear()
-            await self._intake.execute(command)
-            if adapter.encode_event is None:
-                return [
-                    message
-                    for outgoing in end.outgoing_messages
-                    for message in adapter.encode(outgoing, caller, self._now, files)
-                ]
-            now = await self._store.task(task)
-            assert now is not None
-            events = await self._store.events(task, after=given.seq)
-            return [message for event in events for message in adapter.encode_event(event, now, files)]
-        finally:
-            await self._intake.stop()
+async def _delivered(decoded: Decoded, command: Any, target: str, now: Instant, mint: Mint) -> list[Any]:
+    """What a hub in memory sends to the receiver when it has decided the command."""
+    adapter, sender, files = ADAPTERS[target], decoded.sender, decoded.files
+    to_caller = isinstance(command, FROM_AGENTS)
+    reads_events = to_caller and adapter.encode_event is not None
+    if to_caller:
+        receiver = agent(RECEIVER, target, now)
+        command = replace(command, task_id=command.task_id or TaskId(mint()), seen=None)
+    else:
+        receiver = agent(RECEIVER, target, now, capabilities=_capabilities(command))
+        command = _addressed(command, now)
+    store = MemoryStore()
+    # Nothing is tried again here: the caller receives a failure at once, as it would after the last attempt.
+    intake = Intake(store, rules=Rules(retry_delays=(0,)), now=lambda: now, mint=mint)
 
-    def _receiver(self, command: Command) -> Agent:
-        """An agent that is able to do what is asked."""
-        able: tuple[str, ...] = ()
-        if isinstance(command, Submit):
-            able = (*command.routing.required_capabilities, command.type)
-        elif isinstance(command, HandOver):
-            able = command.required_capabilities
-        elif isinstance(command, AskHelp):
-            able = (command.topic,)
-        return agent(RECEIVER, self._target, self._now, capabilities=able)
+    async def connect(who: Agent) -> _Inbox:
+        inbox, session = _Inbox(), SessionId(mint())
+        intake.attach(session, inbox)
+        await intake.execute(OpenLink(principal=who.id, session=session, ordered=True))
+        return inbox
 
-    async def _begin(self, rows: list[Any]) -> None:
-        async with self._store.unit() as unit:
-            await unit.commit(Changes(added=rows))
-        await self._intake.start()
+    async with store.unit() as unit:
+        contracts = () if decoded.contract is None else (decoded.contract,)
+        await unit.commit(Changes(added=[sender, receiver, *contracts, *_named_tasks(command, sender, now)]))
+    await intake.start()
+    try:
+        inbox, seen = await connect(receiver), 0
+        if to_caller or isinstance(command, Cancel):  # it is about a task that the worker has
+            caller, worker = (receiver, sender) if to_caller else (sender, receiver)
+            if to_caller:
+                await connect(worker)
+            work = Submit(
+                principal=caller.id, protocol=caller.protocol, request_id=mint(), digest="", type="work",
+                content=Request(input={}), task_id=command.task_id,
+                routing=Routing(pinned=worker.id), reply=Reply(follows=reads_events),
+            )  # fmt: skip
+            seen = (await intake.execute(work)).seq
+            inbox.outgoing.clear()
+        await intake.execute(command)
+        if adapter.encode_event is None or not to_caller:
+            return [one for outgoing in inbox.outgoing for one in adapter.encode(outgoing, receiver, now, files)]
+        task = await store.task(command.task_id)
+        assert task is not None
+        events = await store.events(task.id, after=seen)
+        return [one for event in events for one in adapter.encode_event(event, task, files)]
+    finally:
+        await intake.stop()
 
-    async def _open(self, to: Agent) -> _Session:
-        end, session = _Session(), SessionId(self._mint())
-        self._intake.attach(session, end)
-        await self._intake.execute(OpenLink(principal=to.id, session=session, ordered=True))
-        return end
 
-    async def _given(self, caller: Agent, worker: Agent, task: TaskId, *, follows: bool = False) -> Task:
-        """A task of the caller's in the worker's hands."""
-        if not self._intake.reachable(worker.id):
-            await self._open(worker)
-        work = Submit(
-            principal=caller.id, protocol=caller.protocol, request_id=self._mint(), digest="", type="work",
-            content=messages.Request(input={}), task_id=task,
-            routing=Routing(pinned=worker.id), reply=Reply(follows=follows),
-        )  # fmt: skip
-        given: Task = await self._intake.execute(work)
-        return given
+def _addressed(command: Any, now: Instant) -> Any:
+    """The command for the receiver, and with an hour of time where its deadline has passed."""
+    later = Instant(now + HOUR)
+    if isinstance(command, Submit):
+        routing = replace(command.routing, pinned=RECEIVER, kind=None, required_role=None)
+        timing = command.timing
+        if timing.deadline is not None and timing.deadline <= now:
+            timing = replace(timing, deadline=later)
+        return replace(command, routing=routing, timing=timing, seen=None)
+    if isinstance(command, AskHelp):
+        command = replace(command, to=RECEIVER, task_id=None)
+    elif isinstance(command, HandOver | Tell):
+        command = replace(command, to=RECEIVER)
+    if isinstance(command, AskHelp | HandOver) and command.deadline is not None and command.deadline <= now:
+        command = replace(command, deadline=later)
+    return command
 
-    def _other(self, id: TaskId, owner: Agent, status: Status = Status.COMPLETED) -> Task:
-        """A task that the message only names."""
-        return Task(
-            id=id, type="work", status=status, owner=owner.id, created_at=self._now, updated_at=self._now,
-            origin=Origin(principal=AgentId(owner.id), protocol=owner.protocol, request_id=f"named:{id}", digest=""),
-            route=Route(type="work").queue, deadline=self._now, idle_limit=0, rank=0, trace_id="0" * 32,
-        )  # fmt: skip
+
+def _capabilities(command: Command) -> tuple[str, ...]:
+    """What an agent must be able to do to get this."""
+    match command:
+        case Submit():
+            return (*command.routing.required_capabilities, command.type)
+        case HandOver():
+            return command.required_capabilities
+        case AskHelp():
+            return (command.topic,)
+    return ()
+
+
+def _named_tasks(command: Command, owner: Agent, now: Instant) -> list[Task]:
+    """The tasks that a request names: what it depends on is done, what it is part of runs."""
+    if not isinstance(command, Submit):
+        return []
+    named = [(id, Status.COMPLETED) for id in command.lineage.dependencies]
+    named += [(command.lineage.parent, Status.RUNNING)] if command.lineage.parent else []
+    return [
+        Task(
+            id=id, type="work", status=status, owner=owner.id, created_at=now, updated_at=now,
+            origin=Origin(principal=owner.id, protocol=owner.protocol, request_id=f"named:{id}", digest=""),
+            route=Route(type="work").queue, deadline=now, idle_limit=0, rank=0, trace_id="0" * 32,
+        )
+        for id, status in named
+    ]  # fmt: skip
 
 
 # -- what a message says -------------------------------------------------------------------------------------------
 
 
 def understood(command: Command) -> dict[str, Any]:
-    """The message in the hub's own words; what it does not say is left out."""
+    """The message in the hub's own form, without empty fields."""
     shown: dict[str, Any] = {"means": _MEANS[type(command)]}
-    tells = _TELLS.get(type(command))
-    if tells is not None:
-        shown |= tells(command)
+    shown_fields = _FIELDS.get(type(command))
+    if shown_fields is not None:
+        shown |= shown_fields(command)
     if isinstance(command, Submit | ReportProgress | Finish):
         shown |= msgspec.to_builtins(command.content)
     return {name: value for name, value in shown.items() if value not in (None, "", [], {}, ())}
@@ -265,7 +251,7 @@ _MEANS: Mapping[type[Any], str] = {
     Tell: "a message that is no task",
 }
 
-_TELLS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
+_FIELDS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     Submit: lambda asked: {
         "type": asked.type, "name": asked.name, "description": asked.description, "priority": asked.priority.value,
         "for": asked.routing.pinned or asked.routing.kind, "thread": asked.lineage.thread,
@@ -289,7 +275,7 @@ _IN_BODY: Mapping[str, Feature] = {
 
 
 def features(command: Command) -> list[Feature]:
-    """What of the loss matrix concerns this message."""
+    """The features that the message has."""
     found: list[Feature] = []
     content: dict[str, Any] = {}
     if isinstance(command, Submit | ReportProgress | Finish | ReportFault):
@@ -328,5 +314,3 @@ _ALONE: Mapping[type[Any], Feature] = {
     HandOver: F.HANDOVER,
     Tell: F.DIRECT_MESSAGE,
 }
-
-__all__ = ["Lost", "Translation", "features", "translate", "understood"]
