@@ -17,7 +17,7 @@ from dragoman.protocols.forge.codec import (
     RequestReceived,
     ResponseReceived,
 )
-from dragoman.protocols.forge.errors import TABLE, Code, is_retryable
+from dragoman.protocols.forge.errors import Code, is_retryable
 from dragoman.protocols.forge.types import (
     BODIES,
     ERROR,
@@ -246,7 +246,7 @@ def test_the_closed_lists() -> None:
 @pytest.mark.requirement("FG-ERR-1")
 def test_six_codes_and_whether_to_try_again() -> None:
     names = "INVALID_REQUEST INVALID_MESSAGE_TYPE UNAUTHORIZED NOT_FOUND TIMEOUT INTERNAL_ERROR"
-    assert [code.value for code in TABLE] == names.split()
+    assert [code.value for code in Code] == names.split()
     retried = {code for code in Code if is_retryable(ErrorBody(code=code, message=""))}
     assert retried == {Code.TIMEOUT, Code.INTERNAL_ERROR}
     limited = ErrorBody(code=Code.INVALID_REQUEST, message="", details={"reason": "RATE_LIMITED"})

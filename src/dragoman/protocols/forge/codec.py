@@ -5,9 +5,9 @@ A program's output is not all protocol, so the first question is whether somethi
     what came                                                  is
     ---------------------------------------------------------  ----------------------------------------------
     not JSON, or JSON without a `type` of a known family       a log line
-    `event:…`, `notify:…`, `response:…` that nobody here
-    knows, or that only the other side may say                 a log line, with its type
-    `request:…` that nobody here knows                         INVALID_MESSAGE_TYPE
+    `event:…`, `notify:…`, `response:…` that is unknown,
+    or that only the other side may send                       a log line, with its type
+    `request:…` that is unknown                                INVALID_MESSAGE_TYPE
     a message that breaks a rule (strict JSON, shape)          INVALID_REQUEST, naming the field
     a JSON array with messages in it                           each of them, in order (D12), also if some are broken;
                                                                an array of messages in there is a broken one
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from functools import cache
 from typing import Any, TypeAlias
@@ -28,12 +28,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.protocols.forge import packed
-from dragoman.protocols.forge.errors import Code, ForgeError
+from dragoman.protocols.forge.errors import Code
 from dragoman.protocols.forge.types import (
     BODIES,
     ERROR,
-    EVENTS,
-    NOTICES,
     REQUESTS,
     SUCCESS,
     TYPE_OF,
@@ -55,12 +53,12 @@ from dragoman.wire.misfit import explain
 from dragoman.wire.role import Role
 
 LIMITS = Limits(bytes=1024 * 1024, depth=64)
-"""What an agent may say in one line (D1). What it gets may be longer: a task's input came from elsewhere."""
-AGENT_HEARS = 16 * 1024 * 1024
+"""Of a line of an agent (D1). What an agent receives may be longer: a task's input came from elsewhere."""
+AGENT_RECEIVES = 16 * 1024 * 1024
 
 MOST_BATCHED = 1000
 
-SAID_BY: dict[Family, Role] = {
+SENDER_OF: dict[Family, Role] = {
     Family.REQUEST: Role.AGENT,
     Family.EVENT: Role.AGENT,
     Family.RESPONSE: Role.HUB,
@@ -80,39 +78,35 @@ _FIRST = re.compile(rb"[ \t\r\n]*(.?)", re.DOTALL).match
 _lenient = json.JSONDecoder(parse_int=str)
 
 
-# -- what a line or a frame turned out to be; `tree` is the JSON object as it came, with the fields nobody knows
+# -- what a line or a frame turned out to be; `tree` is the JSON object as it came, with unknown fields
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """An agent wants something, and waits for the response with its id."""
+    """An agent waits for the response with its id."""
 
     message: Message
     tree: dict[str, Any]
 
 
 class EventReceived(msgspec.Struct, frozen=True):
-    """An agent tells something, and waits for nothing."""
+    """An agent waits for nothing."""
 
     message: Message
     tree: dict[str, Any]
 
 
 class ResponseReceived(msgspec.Struct, frozen=True):
-    """The orchestrator answers."""
-
     message: Response
     tree: dict[str, Any]
 
 
 class NoticeReceived(msgspec.Struct, frozen=True):
-    """The orchestrator tells something."""
-
     message: Message
     tree: dict[str, Any]
 
 
 class LogReceived(msgspec.Struct, frozen=True):
-    """Words that are no message (D3): what a program prints. `type` is there if it was a message nobody knows."""
+    """A line that is no message (D3): what a program prints. `type` is that of an unknown message."""
 
     text: str
     type: str | None = None
@@ -124,20 +118,24 @@ class Dropped(msgspec.Struct, frozen=True):
     length: int
 
 
-class Invalid(msgspec.Struct, frozen=True):
-    """The peer broke the protocol. If `asks`, send `answer` back as the response to `about`; events get none."""
+class Invalid(msgspec.Struct, frozen=True, kw_only=True):
+    """The peer broke the protocol. If `asks`, its sender waits for the response `answer` to the request `about`; events
+    get none."""
 
-    answer: ErrorBody
-    about: str | None
-    asks: bool
     what: str
-    field: str | None
     stage: Stage
+    field: str | None = None
+    about: str | None = None
+    asks: bool = False
+    code: Code = Code.INVALID_REQUEST
+    details: dict[str, Any] = {}
 
-    @classmethod
-    def of(cls, error: ForgeError) -> Invalid:
-        """The event for a refusal."""
-        return cls(error.answer, error.about, error.asks, error.what, error.field, error.stage)
+    @property
+    def answer(self) -> ErrorBody:
+        if self.field is None:
+            return ErrorBody(code=self.code, message=self.what, details=self.details)
+        details = {**self.details, "field": self.field}
+        return ErrorBody(code=self.code, message=f"{self.field}: {self.what}", details=details)
 
 
 Event: TypeAlias = RequestReceived | EventReceived | ResponseReceived | NoticeReceived | LogReceived | Dropped | Invalid
@@ -158,31 +156,30 @@ def read(
     limits: Limits = LIMITS,
     agent_id: str | None = None,
 ) -> list[Event]:
-    """Everything that one line or frame says to `reader`. Never raises for what came.
+    """The messages and log lines of one line or frame for `reader`. Never raises for what came.
 
-    `agent_id` is who is at the other end: it overwrites whatever the message says about that (D4).
+    `agent_id` is the agent at the other end: it replaces whatever the message says of that (D4).
     """
+    parts: Sequence[bytes] = split(data, encoding=encoding, limits=limits) or [data]
+    return [event for part in parts for event in _read(part, reader, encoding, limits, agent_id)]
+
+
+def _read(data: bytes, reader: Role, encoding: Encoding, limits: Limits, agent_id: str | None) -> list[Event]:
     if encoding is Encoding.JSON and _first(data) not in (b"{", b"["):
         text = _spelt(data)
         return [LogReceived(text)] if text.strip() else []
     try:
         tree = guard.check(data, limits) if encoding is Encoding.JSON else packed.unpack(data, limits)[0]
     except RemoteProtocolError as error:
-        parts = split(data, encoding=encoding, limits=limits)
-        if not parts:
-            return [_broken(data, error, reader, encoding)]
-        each = (read(part, reader, encoding=encoding, limits=limits, agent_id=agent_id) for part in parts)
-        return [event for events in each for event in events]
-    if type(tree) is not list or isinstance(data, Part) or not _families(tree):
-        return [_one(tree, data, reader, encoding, agent_id)]
-    if len(tree) > MOST_BATCHED:
+        return [_broken(data, error, reader, encoding)]
+    if type(tree) is list and not isinstance(data, Part) and len(tree) > MOST_BATCHED and _families(tree):
         what = f"a batch of {len(tree)} messages; send at most {MOST_BATCHED} at a time"
-        return [Invalid.of(ForgeError(what, stage=Stage.SIZE, asks=True))]
-    return [_one(item, None, reader, encoding, agent_id) for item in tree]
+        return [Invalid(what=what, stage=Stage.SIZE, asks=True)]
+    return [_one(tree, data, reader, encoding, agent_id)]
 
 
 def split(data: bytes, *, encoding: Encoding = Encoding.JSON, limits: Limits = LIMITS) -> list[Part]:
-    """The messages of a batch, each in the same encoding; nothing if it is none that `read` would take apart."""
+    """The messages of a batch, each in the same encoding; none if it is no batch, or too large a one."""
     packs = encoding is Encoding.MSGPACK
     if (data[:1] < b"\x90" or b"\xa0" <= data[:1] < b"\xdc") if packs else _first(data) != b"[":
         return []
@@ -204,7 +201,7 @@ def _first(data: bytes) -> bytes:
 
 def _cut(data: bytes) -> list[Part]:
     """The messages of a batch that is not strict JSON, each as it stands there: those that are not strict are refused
-    one by one, and the others are heard."""
+    one by one, and the others are read."""
     text = data.decode("utf-8", "surrogateescape").strip()
     items: list[tuple[Any, str]] = []
     at = 0
@@ -245,29 +242,9 @@ def failure(request_id: str | None, error: ErrorBody, stamp: Stamp) -> Failure:
     return Failure(id=stamp.id, correlation_id=request_id, timestamp=stamp.timestamp.astimezone(UTC), error=error)
 
 
-def write(said: Anything, encoding: Encoding = Encoding.JSON) -> bytes:
+def write(message: Anything, encoding: Encoding = Encoding.JSON) -> bytes:
     """A message of ours as one frame. JSON of ours has no line break in it, so it is also one line, less its end."""
-    return _encode(said) if encoding is Encoding.JSON else packed.pack(said)
-
-
-def interpret(tree: Mapping[str, Any], kind: str, agent_id: str | None = None) -> Anything:
-    """A JSON object of a known type as a message; raises `ForgeError`."""
-    asks = kind in REQUESTS
-    about = _id(tree)
-    form: type[Anything] = Success if kind == SUCCESS else Failure if kind == ERROR else Message
-    try:
-        said: Anything = msgspec.convert(tree, form)
-    except msgspec.ValidationError as error:
-        what, field = explain(error)
-        raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
-    if type(said) is not Message:
-        return said
-    try:
-        payload = _payload(said.payload, BODIES[kind])
-    except msgspec.ValidationError as error:
-        what, field = explain(error, "payload")
-        raise ForgeError(what, stage=Stage.SHAPE, field=field, about=about, asks=asks) from None
-    return msgspec.structs.replace(said, payload=payload, agent_id=agent_id or said.agent_id)
+    return _encode(message) if encoding is Encoding.JSON else packed.pack(message)
 
 
 def _payload(given: Any, form: type[Payload]) -> Payload:
@@ -296,44 +273,45 @@ def _never_null(form: type[Payload]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _one(tree: Any, data: bytes | None, reader: Role, encoding: Encoding, agent_id: str | None) -> Event:
+def _one(tree: Any, data: bytes, reader: Role, encoding: Encoding, agent_id: str | None) -> Event:
     family = _family(tree)
-    if family is None and (within := _families(tree)):
-        what = "an array inside a batch; put all messages into one array"
-        return Invalid.of(ForgeError(what, stage=Stage.SHAPE, asks=Family.REQUEST in within))
     if family is None:
-        return LogReceived(_words(tree, data, encoding))
+        if within := _families(tree):
+            what = "an array inside a batch; put all messages into one array"
+            return Invalid(what=what, stage=Stage.SHAPE, asks=Family.REQUEST in within)
+        return LogReceived(_text(tree, data, encoding))
     kind: str = tree["type"]
-    if SAID_BY[family] is reader:
-        return LogReceived(_words(tree, data, encoding), kind)
+    asks = family is Family.REQUEST
+    if SENDER_OF[family] is reader or (kind not in KNOWN and not asks):
+        return LogReceived(_text(tree, data, encoding), kind)
+    about = _id(tree)
     if kind not in KNOWN:
-        if family is not Family.REQUEST:
-            return LogReceived(_words(tree, data, encoding), kind)
-        what = f"unknown message type {kind[:200]!r}"
-        refusal = ForgeError(
-            what,
+        return Invalid(
+            what=f"unknown message type {kind[:200]!r}",
             stage=Stage.SHAPE,
             code=Code.INVALID_MESSAGE_TYPE,
             field="type",
-            about=_id(tree),
+            about=about,
             asks=True,
             details={"type": kind[:200], "known": sorted(REQUESTS)},
         )
-        return Invalid.of(refusal)
     if agent_id is not None:
         tree["agentId"] = agent_id
+    base = ""
     try:
-        said = interpret(tree, kind, agent_id)
-    except ForgeError as error:
-        return Invalid.of(error)
-    if isinstance(said, Success | Failure):
-        return ResponseReceived(said, tree)
-    if kind in REQUESTS:
-        return RequestReceived(said, tree)
-    if kind in EVENTS:
-        return EventReceived(said, tree)
-    assert kind in NOTICES
-    return NoticeReceived(said, tree)
+        if family is Family.RESPONSE:
+            response = msgspec.convert(tree, Success) if kind == SUCCESS else msgspec.convert(tree, Failure)
+            return ResponseReceived(response, tree)
+        message = msgspec.convert(tree, Message)
+        base = "payload"
+        payload = _payload(message.payload, BODIES[kind])
+    except msgspec.ValidationError as error:
+        what, field = explain(error, base)
+        return Invalid(what=what, stage=Stage.SHAPE, field=field, about=about, asks=asks)
+    message = msgspec.structs.replace(message, payload=payload, agent_id=agent_id or message.agent_id)
+    if asks:
+        return RequestReceived(message, tree)
+    return EventReceived(message, tree) if family is Family.EVENT else NoticeReceived(message, tree)
 
 
 def _family(tree: Any) -> Family | None:
@@ -364,14 +342,12 @@ def _broken(data: bytes, error: RemoteProtocolError, reader: Role, encoding: Enc
         tree: Any = None if error.stage is Stage.SIZE else packed.glimpse(data)
         family = _family(tree)
         about, asks = (_id(tree), family is Family.REQUEST) if family else (None, True)
-        return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
-    kind, about = _glimpse(data, error.stage)
-    if kind is None or SAID_BY[_FAMILIES[kind.partition(":")[0]]] is reader:
-        if error.stage is Stage.SIZE:
-            return Dropped(len(data))
-        return LogReceived(_spelt(data))
-    asks = kind.startswith("request:")
-    return Invalid.of(ForgeError(error.what, stage=error.stage, field=error.field, about=about, asks=asks))
+    else:
+        kind, about = _glimpse(data, error.stage)
+        if kind is None or SENDER_OF[_FAMILIES[kind.partition(":")[0]]] is reader:
+            return Dropped(len(data)) if error.stage is Stage.SIZE else LogReceived(_spelt(data))
+        asks = kind.startswith("request:")
+    return Invalid(what=error.what, stage=error.stage, field=error.field, about=about, asks=asks)
 
 
 def _glimpse(data: bytes, stage: Stage) -> tuple[str | None, str | None]:
@@ -396,10 +372,8 @@ def _id(tree: Mapping[str, Any]) -> str | None:
     return value if good else None
 
 
-def _words(tree: Any, data: bytes | None, encoding: Encoding) -> str:
-    if data is None or encoding is Encoding.MSGPACK:
-        data = _encode(tree)
-    return _spelt(data)
+def _text(tree: Any, data: bytes, encoding: Encoding) -> str:
+    return _spelt(data if encoding is Encoding.JSON else _encode(tree))
 
 
 def _spelt(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The six codes of forge, faults ⇄ errors, and a peer's broken message as an exception that knows its answer.
+"""The six codes of forge, and faults ⇄ errors.
 
 A code says what to do about it; `details` says what exactly. Rate limiting has no code of its own: it is an
 INVALID_REQUEST whose `details.reason` is RATE_LIMITED (D9).
@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.forge.types import ErrorBody, Payload, SubmitTask
-from dragoman.wire.errors import RemoteProtocolError, Stage
 
 
 class Code(enum.StrEnum):
@@ -33,19 +32,8 @@ class Code(enum.StrEnum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
 
 
-class Rule(Struct, frozen=True):
-    meaning: str
-    retry: bool
+RETRYABLE = frozenset({Code.TIMEOUT, Code.INTERNAL_ERROR})
 
-
-TABLE: dict[Code, Rule] = {
-    Code.INVALID_REQUEST: Rule("Malformed request", retry=False),
-    Code.INVALID_MESSAGE_TYPE: Rule("Unknown message type", retry=False),
-    Code.UNAUTHORIZED: Rule("Agent not authorized for operation", retry=False),
-    Code.NOT_FOUND: Rule("Resource not found", retry=False),
-    Code.TIMEOUT: Rule("Request timed out", retry=True),
-    Code.INTERNAL_ERROR: Rule("Unexpected error", retry=True),
-}
 
 CODES: Mapping[Kind, Code] = {
     Kind.INVALID: Code.INVALID_REQUEST,
@@ -175,32 +163,4 @@ def is_retryable(error: ErrorBody) -> bool:
     retryable = error.details.get("retryable")
     if type(retryable) is bool:
         return retryable
-    return error.code in TABLE and TABLE[Code(error.code)].retry
-
-
-class ForgeError(RemoteProtocolError):
-    """A peer's message was refused. `about` is the id of the request to answer, or None: events get no answer."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        stage: Stage,
-        code: Code = Code.INVALID_REQUEST,
-        field: str | None = None,
-        about: str | None = None,
-        asks: bool = False,
-        details: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(what, stage=stage, field=field)
-        self.code = code
-        self.about = about
-        self.asks = asks
-        self.details = details or {}
-
-    @property
-    def answer(self) -> ErrorBody:
-        details = dict(self.details)
-        if self.field is not None:
-            details["field"] = self.field
-        return ErrorBody(code=self.code, message=str(self), details=details)
+    return error.code in RETRYABLE

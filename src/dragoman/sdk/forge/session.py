@@ -38,7 +38,7 @@ log = logging.getLogger("dragoman.sdk")
 
 LARGEST = codec.LIMITS.bytes
 """Bytes of a message that every orchestrator takes (D1)."""
-RECEIVED = Limits(bytes=codec.AGENT_HEARS, depth=codec.LIMITS.depth)
+RECEIVED = Limits(bytes=codec.AGENT_RECEIVES, depth=codec.LIMITS.depth)
 MARGIN = 0.9
 """Of the hub's rate."""
 MOST_WAITING = 64

@@ -1,8 +1,8 @@
 """Publish and subscribe within one process, at most once.
 
-A subscription lives as long as the link that made it. What is published reaches whoever is subscribed at that moment
-and keeps up; it is kept for nobody. A reader without room loses the message, never holds up the publisher or another
-reader, and learns with the next one how many it missed.
+A subscription lives as long as the connection that made it. A message reaches the readers that are subscribed at that
+moment and keep up; the hub keeps it for none. A reader without room loses the message, never holds up the publisher or
+another reader, and learns with the next one how many it missed.
 
     pattern     matches
     ---------   ---------------------------------------
@@ -27,10 +27,10 @@ Take: TypeAlias = Callable[[str, str, Any, int], bool]
 
 
 class Reader:
-    """One link's subscriptions."""
+    """One connection's subscriptions."""
 
     def __init__(self, bus: Bus, take: Take) -> None:
-        self._bus = bus
+        self._readers = bus.readers
         self.take = take
         self.patterns: set[str] = set()
         self.missed = 0
@@ -43,7 +43,7 @@ class Reader:
             message = f"a link may have {MOST_PATTERNS} subscriptions; unsubscribe from some, or use a pattern with `*`"
             raise refuse(Kind.RESOURCES, message, field="payload.topic")
         self.patterns.add(pattern)
-        self._bus.enter(self, pattern)
+        self._readers.setdefault(pattern, {})[self] = None
         return True
 
     def unsubscribe(self, pattern: str) -> bool:
@@ -51,11 +51,13 @@ class Reader:
         if pattern not in self.patterns:
             return False
         self.patterns.discard(pattern)
-        self._bus.strike(self, pattern)
+        del self._readers[pattern][self]
+        if not self._readers[pattern]:
+            del self._readers[pattern]
         return True
 
     def leave(self) -> None:
-        """The link is gone."""
+        """The connection is gone."""
         for pattern in list(self.patterns):
             self.unsubscribe(pattern)
 
@@ -64,15 +66,14 @@ class Bus:
     """`published`, `delivered` and `lost` are counts for the metrics."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, dict[Reader, None]] = {}
-        self._prefixes: dict[str, dict[Reader, None]] = {}
-        self._lengths: dict[int, int] = {}  # of the prefixes, with how many have it
+        self.readers: dict[str, dict[Reader, None]] = {}
+        """By their patterns, in the order in which they subscribed."""
         self.published = 0
         self.delivered = 0
         self.lost = 0
 
     def publish(self, topic: str, publisher: str, data: Any) -> int:
-        """Hand it to everybody who is subscribed, once each; how many took it."""
+        """Give it to every subscribed reader, once each; how many took it."""
         self.published += 1
         taken = 0
         for reader in self._audience(topic):
@@ -90,30 +91,8 @@ class Bus:
         return len(self._audience(topic))
 
     def _audience(self, topic: str) -> dict[Reader, None]:
-        readers = dict(self._exact.get(topic, {}))
-        for length in self._lengths:
-            if length <= len(topic):
-                readers.update(self._prefixes.get(topic[:length], {}))
-        return readers
-
-    def enter(self, reader: Reader, pattern: str) -> None:
-        table, key = self._place(pattern)
-        readers = table.setdefault(key, {})
-        if not readers and table is self._prefixes:
-            self._lengths[len(key)] = self._lengths.get(len(key), 0) + 1
-        readers[reader] = None
-
-    def strike(self, reader: Reader, pattern: str) -> None:
-        table, key = self._place(pattern)
-        readers = table[key]
-        del readers[reader]
-        if readers:
-            return
-        del table[key]
-        if table is self._prefixes:
-            self._lengths[len(key)] -= 1
-            if not self._lengths[len(key)]:
-                del self._lengths[len(key)]
-
-    def _place(self, pattern: str) -> tuple[dict[str, dict[Reader, None]], str]:
-        return (self._prefixes, pattern[:-1]) if pattern.endswith(ANY) else (self._exact, pattern)
+        """A topic has at most 200 characters, so all patterns that match it are soon tried."""
+        found = dict(self.readers.get(topic, {}))
+        for end in range(len(topic) + 1):
+            found.update(self.readers.get(topic[:end] + ANY, {}))
+        return found

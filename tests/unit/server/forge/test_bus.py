@@ -70,7 +70,7 @@ def test_leaving_ends_every_subscription_and_leaves_nothing_behind() -> None:
     box.reader.leave()
     assert bus.publish("a.b", "me", None) == 1
     other.reader.leave()
-    assert (bus.publish("a.b", "me", None), bus._exact, bus._prefixes, bus._lengths) == (0, {}, {}, {})
+    assert (bus.publish("a.b", "me", None), bus.readers) == (0, {})
 
 
 def test_a_reader_has_a_bound() -> None:
