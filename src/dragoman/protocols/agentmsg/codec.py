@@ -161,8 +161,12 @@ def message(
     return made
 
 
-def encode(message: Message) -> bytes:
-    return _encode(message)
+def encode(message: Message, beside: Mapping[str, Any] | None = None) -> bytes:
+    """The bytes of a message; `beside` are fields that its payload does not have."""
+    if not beside:
+        return _encode(message)
+    payload = {**_FIELDS.decode(_encode(message.payload)), **beside}
+    return _encode(msgspec.structs.replace(message, payload=payload))
 
 
 def reissue(data: bytes, replaced: Mapping[str, object], metadata: Mapping[str, object] | None = None) -> bytes:

@@ -1,8 +1,8 @@
-"""A client that speaks agentmsg itself: an agent that gives others work, with a token of its own.
+"""A client that speaks agentmsg itself: an agent that assigns tasks to others, with a token of its own.
 
-A request is said again under the same id until the hub has it; from then on the hub owes us the result, and delivers
-it over whatever link we have until we acknowledge it. So a broken link, a restarted hub or a lost receipt changes
-nothing for who waits. Meanwhile heartbeats show that somebody still does.
+The client sends a request again under the same id until the hub has it; from then on the hub owes it the result, and
+delivers it over any connection of the client until the client acknowledges it. So a broken connection, a restarted hub
+or a lost receipt changes nothing for the caller. Meanwhile heartbeats show that the client is alive.
 """
 
 from __future__ import annotations
@@ -13,42 +13,102 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.agentmsg import errors, routing
+from dragoman.protocols.agentmsg import errors, mapping, routing
 from dragoman.protocols.agentmsg.connection import Inbox
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Priority, TaskConstraints, TaskContext
 from dragoman.protocols.agentmsg.types import (
     HUB,
     Assignment,
     Heartbeat,
+    Message,
     Register,
     TaskAssignment,
+    TaskComplete,
     TaskFailed,
     TaskUpdate,
     Welcome,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.agentmsg.calls import Call
 from dragoman.sdk.agentmsg.session import Arrival, MessagePipe, Session
-from dragoman.sdk.calling.calls import ConnectedClient
-from dragoman.sdk.conversation.peer_handlers import report
+from dragoman.sdk.calling.calls import ConnectedClient, PendingCall
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed
-from dragoman.sdk.events import TaskInfo
-from dragoman.sdk.failures import refused
+from dragoman.sdk.events import TaskInfo, value_of
+from dragoman.sdk.failures import failed, refused
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.runtime import Runtime
 
-CONSTRAINTS = ("required_capabilities", "max_tokens", "deadline", "budget_usd", "quality_threshold")
+CONSTRAINTS = frozenset(TaskConstraints.__struct_fields__)
 KNOWN = {"parent": "parent_task_id", "name": "name", "thread": "thread"}
 """Options that travel in the context's metadata, under these names."""
 OPTIONS = frozenset({"priority", "dependencies", "description", "metadata", *CONSTRAINTS, *KNOWN})
-SAY_AGAIN = 1.0
+SEND_AGAIN = 1.0
 MOST_TRIES = 4
 
 
-class AgentmsgClient(ConnectedClient[Call, Session]):
-    """What `Client` does, in agentmsg. `dial` makes a pipe; `name` is our id at the hub."""
+class Call(PendingCall):
+    def __init__(self, id: str, at: Any, to: str, assignment: TaskAssignment, **metadata: Any) -> None:
+        super().__init__(assignment.task.task_id, id)
+        self.at = at
+        self.to = to
+        self.assignment = assignment
+        self.metadata = metadata
+        self.tries = 1
+        self._output: list[str] = []
 
-    protocol = "agentmsg"
+    def receive(self, message: Message, tree: dict[str, Any]) -> None:
+        """The hub reports how the task goes, or how it ended."""
+        payload, fields = message.payload, tree["payload"]
+        match payload:
+            case TaskComplete():
+                done = mapping.result_in(payload, fields)
+                output = done.output if done.output is not None else "".join(self._output)
+                used = {} if done.usage is None else {"usage": done.usage}
+                self._tell("completed", message, {"result": payload.result, "output": output, **used})
+                self.finish(value_of(payload.result, output))
+            case TaskFailed(error=report):
+                details = report.context.details
+                status = "cancelled" if fields.get("status") == "cancelled" else "failed"
+                self._fail(
+                    message,
+                    report.message,
+                    status=status,
+                    kind=str(details.get("kind") or errors.name_of(report.error_type).value),
+                    exit_code=details.get("exit_code"),
+                    output="".join(self._output),
+                    facts={**msgspec.to_builtins(report), **details},
+                )
+            case TaskUpdate(status="cancelled"):
+                text = payload.message or "cancelled"
+                self._fail(message, text, status="cancelled", kind="cancelled", facts={"message": text})
+            case TaskUpdate():
+                self._progress(message, payload, fields)
+
+    def _progress(self, message: Message, update: TaskUpdate, fields: dict[str, Any]) -> None:
+        if update.output:
+            self._output.append(update.output)
+        data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(update, fields))
+        data["status"] = update.status or "in_progress"
+        if update.message:
+            data.setdefault("step", {"name": update.message})
+        if not update.output:
+            data.pop("output", None)
+        if "file" in fields:
+            data["file"] = fields["file"]
+        self._tell("paused" if update.status == "paused" else "progress", message, data, fields.get("agent_id"))
+
+    def _fail(self, message: Message, text: str, *, status: str, facts: dict[str, Any], **more: Any) -> None:
+        self._tell(status, message, {"fault": facts})
+        self.fail(failed(text, task_id=self.task_id, status=status, facts=facts, **more))
+
+    def _tell(self, kind: str, message: Message, data: dict[str, Any], agent: Any = None) -> None:
+        agent = str(agent) if agent else message.sender if message.sender != HUB else None
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent)
+
+
+class AgentmsgClient(ConnectedClient[Call, Session]):
+    """`Client` in agentmsg. `dial` makes a pipe; `name` is the client's id at the hub."""
+
+    protocol = mapping.PROTOCOL
 
     def __init__(
         self, name: str, dial: Callable[[], MessagePipe], runtime: Runtime, give_up_after: float | None = None
@@ -74,16 +134,16 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
 
     async def cancel(self, task_id: str, reason: str | None) -> None:
         id = self._runtime.mint()
-        heard = self._cancels[id] = asyncio.get_running_loop().create_future()
+        decided = self._cancels[id] = asyncio.get_running_loop().create_future()
         try:
-            while not heard.done():
+            while not decided.done():
                 if self._session is not None:
                     update = TaskUpdate(task_id=task_id, status="cancelled", message=reason or "")
-                    self._session.say(update, id=id, at=self._runtime.now(), lane=task_id, priority="high")
-                again = asyncio.ensure_future(self._runtime.sleep(SAY_AGAIN))
-                await asyncio.wait({heard, again}, return_when=asyncio.FIRST_COMPLETED)
+                    self._session.send(update, id=id, lane=task_id, priority="high")
+                again = asyncio.ensure_future(self._runtime.sleep(SEND_AGAIN))
+                await asyncio.wait({decided, again}, return_when=asyncio.FIRST_COMPLETED)
                 again.cancel()
-            heard.result()
+            decided.result()
         finally:
             self._cancels.pop(id, None)
 
@@ -124,9 +184,9 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
 
     def _say(self, call: Call) -> None:
         if self._session is not None:
-            self._session.say(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
+            self._session.send(call.assignment, id=call.id, at=call.at, to=call.to, lane=call.task_id, **call.metadata)
 
-    # --- the link ---
+    # --- the connection ---
 
     def _new_link(self) -> Session:
         return Session(self._dial(), self._runtime, self._name, self._inbox)
@@ -136,7 +196,7 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
 
     def _attach(self, link: Session) -> None:
         self._session = link
-        link.say(Register(agent_id=self._name), id=self._runtime.mint(), at=self._runtime.now())
+        link.send(Register(agent_id=self._name))
         for call in list(self._untaken.values()):
             self._say(call)
 
@@ -144,72 +204,79 @@ class AgentmsgClient(ConnectedClient[Call, Session]):
         self._session = None
 
     async def _listen(self, link: Session) -> None:
-        for said in await link.receive():
-            self._hear(link, said)
+        for arrived in await link.receive():
+            if isinstance(arrived, Accepted):
+                self._accepted(arrived)
+            else:
+                self._received(link, arrived)
 
     async def _beat(self, interval: float) -> None:
         while True:
             await self._runtime.sleep(interval)
             if self._session is not None:
-                self._session.say(Heartbeat(agent_id=self._name), id=self._runtime.mint(), at=self._runtime.now())
+                self._session.send(Heartbeat(agent_id=self._name))
 
-    def _hear(self, session: Session, said: Arrival | Accepted) -> None:
-        if isinstance(said, Accepted):
-            for id in said.ids:
-                if (call := self._untaken.get(id)) is not None:
-                    self._taken(call)
-                if (heard := self._cancels.get(id)) is not None and not heard.done():
-                    heard.set_result(None)
-            return
-        message = said.message
+    def _accepted(self, accepted: Accepted) -> None:
+        for id in accepted.ids:
+            if (call := self._untaken.get(id)) is not None:
+                self._taken(call)
+            if (decided := self._cancels.get(id)) is not None and not decided.done():
+                decided.set_result(None)
+
+    def _received(self, session: Session, arrival: Arrival) -> None:
+        message, payload = arrival.message, arrival.message.payload
         about = message.answers or ""
-        if isinstance(message.payload, ErrorReport) and about in self._untaken:
-            self._refused(self._untaken[about], message.payload)
-        elif isinstance(message.payload, ErrorReport) and about in self._cancels:
-            heard = self._cancels[about]
-            if not heard.done():
-                heard.set_exception(_raised(message.payload))
-        elif (found := self._calls.get(routing.task(message) or "")) is not None:
-            self._taken(found)
-            found.hear(message, said.tree)
-        elif isinstance(message.payload, Welcome):
+        if isinstance(payload, ErrorReport) and about in self._untaken:
+            self._refused(self._untaken[about], payload)
+        elif isinstance(payload, ErrorReport) and about in self._cancels:
+            decided = self._cancels[about]
+            if not decided.done():
+                decided.set_exception(_raised(payload))
+        elif (call := self._calls.get(routing.task(message) or "")) is not None:
+            self._taken(call)
+            call.receive(message, arrival.tree)
+        elif isinstance(payload, Welcome):
             if self._beating is not None:
                 self._beating.cancel()
-            interval = message.payload.heartbeat_interval_ms / 1000
-            self._beating = self._start(self._beat(interval))
-        elif isinstance(message.payload, TaskAssignment):
-            self._decline(session, message.payload.task.task_id)
-        if said.receipt is not None:
-            session.acknowledge(said.receipt)
+            self._beating = self._start(self._beat(payload.heartbeat_interval_ms / 1000))
+        elif isinstance(payload, TaskAssignment):
+            self._decline(session, payload.task.task_id)
+        if arrival.receipt is not None:
+            session.acknowledge(arrival.receipt)
 
-    def _refused(self, call: Call, said: ErrorReport) -> None:
-        """The hub did not take the request: for good, or for now."""
-        if errors.is_retryable(said) and call.tries < MOST_TRIES:
+    def _refused(self, call: Call, report: ErrorReport) -> None:
+        """The hub did not accept the request: for good, or for now."""
+        if errors.is_retryable(report) and call.tries < MOST_TRIES:
             call.tries += 1
-            self._start(self._say_later(call, SAY_AGAIN * 2 ** (call.tries - 2)))
+            self._start(self._say_later(call, SEND_AGAIN * 2 ** (call.tries - 2)))
             return
-        self._refuse(call, _raised(said))
+        self._refuse(call, _raised(report))
 
     def _fail_all(self, error: Exception) -> None:
         super()._fail_all(error)
-        for heard in self._cancels.values():
-            if not heard.done():
-                heard.set_exception(error)
+        for decided in self._cancels.values():
+            if not decided.done():
+                decided.set_exception(error)
 
     def _decline(self, session: Session, task_id: str) -> None:
-        """Somebody wants work of a client."""
-        id, kind = self._runtime.mint(), ErrorType.VALIDATION_ERROR
-        words = f"{self._name} gives out work and does none"
-        details = {"retryable": False, "supported_types": ()}
-        error = report(kind, words, id=id, agent=self._name, task_id=task_id, details=details)
-        session.say(TaskFailed(task_id=task_id, error=error), id=id, at=self._runtime.now(), lane=task_id)
+        """An agent assigned a task to this client."""
+        id = self._runtime.mint()
+        error = errors.new_report(
+            ErrorType.VALIDATION_ERROR,
+            f"{self._name} gives out work and does none",
+            error_id=id,
+            agent_id=self._name,
+            task_id=task_id,
+            details={"retryable": False, "supported_types": ()},
+        )
+        session.send(TaskFailed(task_id=task_id, error=error), id=id, lane=task_id)
 
 
-def _raised(said: ErrorReport) -> DragomanError:
-    if said.error_type is ErrorType.AUTHENTICATION_ERROR:
-        return NotAllowed(said.message)
-    if said.context.details.get("kind") == "conflict":
-        return Conflict(said.message)
-    details = said.context.details
-    kind = str(details.get("kind") or errors.name_of(said.error_type).value)
-    return refused(said.message, kind=kind, facts=details)
+def _raised(report: ErrorReport) -> DragomanError:
+    details = report.context.details
+    if report.error_type is ErrorType.AUTHENTICATION_ERROR:
+        return NotAllowed(report.message)
+    if details.get("kind") == "conflict":
+        return Conflict(report.message)
+    kind = str(details.get("kind") or errors.name_of(report.error_type).value)
+    return refused(report.message, kind=kind, facts=details)

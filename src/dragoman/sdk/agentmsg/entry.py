@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.agentmsg.client import AgentmsgClient
-from dragoman.sdk.agentmsg.io import pipes
 from dragoman.sdk.agentmsg.link import AgentmsgLink, Memory
+from dragoman.sdk.agentmsg.session import pipes
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.services import Participant, Service
 

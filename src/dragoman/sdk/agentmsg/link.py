@@ -118,7 +118,6 @@ class AgentmsgLink:
         self._name = who.agent_id
         self._session = Session(self._pipe, self._runtime, who.agent_id, self._memory.inbox)
         await self._session.open()
-        self._registration = self._runtime.mint()
         register = Register(
             agent_id=who.agent_id,
             capabilities=who.skills,
@@ -126,7 +125,7 @@ class AgentmsgLink:
             version=who.version,
             max_concurrent=who.concurrency,
         )
-        self._session.say(register, id=self._registration, at=self._runtime.now())
+        self._registration = self._session.send(register)
 
     async def receive(self) -> Sequence[Inbound]:
         while True:
@@ -233,7 +232,7 @@ class AgentmsgLink:
     def _say(self, message: Outbound, payload: Any, id: str | None = None, **metadata: Any) -> None:
         correlation = message.correlation
         metadata["traceparent"] = f"00-{correlation.trace_id}-{trace.span_id(message.id)}-01"
-        self.session.say(payload, id=id or message.id, at=message.at, lane=correlation.task_id, **metadata)
+        self.session.send(payload, id=id or message.id, at=message.at, lane=correlation.task_id, **metadata)
 
     def _post(self, letter: OutgoingMessage) -> None:
         try:

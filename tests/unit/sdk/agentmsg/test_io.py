@@ -12,7 +12,7 @@ from tests.unit.sdk.harness import PATIENCE
 
 from dragoman import NotAllowed
 from dragoman.sdk.address import parse
-from dragoman.sdk.agentmsg.io import HttpMessages, refusal
+from dragoman.sdk.agentmsg.session import HttpMessages, refusal
 from dragoman.sdk.links import LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame
