@@ -342,6 +342,13 @@ def fitting(form: type[_T], value: object) -> _T | None:
         return _salvaged(form, value)
 
 
+def handoff_in(value: object) -> Handoff | None:
+    """The handoff that a hub writes beside work; None for an object of the caller's own that has that name."""
+    if not isinstance(value, dict) or not isinstance(value.get("from"), str) or "reason" not in value:
+        return None
+    return fitting(Handoff, value)
+
+
 READERS: Mapping[str, Callable[[bytes | msgspec.Raw], Content]] = {
     "submitted": read_request,
     "assigned": reader(Assigned),

@@ -182,9 +182,9 @@ class Engine:
                 self._greet(link)
                 while True:
                     for said in await link.receive():
-                        if type(said) is Assignment and said.attached and self._fetch is not None:
+                        if type(said) is Assignment and said.request.attachments and self._fetch is not None:
                             files = await self._fetch(said)
-                            said = msgspec.structs.replace(said, files=(*said.files, *files), attached=())
+                            said = msgspec.structs.replace(said, files=(*said.files, *files))
                         self._hear[type(said)](said)
                     failures = 0
             except LinkDown as down:

@@ -1,30 +1,33 @@
 """The messages between an agent's engine and its link. They belong to no protocol.
 
-    inbound                                       outbound
-    --------------------------------------------  ---------------------------------------------------------
-    Assignment       do this (also: the answer)   ProgressReport   how far it is; output as it comes
-    Answer           where asking is a request    Question         to a person; the work waits
-    Cancel           stop doing it                Outcome          how it ended: kept until the hub has it
-    Pause, Resume                                 Decline          unknown work, unfit input: cannot begin
-    IncomingMessage  of another agent             OutgoingMessage  to another agent, or about ourselves
-    Proposal         to agree on terms            ProposalAnswer   whether we agree
+    from the hub                                  to the hub
+    --------------------------------------------  ---------------------------------------------------------------
+    Assignment       work, or the answer to it    Report           progress of the work; output as it comes
+    Answer           to a question that waits     Question         to a person; the work waits
+    Cancel           stop the work                Outcome          how the work ended: kept until the hub has it
+    Pause, Resume                                 Decline          the work cannot begin
+    IncomingMessage  of another agent             OutgoingMessage  to another agent, or about this one
+    Proposal         to agree on terms            ProposalAnswer   whether the agent agrees
     Welcomed         how often to send heartbeats
     Accepted         the hub has these, durably
     Refused          the hub does not take it
     Shutdown         end, for good
 
-The `mapping` of each protocol turns them into its own messages and back.
+A message about work is an envelope (id, time, correlation) around a content of `messages.tasks`, the language that the
+hub speaks. The `mapping` of each protocol turns that content into the protocol's own messages and back, for both.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from dragoman.messages import tasks
+from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import FileRef
 from dragoman.sdk.peers import HandshakeRequest
 
 
@@ -51,90 +54,50 @@ class File(Struct, frozen=True):
     data: bytes
 
 
-class Attached(Struct, frozen=True):
-    """A file that came with the work where the protocol carries only its name: the hub has it."""
+class Assignment(Struct, frozen=True, kw_only=True):
+    """The hub assigns work. `request` has the input, and the answer where the work goes on after a question."""
+
+    correlation: Correlation
+    type: str
+    request: tasks.Request
+    receipt: str | None = None
+    attempt: int | None = None
+    traceparent: str | None = None
+    thread: str | None = None
+    priority: str = "normal"
+    constraints: dict[str, Any] = {}
+    """Priority and constraints go along when the agent hands the task over (agentmsg)."""
+    files: tuple[File, ...] = ()
+    """The files that came with the request, as far as they are fetched; `request.attachments` names the others."""
+    is_new_round: bool = True
+    """Whether another request about the same task begins it again. If not, the answers so far hold for it, too."""
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The input as the arguments of a handler: a value that is no object is the argument `input`."""
+        given = self.request.given
+        return given if isinstance(given, dict) else {} if given is None else {"input": given}
+
+
+def attachments_in(given: object) -> tuple[FileRef, ...]:
+    """The files that the hub names beside work; none if a caller uses the field for something else."""
+    try:
+        return tuple(
+            FileRef(id=one.id, name=one.name, mime_type=one.mime_type, size=one.size, sha256=one.sha256)
+            for one in msgspec.convert(given, tuple[_Attachment, ...])
+        )
+    except msgspec.ValidationError:
+        return ()
+
+
+class _Attachment(Struct):
+    """A file as a hub names it: some leave its size out."""
 
     id: str
     name: str
     mime_type: str
     sha256: str
-
-
-def attached(given: object) -> tuple[Attached, ...]:
-    """The files that the hub names beside work; none, if a caller uses the field for something else."""
-    try:
-        return msgspec.convert(given, tuple[Attached, ...])
-    except msgspec.ValidationError:
-        return ()
-
-
-class ToolUse(Struct, frozen=True):
-    id: str
-    name: str
-    input: Any
-
-
-class ToolResult(Struct, frozen=True):
-    id: str
-    output: str
-    is_error: bool = False
-
-
-class Assignment(Struct, frozen=True, kw_only=True):
-    """Do this. `answer` is there when the work goes on after a question; `question` which one, if the hub says."""
-
-    correlation: Correlation
-    type: str
-    input: dict[str, Any]
-    receipt: str | None = None
-    attempt: int | None = None
-    traceparent: str | None = None
-    attached: tuple[Attached, ...] = ()
-    """What is still to be fetched; it is among the `files` when a handler sees them."""
-    answer: Any | UnsetType = UNSET
-    question: str | None = None
-    files: tuple[File, ...] = ()
-    terms: Terms | None = None
-    is_new_round: bool = True
-    """Whether a request of its own begins the task anew. If not, the answers so far hold for it, too."""
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """What travels with a task where tasks go from agent to agent; plain values, as the hub said them."""
-
-    priority: str = "normal"
-    metadata: dict[str, Any] = {}
-    dependencies: tuple[str, ...] = ()
-    history: tuple[dict[str, Any], ...] = ()
-    constraints: dict[str, Any] = {}
-    handover: dict[str, Any] | None = None
-    thread: str | None = None
-
-
-def handed_over(said: object) -> Terms | None:
-    """What the hub tells of a task that an agent of another protocol began, if that is what it is."""
-    if not isinstance(said, dict) or not isinstance(said.get("from"), str) or "reason" not in said:
-        return None
-    metadata, constraints = said.get("metadata") or {}, said.get("constraints") or {}
-    history = (*(said.get("history") or ()), *(said.get("story") or ()))
-    return Terms(metadata=metadata, constraints=constraints, history=history, handover=said)
-
-
-def around(given: object, handover: object = None, thread: object = None) -> Terms | None:
-    """What the hub tells around work: `metadata` and `history`, from whom the work came, and its thread."""
-    said = given if isinstance(given, dict) else {}
-    terms = handed_over(said.get("handover") if handover is None else handover)
-    thread = thread or said.get("thread")
-    metadata, history = said.get("metadata"), said.get("history")
-    if terms is None and not (metadata or history or thread):
-        return None
-    terms = terms or Terms()
-    return msgspec.structs.replace(
-        terms,
-        metadata=(metadata if isinstance(metadata, dict) else {}) | terms.metadata,
-        history=terms.history or (tuple(history) if isinstance(history, list) else ()),
-        thread=thread if isinstance(thread, str) else None,
-    )
+    size: int = 0
 
 
 class Cancel(Struct, frozen=True, kw_only=True):
@@ -226,109 +189,90 @@ Inbound: TypeAlias = (
 )
 
 
-class ProgressReport(Struct, frozen=True, kw_only=True):
-    """How far the work is. `output` is what is new since the last report; the rest is said beside the answer."""
+class Report(Struct, frozen=True, kw_only=True):
+    """The agent reports on its work. `data` are the bytes of `content.file` where the protocol carries them; else the
+    hub has the file already, under the id that `content.file` names."""
 
     id: str
     at: datetime
     correlation: Correlation
-    status: Literal["running", "step_completed", "paused"] = "running"
-    percent: int = 0
-    step: str | None = None
+    content: tasks.Progress
     number: int = 0
-    total: int | None = None
-    output: str = ""
-    thinking: str = ""
-    tool_use: ToolUse | None = None
-    tool_result: ToolResult | None = None
-    file: File | None = None
-    brought: str = ""
-    """The id of a file that the hub has already, where the protocol only names it."""
-
-    @property
-    def content(self) -> tasks.Progress:
-        """What it says, in the hub's language: the mapping of each protocol writes that. A file goes beside it."""
-        use, gave = self.tool_use, self.tool_result
-        return tasks.Progress(
-            status=self.status,
-            percent=self.percent,
-            step=tasks.Step(number=self.number, name=self.step, total=self.total) if self.step else None,
-            output=self.output or None,
-            thinking=self.thinking or None,
-            tool_use=None if use is None else tasks.ToolUse(id=use.id, name=use.name, input=use.input),
-            tool_result=None
-            if gave is None
-            else tasks.ToolResult(id=gave.id, output=gave.output, is_error=gave.is_error),
-        )
+    """Counts the steps of the task, also those without a name."""
+    data: bytes | None = None
 
     @property
     def has_content(self) -> bool:
-        """Whether there is more to it than that the work goes on: then it must arrive."""
-        return bool(self.output or self.thinking or self.tool_use or self.tool_result or self.file or self.brought)
+        """Whether the report says more than that the work goes on: then it must arrive."""
+        content = self.content
+        return bool(content.output or content.thinking or content.tool_use or content.tool_result or content.file)
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question to a person."""
+    """The agent asks a person; the work waits for the answer."""
 
     id: str
     at: datetime
     correlation: Correlation
-    question: str
-    options: tuple[Any, ...] = ()
-    timeout_seconds: float | None = None
-    default: Any | UnsetType = UNSET
+    ask: tasks.Ask
     percent: int = 0
 
-    @property
-    def ask(self) -> tasks.Ask:
-        """What it asks, in the hub's language."""
-        return tasks.Ask(
-            question=self.question,
-            options=self.options,
-            timeout_seconds=self.timeout_seconds,
-            default=self.default,
-            has_default=self.default is not UNSET,
-        )
 
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The work has ended. `content.result` is UNSET or the JSON of the handler's value, as `msgspec.Raw`.
 
-NO_RESULT = msgspec.Raw()
-"""msgspec cannot read "raw JSON or nothing" (`Raw | None`), so nothing is written as no JSON at all."""
-
-
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"correlation": "errand"}):
-    """How the work ended. `result` is JSON or `NO_RESULT`; `error` names what went wrong beside the text in `output`.
-
-    It has its own id and time, so that saying it again is saying the same.
+    An outcome that is sent again has the same id and time.
     """
 
     id: str
     at: datetime
     correlation: Correlation
-    exit_code: int
-    output: str = ""
-    result: msgspec.Raw = NO_RESULT
-    error: dict[str, Any] | None = None
+    content: tasks.Result | tasks.Failure
     seconds: int = 0
-    usage: dict[str, float] | None = None
+
+    @property
+    def failure(self) -> tasks.Failure | None:
+        return self.content if isinstance(self.content, tasks.Failure) else None
+
+    @property
+    def output(self) -> str:
+        return self.content.output or ""
+
+    @property
+    def result_json(self) -> bytes:
+        """The JSON of the handler's value; empty if the handler returned text or nothing."""
+        return b"" if self.content.result is UNSET else bytes(self.content.result)
+
+
+def failure(
+    output: str, error: dict[str, Any], *, exit_code: int = 1, usage: dict[str, float] | None = None
+) -> tasks.Failure:
+    """The content of an outcome without success: a text for people, and the error as `report`."""
+    facts: dict[str, Any] = {"exit_code": exit_code}
+    if "type" in error:
+        facts["type"] = error["type"]
+    fault = Fault(kind=Kind.WORK_FAILED, message=output or f"exit code {exit_code}", facts=facts)
+    return tasks.Failure(output=output or None, exit_code=exit_code, usage=usage, fault=fault, report=error)
 
 
 class Decline(Struct, frozen=True, kw_only=True):
-    """The work cannot be begun. Never remembered: the same request may fit another time."""
+    """The agent cannot begin the work: its type is unknown, or its input does not fit. The journal does not keep it,
+    because the same request may fit another time.
+
+    The kind of `fault` is INVALID, or UNSUPPORTED_WORK with the facts `work_type_requested` and `supported_types`. Its
+    field begins with `parameters` where it is a part of the input.
+    """
 
     id: str
     at: datetime
     correlation: Correlation
-    kind: Literal["invalid", "unsupported"]
-    message: str
-    field: str | None = None
-    work_type: str = ""
-    supported: tuple[str, ...] = ()
+    fault: Fault
 
     @property
     def sentence(self) -> str:
         """Why, with the field as the handler calls it: the same text in every protocol."""
-        field = (self.field or "").removeprefix("parameters").removeprefix(".")
-        return f"{field}: {self.message}" if field else self.message
+        field = (self.fault.field or "").removeprefix("parameters").removeprefix(".")
+        return f"{field}: {self.fault.message}" if field else self.fault.message
 
 
 class OutgoingMessage(Struct, frozen=True, kw_only=True):
@@ -358,7 +302,7 @@ class ProposalAnswer(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-Outbound: TypeAlias = ProgressReport | Question | Outcome | Decline | OutgoingMessage | ProposalAnswer
+Outbound: TypeAlias = Report | Question | Outcome | Decline | OutgoingMessage | ProposalAnswer
 
 
 def part(id: str, number: int) -> str:

@@ -6,8 +6,9 @@ import pytest
 from tests.unit.sdk.harness import FakeHub, FakeRuntime, Running
 
 from dragoman import Agent, SyncTask, Task
+from dragoman.messages.tasks import Progress
 from dragoman.sdk.links import LinkDown
-from dragoman.sdk.messages import File, ProgressReport
+from dragoman.sdk.messages import File, Report
 
 
 async def test_in_chiffon_thoughts_and_tools_are_custom_fields_and_text_is_output(agent: Agent, hub: FakeHub) -> None:
@@ -110,7 +111,8 @@ async def test_thoughts_lost_on_the_wire_are_sent_again(agent: Agent, hub: FakeH
 
 @pytest.mark.parametrize(("said", "content"), [({}, False), ({"thinking": "x"}, True), ({"percent": 5}, False)])
 def test_only_content_must_arrive(said: dict[str, object], content: bool) -> None:
-    report = ProgressReport(id="i", at=FakeRuntime().now(), correlation=None, **said)  # type: ignore[arg-type]
+    progress = Progress(**said)  # type: ignore[arg-type]
+    report = Report(id="i", at=FakeRuntime().now(), correlation=None, content=progress)  # type: ignore[arg-type]
     assert report.has_content is content
 
 

@@ -36,7 +36,7 @@ from dragoman.sdk.a2acp import payloads
 from dragoman.sdk.a2acp.channel import Answered, Channel, Unsaid, Write
 from dragoman.sdk.a2acp.identity import ANSWER, BROKER, PROGRESS, QUESTION, Identity
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
-from dragoman.sdk.a2acp.requests import SEALED, THREAD, declined, failed, proposal_of, task_in, work_of
+from dragoman.sdk.a2acp.requests import PERSONAL, SEALED, THREAD, declined, failed, proposal_of, task_in, work_of
 from dragoman.sdk.errors import NotSupported
 from dragoman.sdk.links import Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (
@@ -49,11 +49,12 @@ from dragoman.sdk.messages import (
     Outbound,
     Outcome,
     Pause,
-    ProgressReport,
     ProposalAnswer,
     Question,
     Refused,
+    Report,
     Resume,
+    failure,
     part,
 )
 from dragoman.sdk.network.pipe import Frame
@@ -268,9 +269,7 @@ class A2acpLink:
             yield Accepted((id,))
         elif self._identity.is_stale(message) and tries < MOST_TRIES:
             self._say(sent, tries + 1)
-        elif (
-            type(sent) in (ProgressReport, ProposalAnswer) and not TABLE[error.code].retry
-        ):  # no reason to give the work up
+        elif type(sent) in (Report, ProposalAnswer) and not TABLE[error.code].retry:  # no reason to give the work up
             log.info("the hub does not take a %s: %s", type(sent).__name__.lower(), error.message)
             yield Accepted((id,))
         else:
@@ -283,10 +282,11 @@ class A2acpLink:
         if caller is not None and caller.refused(said.id, None, said.error):
             return
         sent, tries = self._sent.pop(said.id, (None, 0))
-        if type(sent) is Outcome and not sent.exit_code:
+        if type(sent) is Outcome and sent.failure is None:
             words = f"the result cannot be told: {said.error}; store it and return where"
             error = {"message": words, "code": Code.INTERNAL_ERROR.value, "details": {"retryable": False}}
-            self._say(msgspec.structs.replace(sent, exit_code=1, output=words, error=error), tries + 1)
+            content = failure(words, error, usage=sent.content.usage)
+            self._say(msgspec.structs.replace(sent, content=content), tries + 1)
         elif sent is not None:
             log.error("a message about task %s cannot be said: %s", sent.correlation.task_id, said.error)
             yield Accepted((said.id,))
@@ -297,7 +297,7 @@ class A2acpLink:
         self._sent[message.id] = message, tries
         lane = message.correlation.task_id
         match message:
-            case ProgressReport():
+            case Report():
                 for id, piece in self._pieces(message):
                     self._channel.say(id, lane, piece)
                 write = self._report(message)
@@ -340,32 +340,34 @@ class A2acpLink:
     def _under(self, contract_id: str | None, payload: dict[str, Any]) -> dict[str, Any]:
         return payload if contract_id is None else {**payload, "contract_id": contract_id}
 
-    def _pieces(self, report: ProgressReport) -> Iterator[tuple[str, Write]]:
+    def _pieces(self, report: Report) -> Iterator[tuple[str, Write]]:
         """All but the last piece of a long output. They go in line, so the receipt of the last is that of all."""
-        for number in range((len(report.output) - 1) // PIECE):
-            id, payload = part(report.id, number + 1), {"output": report.output[number * PIECE : (number + 1) * PIECE]}
+        output = report.content.output or ""
+        for number in range((len(output) - 1) // PIECE):
+            id, payload = part(report.id, number + 1), {"output": output[number * PIECE : (number + 1) * PIECE]}
             yield id, self._write(MessageType.EVENT, report, payload, id=id, intent=PROGRESS)
 
-    def _report(self, report: ProgressReport) -> Write:
-        last = report.output[(len(report.output) - 1) // PIECE * PIECE :] if report.output else None
-        content = msgspec.structs.replace(report.content, output=last, message=report.step)
+    def _report(self, report: Report) -> Write:
+        output, step = report.content.output, report.content.named_step
+        last = output[(len(output) - 1) // PIECE * PIECE :] if output else None
+        content = msgspec.structs.replace(report.content, output=last, message=None if step is None else step.name)
         payload: dict[str, Any] = msgspec.to_builtins(mapping.progress_out(content))
-        if report.brought:
-            payload["file"] = report.brought
+        if content.file is not None:
+            payload["file"] = content.file.id
         return self._write(MessageType.EVENT, report, payload, id=report.id, intent=PROGRESS)
 
     def _ask(self, query: Question) -> Write:
         return self._write(MessageType.EVENT, query, mapping.ask_out(query.ask), id=query.id, intent=QUESTION)
 
     def _finish(self, outcome: Outcome) -> Write:
-        if outcome.exit_code:
-            return self._complain(outcome, failed(outcome))
-        value: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
+        if outcome.failure is not None:
+            return self._complain(outcome, failed(outcome.failure, is_personal=PERSONAL in outcome.correlation.about))
+        value: Any = msgspec.json.decode(outcome.result_json) if outcome.result_json else (outcome.output or None)
         capability = self._capabilities.get(outcome.correlation.about["intent"])
         payload = payloads.payload(True if capability is None else capability.output_schema, value)
         beside: dict[str, Any] = {"value_in": payloads.value_in(value, payload)}
-        if outcome.usage:
-            beside["usage"] = outcome.usage
+        if outcome.content.usage:
+            beside["usage"] = outcome.content.usage
         return self._write(MessageType.RESPONSE, outcome, dict(payload), id=self._runtime.mint(), beside=beside)
 
     def _complain(self, message: Outbound, refusal: Refusal) -> Write:

@@ -6,13 +6,15 @@ from typing import Any
 
 import msgspec
 
+from dragoman.messages import tasks
+from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Message
 from dragoman.sdk import trace
 from dragoman.sdk.a2acp import payloads
-from dragoman.sdk.messages import Assignment, Correlation, Decline, Outcome, Proposal, around, attached
+from dragoman.sdk.messages import Assignment, Correlation, Decline, Proposal, attachments_in
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.work.outcome import TIMED_OUT
 
@@ -57,7 +59,7 @@ def work_of(
     """
     payload, source = message.payload or {}, message.source_agent
     span, told = trace.parse(payload.get("traceparent")), _task(frame)
-    terms = around(told.context, payload.get("handover"), told.thread)
+    handover = tasks.handoff_in(payload.get("handover"))
     about = {"intent": message.intent or "", "domain": source.domain, "version": source.version}
     about[THREAD] = message.thread
     if message.contract_id is not None:
@@ -66,11 +68,11 @@ def work_of(
         about[SEALED] = "yes"
     if capability is not None and capability.pii:
         about[PERSONAL] = "yes"
-    files = attached(payload.get("attachments") or ())
+    files = attachments_in(payload.get("attachments") or ())
     if files:
         payload = {name: value for name, value in payload.items() if name != "attachments"}
     given = payloads.content(None if capability is None else capability.input_schema, payload)
-    if terms is not None and terms.handover is not None:
+    if handover is not None:
         given.pop("handover", None)
     return Assignment(
         correlation=Correlation(
@@ -81,12 +83,16 @@ def work_of(
             about=about,
         ),
         type=message.intent or "",
-        input=given,
+        request=tasks.Request(
+            input=given,
+            context=tasks.fitting(tasks.Context, told.context),
+            handover=handover,
+            attachments=files or None,
+        ),
         receipt=receipt,
         traceparent=None if span is None else payload["traceparent"],
-        terms=terms,
+        thread=told.thread,
         is_new_round=False,
-        attached=files,
     )
 
 
@@ -104,31 +110,31 @@ def proposal_of(message: Message, receipt: str | None) -> Proposal:
     return Proposal(id=message.thread, request=request, receipt=receipt)
 
 
-def failed(outcome: Outcome) -> Refusal:
+def failed(failure: tasks.Failure, *, is_personal: bool) -> Refusal:
     """What an end without success is told as."""
-    known, is_personal = outcome.error or {}, PERSONAL in outcome.correlation.about
+    known, output = failure.report or {}, failure.output or ""
     details: dict[str, Any] = {**(known.get("details") or {})}
     if "code" in known:  # the handler's own words
-        return Refusal(
-            code=Code(known["code"]), message=outcome.output, details=details, after=known.get("retry_after")
-        )
-    words = outcome.output.rstrip().rpartition("\n")[2] or "the work failed"
-    if is_personal and known.get("type") != "Rejected" and outcome.exit_code != TIMED_OUT:
+        return Refusal(code=Code(known["code"]), message=output, details=details, after=known.get("retry_after"))
+    words = output.rstrip().rpartition("\n")[2] or "the work failed"
+    if is_personal and known.get("type") != "Rejected" and failure.exit_code != TIMED_OUT:
         words = f"the work failed ({known.get('type', 'Error')}); what it said may be personal"
-    code = Code.TIMEOUT if outcome.exit_code == TIMED_OUT else Code.INTERNAL_ERROR
+    code = Code.TIMEOUT if failure.exit_code == TIMED_OUT else Code.INTERNAL_ERROR
     return Refusal(
         code=code,
         message=words,
-        details={"retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code},
+        details={"retryable": False, "type": known.get("type"), "exit_code": failure.exit_code},
     )
 
 
 def declined(decline: Decline) -> Refusal:
     """Why work was not begun."""
-    if decline.kind == "unsupported":
-        details: dict[str, Any] = {"intent": decline.work_type, "supported": list(decline.supported)}
-        return Refusal(code=Code.CAPABILITY_NOT_FOUND, message=decline.message, details=details)
-    field = decline.field and decline.field.replace("parameters", "payload", 1)
+    fault = decline.fault
+    if fault.kind is Kind.UNSUPPORTED_WORK:
+        facts = fault.facts
+        details: dict[str, Any] = {"intent": facts["work_type_requested"], "supported": list(facts["supported_types"])}
+        return Refusal(code=Code.CAPABILITY_NOT_FOUND, message=fault.message, details=details)
+    field = fault.field and fault.field.replace("parameters", "payload", 1)
     details = {"field": field} if field else {}
     words = decline.sentence
     return Refusal(code=Code.SCHEMA_MISMATCH, message=words, details=details)

@@ -23,8 +23,10 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, field
+from msgspec import Struct, field
 
+from dragoman.messages import tasks
+from dragoman.messages.faults import Kind
 from dragoman.protocols.agentmsg import errors, mapping
 from dragoman.protocols.agentmsg.connection import Inbox
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Usage
@@ -60,13 +62,13 @@ from dragoman.sdk.messages import (
     Outcome,
     OutgoingMessage,
     Pause,
-    ProgressReport,
     Question,
     Refused,
+    Report,
     Resume,
-    Terms,
     Welcomed,
-    attached,
+    attachments_in,
+    failure,
     part,
 )
 from dragoman.sdk.runtime import Runtime
@@ -147,13 +149,13 @@ class AgentmsgLink:
         if type(message) is OutgoingMessage:
             self._post(message)
             return
-        if type(message) is not ProgressReport or message.has_content:
+        if type(message) is not Report or message.has_content:
             self._about[message.id] = message.correlation
         else:
             self._bare[message.id] = message.correlation
             if len(self._bare) > MOST_BARE:
                 del self._bare[next(iter(self._bare))]
-        if type(message) is ProgressReport:
+        if type(message) is Report:
             self._report(message)
         elif type(message) is Question:
             self._memory.queries[message.id] = message
@@ -217,7 +219,7 @@ class AgentmsgLink:
         query = self._memory.queries.pop(response.request_id)
         answer: Any = tree["payload"].get("answer", response.content)
         if response.response_type is HelpResponseType.UNABLE_TO_HELP:  # nobody answered in time
-            answer = None if query.default is UNSET else query.default
+            answer = query.ask.default
         return Answer(id=query.id, task_id=query.correlation.task_id, answer=answer, receipt=receipt)
 
     def _not_registered(self, report: ErrorReport, receipt: str | None) -> None:
@@ -249,44 +251,49 @@ class AgentmsgLink:
         except LocalProtocolError as error:
             log.error("a message to %s cannot be said: %s", letter.to, error)
 
-    def _report(self, report: ProgressReport) -> None:
+    def _report(self, report: Report) -> None:
         task_id = report.correlation.task_id
-        *first, last = _pieces(report.output)
+        content = report.content
+        *first, last = _pieces(content.output or "")
         for number, piece in enumerate(first, start=1):
             self._say(report, TaskUpdate(task_id=task_id, output=piece), part(report.id, number), priority="high")
-        update = TaskUpdate(task_id=task_id, status="in_progress", message=report.step or "")
-        beside = mapping.progress_out(msgspec.structs.replace(report.content, output=last or None))
-        if report.brought:
-            beside["file"] = report.brought
+        step = content.named_step
+        update = TaskUpdate(task_id=task_id, status="in_progress", message="" if step is None else step.name or "")
+        beside = mapping.progress_out(msgspec.structs.replace(content, output=last or None))
+        if content.file is not None:
+            beside["file"] = content.file.id
         self._say(report, update, priority="high" if report.has_content else None, beside=beside)
 
     def _finish(self, outcome: Outcome) -> None:
         task_id = outcome.correlation.task_id
-        usage = None if outcome.usage is None else Usage(**outcome.usage)
-        if outcome.exit_code:
-            self._say(outcome, TaskFailed(task_id=task_id, error=_failed(outcome, self._name), usage=usage))
+        usage = None if outcome.content.usage is None else Usage(**outcome.content.usage)
+        if outcome.failure is not None:
+            error = _failed(outcome, outcome.failure, self._name)
+            self._say(outcome, TaskFailed(task_id=task_id, error=error, usage=usage))
             return
-        result: Any = msgspec.json.decode(outcome.result) if outcome.result else (outcome.output or None)
-        if not outcome.result and len(outcome.output) > PIECE:
+        result_json = outcome.result_json
+        result: Any = msgspec.json.decode(result_json) if result_json else (outcome.output or None)
+        if not result_json and len(outcome.output) > PIECE:
             result = None  # who reads it finds the pieces joined
             for number, piece in enumerate(_pieces(outcome.output), start=1):
                 self._say(outcome, TaskUpdate(task_id=task_id, output=piece), part(outcome.id, number), priority="high")
         # The words beside a structured result, where there are any but its own JSON.
-        has_words = bool(outcome.result) and outcome.output.encode() != bytes(outcome.result)
+        has_words = bool(result_json) and outcome.output.encode() != result_json
         beside = {"output": outcome.output} if has_words else {}
         try:
             self._say(outcome, TaskComplete(task_id=task_id, result=result, usage=usage), beside=beside)
-        except LocalProtocolError as error:
-            words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
-            self._finish(msgspec.structs.replace(outcome, exit_code=1, output=words, error={"message": words}))
+        except LocalProtocolError as unfit:
+            words = f"the result cannot be told: {unfit}; return text, which is split, or store it and return where"
+            content = failure(words, {"message": words}, usage=outcome.content.usage)
+            self._finish(msgspec.structs.replace(outcome, content=content))
 
     def _ask(self, query: Question) -> None:
-        seconds = query.timeout_seconds
+        seconds = query.ask.timeout_seconds
         request = HelpRequest(
             requester_id=self._name,
             task_id=query.correlation.task_id,
             help_type=HelpType.TECHNICAL_GUIDANCE,
-            description=query.question,
+            description=query.ask.question,
             context=HelpContext(current_state=f"{query.percent} % done", attempted_solutions=()),
             urgency="medium",
             deadline=None if seconds is None else query.at + timedelta(seconds=seconds),
@@ -299,10 +306,8 @@ def _work(said: Arrival, runtime: Runtime) -> Assignment:
     message, tree, receipt = said
     task, raw = message.payload.task, tree["payload"]["task"]
     span = trace.parse(message.metadata.traceparent)
-    given = task.input
     context, constraints = raw.get("context") or {}, raw.get("constraints") or {}
     metadata = context.get("metadata") or {}
-    handover = raw.get("handover") or metadata.get("handover")
     return Assignment(
         correlation=Correlation(
             task_id=task.task_id,
@@ -311,44 +316,49 @@ def _work(said: Arrival, runtime: Runtime) -> Assignment:
             sender=message.sender,
         ),
         type=task.task_type,
-        input=given if isinstance(given, dict) else {} if given in (UNSET, None) else {"input": given},
+        request=tasks.Request(
+            input=task.input,
+            answer=task.answer,
+            context=tasks.Context(
+                metadata=metadata, history=context.get("history") or (), dependencies=context.get("dependencies") or ()
+            ),
+            handover=_handover(raw.get("handover") or metadata.get("handover")),
+            attachments=attachments_in(raw.get("attachments") or ()) or None,
+        ),
         receipt=receipt,
         attempt=task.attempt,
         traceparent=message.metadata.traceparent if span is not None else None,
-        answer=task.answer,
-        terms=Terms(
-            priority=context.get("priority") or "normal",
-            metadata=metadata,
-            dependencies=tuple(context.get("dependencies") or ()),
-            history=tuple(context.get("history") or ()),
-            constraints=constraints,
-            handover=handover if isinstance(handover, dict) else None,
-        ),
+        priority=context.get("priority") or "normal",
+        constraints=constraints,
         is_new_round=False,
-        attached=attached(raw.get("attachments") or ()),
     )
 
 
-def _failed(outcome: Outcome, agent: str) -> ErrorReport:
+def _handover(given: object) -> tasks.Handoff | None:
+    """Who handed the task over and why. What else the last owner knew stands in the task itself."""
+    if not isinstance(given, dict):
+        return None
+    known = tasks.fitting(tasks.Handoff, {"from": given.get("from_agent"), **given})
+    return known and msgspec.structs.replace(known, metadata=None, history=None, story=None)
+
+
+def _failed(outcome: Outcome, failure: tasks.Failure, agent: str) -> ErrorReport:
     """The words first, then the facts. Trying the same again is the hub's to decide for a broken link, not for this."""
-    known = outcome.error or {}
+    known = failure.report or {}
     words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
-    kind = ErrorType.TIMEOUT if outcome.exit_code == TIMED_OUT else ErrorType.EXTERNAL_SERVICE_ERROR
-    details = {"kind": "work_failed", "retryable": False, "type": known.get("type"), "exit_code": outcome.exit_code}
+    kind = ErrorType.TIMEOUT if failure.exit_code == TIMED_OUT else ErrorType.EXTERNAL_SERVICE_ERROR
+    details = {"kind": "work_failed", "retryable": False, "type": known.get("type"), "exit_code": failure.exit_code}
     return report(kind, words, id=outcome.id, agent=agent, task_id=outcome.correlation.task_id, details=details)
 
 
 def _declined(decline: Decline, agent: str) -> ErrorReport:
-    field = decline.field and decline.field.replace("parameters", "task.input", 1)
+    fault = decline.fault
+    field = fault.field and fault.field.replace("parameters", "task.input", 1)
     details: dict[str, Any] = {"kind": "invalid", "retryable": False}
     if field:
         details["field"] = field
-    if decline.kind == "unsupported":
-        details |= {
-            "kind": "unsupported_work",
-            "work_type_requested": decline.work_type,
-            "supported_types": decline.supported,
-        }
+    if fault.kind is Kind.UNSUPPORTED_WORK:
+        details |= {"kind": "unsupported_work", **fault.facts}
     kind = ErrorType.VALIDATION_ERROR
     return report(
         kind, decline.sentence, id=decline.id, agent=agent, task_id=decline.correlation.task_id, details=details

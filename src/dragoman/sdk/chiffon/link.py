@@ -25,6 +25,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.messages import tasks
+from dragoman.messages.faults import Kind
 from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
@@ -53,12 +54,11 @@ from dragoman.sdk.messages import (
     Outbound,
     Outcome,
     Pause,
-    ProgressReport,
     Question,
     Refused,
+    Report,
     Resume,
-    around,
-    attached,
+    attachments_in,
 )
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime
@@ -205,7 +205,7 @@ class ChiffonLink:
         """The one message, or the several, that say it: id, payload, custom fields."""
         if type(message) is Outcome:
             yield from self._result(message)
-        elif type(message) is ProgressReport:
+        elif type(message) is Report:
             yield from self._status(message)
         elif type(message) is Question:
             status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
@@ -215,20 +215,21 @@ class ChiffonLink:
             yield message.id, _error(message), {"task_id": message.correlation.task_id}
 
     def _result(self, outcome: Outcome) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+        content, failure = outcome.content, outcome.failure
         whole = WorkResult(
             task_id=outcome.correlation.task_id,
-            status="failed" if outcome.exit_code else "success",
-            exit_code=outcome.exit_code,
+            status="success" if failure is None else "failed",
+            exit_code=content.exit_code or 0,
             output=outcome.output,
             resources_used=ResourcesUsed(duration_seconds=outcome.seconds),
         )
         custom: dict[str, Any] = {}
-        if outcome.result:
-            custom["result"] = outcome.result
-        if outcome.error is not None:
-            custom["error"] = outcome.error
-        if outcome.usage:
-            custom["usage"] = outcome.usage
+        if content.result is not UNSET:
+            custom["result"] = content.result
+        if failure is not None and failure.report is not None:
+            custom["error"] = failure.report
+        if content.usage:
+            custom["usage"] = content.usage
         if not chunks.must_split(outcome.output):
             yield outcome.id, whole, custom
             return
@@ -236,15 +237,15 @@ class ChiffonLink:
         for id, part in zip(self._part_ids(outcome.id, len(parts)), parts, strict=True):
             yield id, part, custom if part is parts[-1] else {}
 
-    def _status(self, report: ProgressReport) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+    def _status(self, report: Report) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
         content, task_id = report.content, report.correlation.task_id
         asides = mapping.progress_fields_out(content)
-        if report.brought:
-            asides["file"] = report.brought
-        step = None if report.step is None else tasks.Step(number=report.number, name=report.step)
-        if step is None and report.output:
+        if content.file is not None:
+            asides["file"] = content.file.id
+        step = content.named_step
+        if step is None and content.output:
             step = tasks.Step(number=report.number)
-        statuses = mapping.statuses_out(task_id, report.status, report.percent, step, output=report.output)
+        statuses = mapping.statuses_out(task_id, "running", content.percent or 0, step, output=content.output or "")
         ids = [report.id] if len(statuses) == 1 else self._part_ids(report.id, len(statuses))
         for id, status in zip(ids, statuses, strict=True):
             yield id, status, dict(asides)
@@ -276,14 +277,18 @@ def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> 
             sender=message.from_agent,
         ),
         type=request.work_type,
-        input=request.parameters,
+        request=tasks.Request(
+            input=request.parameters,
+            answer=request.parameters.get("answer", UNSET),
+            question=_text(custom.get("answered_question")),
+            context=tasks.fitting(tasks.Context, custom.get("context")),
+            handover=tasks.handoff_in(request.parameters.get("handover")),
+            attachments=attachments_in(custom.get("attachments") or ()) or None,
+        ),
         receipt=receipt,
         attempt=attempt if type(attempt) is int else None,
         traceparent=_text(custom.get("traceparent")),
-        answer=request.parameters.get("answer", UNSET),
-        question=_text(custom.get("answered_question")),
-        terms=around(custom.get("context"), request.parameters.get("handover"), custom.get("thread")),
-        attached=attached(custom.get("attachments") or ()),
+        thread=_text(custom.get("thread")),
     )
 
 
@@ -305,10 +310,11 @@ def _registration(who: Introduction) -> bytes:
 
 
 def _error(decline: Decline) -> ErrorPayload:
-    if decline.kind == "unsupported":
-        return errors.unsupported_work(work_type_requested=decline.work_type, supported_types=decline.supported)
-    field = f"payload.{decline.field}" if decline.field and decline.field.startswith("parameters") else decline.field
-    return errors.invalid_message(validation_error=decline.message, field_name=field, message=decline.sentence)
+    fault, field = decline.fault, decline.fault.field
+    if fault.kind is Kind.UNSUPPORTED_WORK:
+        return errors.unsupported_work(**fault.facts)
+    field = f"payload.{field}" if field and field.startswith("parameters") else field
+    return errors.invalid_message(validation_error=fault.message, field_name=field, message=decline.sentence)
 
 
 def _text(value: object) -> str | None:

@@ -45,7 +45,7 @@ from dragoman.sdk.peers import (
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.journal import Journal
 from dragoman.sdk.work.outbox import Outbox
-from dragoman.sdk.work.outcome import raised
+from dragoman.sdk.work.outcome import error_text
 from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
@@ -161,7 +161,7 @@ class IncomingRequests:
                 self._answer(mail, self._response(given, message.id), None if given.follow_up_required else key)
             except (TypeError, ValueError) as error:  # unreadable; the agent that asked must not wait for it
                 log.warning("the help for %s cannot be told: %s", payload.requester_id, error)
-                unable = Help(raised(error).output, "UNABLE_TO_HELP")
+                unable = Help(error_text(error), "UNABLE_TO_HELP")
                 self._answer(mail, self._response(unable, message.id), key)
                 return
             if not given.follow_up_required:
@@ -208,7 +208,7 @@ class IncomingRequests:
             yield as_help(escalate)
         except (Exception, SystemExit) as error:
             log.warning("helping %s failed", payload.requester_id, exc_info=error)
-            yield Help(raised(error).output, "UNABLE_TO_HELP")
+            yield Help(error_text(error), "UNABLE_TO_HELP")
 
     # --- handoffs ---
 
@@ -219,7 +219,7 @@ class IncomingRequests:
             self._answer(mail, self._decision(verdict, payload), key)
         except (TypeError, ValueError) as error:  # unreadable
             log.warning("the answer about task %s cannot be told: %s", payload.task_id, error)
-            self._answer(mail, self._decision(Reject(raised(error).output), payload), key)
+            self._answer(mail, self._decision(Reject(error_text(error)), payload), key)
 
     def _decision(self, verdict: Accept | Reject, payload: agentmsg.TaskHandoffRequest) -> agentmsg.TaskHandoffResponse:
         if isinstance(verdict, Reject):
@@ -254,7 +254,7 @@ class IncomingRequests:
                 return no
             except Exception as error:
                 log.warning("whether to take task %s over could not be decided", payload.task_id, exc_info=error)
-                return Reject(raised(error).output)
+                return Reject(error_text(error))
         if isinstance(given, Accept | Reject):
             return given
         if given is not None:
@@ -318,7 +318,7 @@ class IncomingRequests:
             us = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and us is not None and us.cancelling():
                 raise
-            raise RuntimeError(raised(error).output) from error
+            raise RuntimeError(error_text(error)) from error
 
 
 def _as_help(given: Any) -> Help:

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dragoman.messages import tasks
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.records import (
@@ -41,7 +42,7 @@ from dragoman.sdk.peers import Handoff, Help, Resource
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.journal import Answered, Journal
 from dragoman.sdk.work.outbox import Outbox
-from dragoman.sdk.work.outcome import encoded, raised
+from dragoman.sdk.work.outcome import encoded, error_text
 from dragoman.sdk.work.running_task import RunningTask
 from dragoman.sdk.work.task_runner import TaskRunner
 
@@ -142,8 +143,7 @@ class PeerRequests:
         error: BaseException | str | None,
     ) -> Handoff:
         self.require("hand a task over", "")
-        terms = task.work.terms
-        known = {} if terms is None else terms.constraints
+        around = task.work.request.context or tasks.Context()
         due = self._due(deadline)
         assert due is not None
         cause = None
@@ -158,12 +158,12 @@ class PeerRequests:
             context=TaskContext(
                 task_id=task.id,
                 task_type=task.type,
-                priority=Priority.NORMAL if terms is None else Priority(terms.priority),
-                metadata={**({} if terms is None else terms.metadata), **msgspec.to_builtins(context)},
-                dependencies=() if terms is None else terms.dependencies,
-                history=() if terms is None else msgspec.convert(terms.history, tuple[TaskEvent, ...]),
+                priority=Priority(task.work.priority),
+                metadata={**around.metadata, **msgspec.to_builtins(context)},
+                dependencies=tuple(around.dependencies),
+                history=msgspec.convert(around.history, tuple[TaskEvent, ...]),
             ),
-            constraints=_constraints(known, capabilities),
+            constraints=_constraints(task.work.constraints, capabilities),
             deadline=due,
             error=cause,
         )
@@ -402,7 +402,7 @@ def _readable(payload: Record, beside: Any) -> None:
 
 
 def _words(error: BaseException | str) -> str:
-    return error if isinstance(error, str) else raised(error).output
+    return error if isinstance(error, str) else error_text(error)
 
 
 def _help(response: agentmsg.HelpResponse) -> Help:

@@ -29,7 +29,7 @@ from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.messages import OutgoingMessage
 from dragoman.sdk.runtime import Runtime
-from dragoman.sdk.work.outcome import raised
+from dragoman.sdk.work.outcome import error_text
 from dragoman.sdk.work.task_runner import TaskRunner
 
 HUB = agentmsg.HUB
@@ -126,7 +126,7 @@ class StatusReporter:
             agent_id=self._who.agent_id,
             error_type=ErrorType(error_type),
             severity=severity or rule.severity,  # type: ignore[arg-type]
-            message=error if isinstance(error, str) else raised(error).output,
+            message=error if isinstance(error, str) else error_text(error),
             context=ErrorContext(details=msgspec.to_builtins(dict(details or {}))),
             recovery_attempts=tuple(self._attempt(number, said) for number, said in enumerate(attempts, start=1)),
             suggested_actions=tuple(actions) or (rule.action,),

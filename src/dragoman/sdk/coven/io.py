@@ -33,7 +33,7 @@ from dragoman.sdk.coven.channel import BROKEN, Ending, grpc, in_brief, open_chan
 from dragoman.sdk.coven.transcripts import Transcripts
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotAllowed, RequestRefused
 from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
-from dragoman.sdk.messages import Accepted, Cancel, Inbound, Outbound, ProgressReport, Question
+from dragoman.sdk.messages import Accepted, Cancel, Inbound, Outbound, Question, Report
 from dragoman.sdk.network.connect_errors import advised
 from dragoman.sdk.runtime import Runtime
 from dragoman.wire.errors import LocalProtocolError
@@ -244,7 +244,7 @@ class CovenLink:
                 self._put(response)
         except LocalProtocolError as error:  # too large for one message: say that instead, and end where it had to end
             log.warning("something about task %s cannot be said in coven: %s", turn.task_id, error)
-            if self._connection.request is not None and not isinstance(message, ProgressReport):
+            if self._connection.request is not None and not isinstance(message, Report):
                 self._put(responses.unspeakable(turn, str(error)))
         self._mark(message.id)
         if self._connection.request is None:

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
+from dragoman.messages import tasks
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.coven import mapping
 from dragoman.protocols.coven.codec import LIMITS
@@ -31,7 +32,6 @@ from dragoman.protocols.coven.mapping import CHAT
 from dragoman.protocols.coven.types import (
     Done,
     Error,
-    FileData,
     MessageResponse,
     Progress,
     ResponseEvent,
@@ -50,9 +50,6 @@ LONGEST_END = 2 * PIECE
 PROTOCOL_CAPABILITIES = ProtocolCapabilities(
     name="coven", largest_file=LIMITS.message_bytes - 64 * 1024, has_receipts=False
 )
-
-#: Decline.kind → the hub's name for it.
-DECLINED = {"invalid": Kind.INVALID, "unsupported": Kind.UNSUPPORTED_WORK}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -91,9 +88,11 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
     """`mint` is a fresh UUID, for the trace of a message that names none; `does` are the agent's work types."""
     span = trace.parse(message.traceparent)
     request = mapping.request_in(message)
-    answer: Any | UnsetType = request.answer
-    if answer is UNSET and turn.is_plain and turn.task_id != message.request_id:
-        answer = message.content
+    if request.answer is UNSET and turn.is_plain and turn.task_id != message.request_id:
+        request = msgspec.structs.replace(request, answer=message.content)
+    told = mapping.context_in(message)
+    told = told if isinstance(told, dict) else {}
+    thread = told.get("thread")
     return messages.Assignment(
         correlation=messages.Correlation(
             task_id=turn.task_id,
@@ -102,12 +101,15 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
             sender=message.sender,
         ),
         type=message.work_type or (does[0] if len(does) == 1 else CHAT),
-        input=request.given,
+        request=msgspec.structs.replace(
+            request,
+            context=tasks.fitting(tasks.Context, told) if told else None,
+            handover=tasks.handoff_in(told.get("handover")),
+        ),
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
-        answer=answer,
+        thread=thread if isinstance(thread, str) else None,
         files=tuple(messages.File(one.filename, one.mime_type, one.data) for one in message.attachments),
-        terms=messages.around(mapping.context_in(message)),
     )
 
 
@@ -116,22 +118,20 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
 
 def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResponse]:
     """What says it; nothing at all for a sign of life that this gateway would not understand."""
-    if isinstance(message, messages.ProgressReport):
+    if isinstance(message, messages.Report):
         yield from _report(message, turn)
     elif isinstance(message, messages.Question):
         asked = mapping.ask_out(message.ask)
         yield _said(turn, Done(question=msgspec.structs.replace(asked, question=clean(asked.question))))
     elif isinstance(message, messages.Decline):
-        facts: dict[str, Any] = {"supported_types": message.supported} if message.supported else {}
-        if message.field:
-            facts["field"] = message.field
-        yield _failure(turn, DECLINED[message.kind], message.sentence, facts)
+        facts = {name: value for name, value in message.fault.facts.items() if name == "supported_types" and value}
+        if message.fault.field:
+            facts["field"] = message.fault.field
+        yield _failure(turn, message.fault.kind, message.sentence, facts)
     elif isinstance(message, messages.OutgoingMessage | messages.ProposalAnswer):
         raise TypeError("coven's agents do not converse")
-    elif message.exit_code:
-        error = message.error or {}
-        facts = {"exit_code": message.exit_code, **({"type": error["type"]} if "type" in error else {})}
-        yield _failure(turn, Kind.WORK_FAILED, message.output or f"exit code {message.exit_code}", facts)
+    elif message.failure is not None and (fault := message.failure.fault) is not None:
+        yield _failure(turn, fault.kind, fault.message, fault.facts)
     else:
         yield from _success(message, turn)
 
@@ -146,22 +146,22 @@ def unspeakable(turn: Turn, why: str) -> MessageResponse:
     return _failure(turn, Kind.INTERNAL, f"the agent's answer cannot be said in coven: {why}", {})
 
 
-def _report(report: messages.ProgressReport, turn: Turn) -> Iterator[MessageResponse]:
-    events = [_cleaned(event) for event in mapping.events_out(msgspec.structs.replace(report.content, output=None))]
-    if report.file is not None:
-        events.append(FileData(clean(report.file.name), clean(report.file.mime_type), report.file.data))
-    output = clean(report.output)
+def _report(report: messages.Report, turn: Turn) -> Iterator[MessageResponse]:
+    content = report.content
+    percent, step = content.percent or 0, content.named_step
+    figures = percent, None if step is None else step.name
+    asides = mapping.events_out(msgspec.structs.replace(content, output=None), report.data)
+    events = [_cleaned(event) for event in asides]
+    output = clean(content.output or "")
     if output:
         turn.streamed.append(output)
         events += [Text(output[start : start + PIECE]) for start in range(0, len(output), PIECE)]
     progress = None
-    if (report.percent, report.step) != turn.told or not events:
-        progress = Progress(
-            percent=report.percent, step=clean(report.step or ""), number=report.number, total=report.total or 0
-        )
-        if (report.percent, report.step) != turn.told and not events:
-            events.append(Thinking(progress.step or f"{report.percent} %"))
-        turn.told = (report.percent, report.step)
+    if figures != turn.told or not events:
+        progress = Progress(percent=percent, step=clean(figures[1] or ""), number=report.number)
+        if figures != turn.told and not events:
+            events.append(Thinking(progress.step or f"{percent} %"))
+        turn.told = figures
     if not events:
         if not turn.is_plain:
             yield _said(turn, None, progress=progress)
@@ -172,7 +172,7 @@ def _report(report: messages.ProgressReport, turn: Turn) -> Iterator[MessageResp
 
 
 def _success(outcome: messages.Outcome, turn: Turn) -> Iterator[MessageResponse]:
-    whole, result = clean(outcome.output), bytes(outcome.result).decode()
+    whole, result = clean(outcome.output), outcome.result_json.decode()
     if len(whole) > LONGEST_END:
         if whole != "".join(turn.streamed):
             for start in range(0, len(whole), PIECE):

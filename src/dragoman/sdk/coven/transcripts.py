@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.sdk.messages import Decline, Outbound, Outcome, ProgressReport
+from dragoman.sdk.messages import Decline, Outbound, Outcome, Report
 
 MOST_REQUESTS = 64
 MOST_THREADS = 1024
@@ -50,16 +50,16 @@ class Transcripts:
         transcript = self._kept.get(message.correlation.request_id)
         if transcript is None or message.id in transcript.said or isinstance(message, Decline):
             return
-        if isinstance(message, ProgressReport):
+        if isinstance(message, Report):
             if not message.has_content:
                 return
-            transcript.size += len(message.output) + len(message.thinking)
-            transcript.size += len(message.file.data) if message.file is not None else 0
+            content = message.content
+            transcript.size += len(content.output or "") + len(content.thinking or "") + len(message.data or b"")
             if transcript.size > self._most_bytes:
                 transcript.said.clear()
                 return
         elif isinstance(message, Outcome):
-            transcript.size += len(message.output) + len(bytes(message.result))
+            transcript.size += len(message.output) + len(message.result_json)
         transcript.said[message.id] = message
 
     def ask(self, thread_id: str, task_id: str) -> None:

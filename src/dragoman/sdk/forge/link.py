@@ -27,6 +27,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dragoman.messages import tasks
+from dragoman.messages.faults import Kind
+from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import mapping
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.errors import Code, is_retryable
@@ -47,12 +50,11 @@ from dragoman.sdk.messages import (
     Outbound,
     Outcome,
     Pause,
-    ProgressReport,
     Question,
     Refused,
+    Report,
     Resume,
     Shutdown,
-    around,
 )
 from dragoman.sdk.runtime import Runtime
 
@@ -123,7 +125,7 @@ class ForgeLink:
 
     def send(self, message: Outbound) -> None:
         self._begun.discard(message.correlation.task_id)
-        if type(message) is ProgressReport:
+        if type(message) is Report:
             self._report(message)
         elif type(message) is Question:
             self._ask(message)
@@ -230,24 +232,27 @@ class ForgeLink:
 
     # --- out ---
 
-    def _report(self, report: ProgressReport) -> None:
-        if report.file is not None:
-            self._update(report, report.id, status="running", progress=report.percent / 100, file=_file(report.file))
+    def _report(self, report: Report) -> None:
+        content = report.content
+        progress = mapping.fraction_out(content.percent)
+        if content.file is not None:
+            file = _file(content.file, report.data or b"")
+            self._update(report, report.id, status="running", progress=progress, file=file)
             return
-        is_new_step = report.step is not None and self._steps.get(report.correlation.task_id) != report.number
-        if is_new_step or not report.output:
+        is_new_step = content.step is not None and self._steps.get(report.correlation.task_id) != report.number
+        if is_new_step or not content.output:
             self._progress(report)
-        if report.output:
-            *first, last = _pieces(report.output)
+        if content.output:
+            *first, last = _pieces(content.output)
             self._put_out(report, first)
-            self._update(report, report.id, status="running", output=last, progress=report.percent / 100)
+            self._update(report, report.id, status="running", output=last, progress=progress)
 
-    def _progress(self, report: ProgressReport) -> None:
+    def _progress(self, report: Report) -> None:
         """All but the output. Nobody says that it arrived: it has when it has left."""
         self._steps[report.correlation.task_id] = report.number
         said = mapping.progress_out(report.correlation.task_id, report.content)
-        id = f"{report.id}/step" if report.output else report.id
-        is_kept = report.has_content and not report.output
+        id = f"{report.id}/step" if report.content.output else report.id
+        is_kept = report.has_content and not report.content.output
 
         def has_left() -> None:
             self._tell(Accepted((report.id,)))
@@ -266,11 +271,11 @@ class ForgeLink:
 
     def _finish(self, outcome: Outcome) -> None:
         self._steps.pop(outcome.correlation.task_id, None)
-        if outcome.exit_code:
-            self._update(outcome, outcome.id, status="failed", error=_failed(outcome))
-        elif outcome.result:
+        if outcome.failure is not None:
+            self._update(outcome, outcome.id, status="failed", error=_failed(outcome.failure))
+        elif outcome.result_json:
             try:
-                result = msgspec.json.decode(outcome.result)
+                result = msgspec.json.decode(outcome.result_json)
                 self._update(outcome, outcome.id, status="completed", result=result, output=_words(outcome))
             except TooLong as error:
                 words = f"the result cannot be told: {error}; return text, which is split, or store it and return where"
@@ -293,12 +298,12 @@ class ForgeLink:
         self.session.request(said, then, stamp=Stamp(id, message.at), meta=_meta(message.correlation, message.id))
 
     def _ask(self, query: Question) -> None:
-        seconds = query.timeout_seconds
+        ask, seconds = query.ask, query.ask.timeout_seconds
         said = forge.AskUser(
-            question=query.question,
-            options=query.options,
+            question=ask.question,
+            options=ask.options,
             timeout=UNTIL_ANSWERED_MS if seconds is None else max(1.0, seconds * 1000),
-            default=query.default,
+            default=ask.default if ask.has_default else UNSET,
             task_id=query.correlation.task_id,
         )
 
@@ -306,7 +311,7 @@ class ForgeLink:
             if isinstance(response, Success):
                 self._answer(query, response.payload.get("answer"))
             elif response.error.code == Code.TIMEOUT:  # nobody answered in time
-                self._answer(query, None if query.default is UNSET else query.default)
+                self._answer(query, ask.default)
             elif (response.error.details or {}).get("reason") != ENDED_FIRST:  # a notice of its own says so
                 self._refused(query.correlation, response)
 
@@ -320,16 +325,16 @@ class ForgeLink:
         self._tell(Refused(request_id=correlation.request_id, reason=error.message, retryable=is_retryable(error)))
 
 
-def _file(file: File) -> forge.Attachment:
-    data = base64.b64encode(file.data).decode()
-    return forge.Attachment(filename=file.name[:200] or "file", mime_type=file.mime_type, data=data)
+def _file(file: FileRef, data: bytes) -> forge.Attachment:
+    text = base64.b64encode(data).decode()
+    return forge.Attachment(filename=file.name[:200] or "file", mime_type=file.mime_type, data=text)
 
 
 def _work(
     notice: Message, task_id: str, task: dict[str, Any], runtime: Runtime, files: tuple[File, ...] = ()
 ) -> Assignment:
     """The task as work. Orders with one request id are the same work; where the hub names none, each is a new one."""
-    given, attempt = task.get("payload"), task.get("attempt")
+    attempt, context, thread = task.get("attempt"), task.get("context"), task.get("thread")
     traceparent = notice.meta.get("traceparent")
     span = trace.parse(traceparent)
     return Assignment(
@@ -340,37 +345,41 @@ def _work(
             sender=str(task.get("submittedBy") or ""),
         ),
         type=str(task.get("type") or ""),
-        input=given if isinstance(given, dict) else {} if given is None else {"input": given},
+        request=tasks.Request(
+            input=task.get("payload"),
+            answer=task.get("answer", UNSET),
+            question=task["question"] if isinstance(task.get("question"), str) else None,
+            context=tasks.fitting(tasks.Context, context),
+            handover=tasks.handoff_in(task.get("handover")),
+        ),
         receipt=task_id,
         attempt=attempt if type(attempt) is int else None,
         traceparent=traceparent if span is not None else None,
-        answer=task.get("answer", UNSET),
-        question=task["question"] if isinstance(task.get("question"), str) else None,
+        thread=thread if isinstance(thread, str) else None,
         files=files,
-        terms=around(task.get("context"), task.get("handover"), task.get("thread")),
     )
 
 
 def _words(outcome: Outcome) -> str | None:
     """What the handler said beside its result. The hub may have lost the pieces with a process that is no more; if it
     has them, it knows this for the same."""
-    has_words = outcome.output.encode() != bytes(outcome.result) and len(outcome.output) <= PIECE
+    has_words = outcome.output.encode() != outcome.result_json and len(outcome.output) <= PIECE
     return outcome.output if has_words else None
 
 
-def _failed(outcome: Outcome) -> dict[str, Any]:
+def _failed(failure: tasks.Failure) -> dict[str, Any]:
     """The words first; what is beside them as details."""
-    known = outcome.error or {}
-    words = outcome.output.rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
-    return {"message": words, "details": {"type": known.get("type"), "exit_code": outcome.exit_code}}
+    known = failure.report or {}
+    words = (failure.output or "").rstrip().rpartition("\n")[2] or str(known.get("message") or "the work failed")
+    return {"message": words, "details": {"type": known.get("type"), "exit_code": failure.exit_code}}
 
 
 def _declined(decline: Decline) -> dict[str, Any]:
-    field = decline.field and decline.field.replace("parameters", "payload", 1)
+    fault = decline.fault
+    field = fault.field and fault.field.replace("parameters", "payload", 1)
     details: dict[str, Any] = {"reason": "invalid"} | ({"field": field} if field else {})
-    if decline.kind == "unsupported":
-        details |= {"reason": "unsupported_work"}
-        details |= {"work_type_requested": decline.work_type, "supported_types": decline.supported}
+    if fault.kind is Kind.UNSUPPORTED_WORK:
+        details |= {"reason": "unsupported_work", **fault.facts}
     return {"code": Code.INVALID_REQUEST, "message": decline.sentence, "details": details}
 
 

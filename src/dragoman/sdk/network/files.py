@@ -33,7 +33,7 @@ async def _fetch(address: Address, work: Assignment) -> list[File]:
     """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
     files = []
     async with http_client(address) as client:
-        for one in work.attached:
+        for one in work.request.attachments or ():
             try:
                 place = f"{PLACE}/{quote(one.id, safe='')}"  # another agent may have said it
                 answer = await client.get(place, params={"task_id": work.correlation.task_id})

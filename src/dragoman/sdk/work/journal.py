@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from dragoman import durable
+from dragoman.messages.tasks import Result
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.messages import Outcome
+from dragoman.sdk.messages import Correlation, Outcome, failure
 from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")
@@ -41,7 +42,7 @@ SWEEP = 256
 """Old results are swept out once in so many lines: `recall` looks at their age itself."""
 
 
-class Done(Struct, frozen=True, kw_only=True, tag="done"):
+class Done(Struct, frozen=True, kw_only=True):
     """A result and every request it answers; `print` identifies the content of the last one."""
 
     outcome: Outcome
@@ -50,7 +51,31 @@ class Done(Struct, frozen=True, kw_only=True, tag="done"):
 
     @property
     def size(self) -> int:
-        return len(self.outcome.output) + len(bytes(self.outcome.result))
+        return len(self.outcome.output) + len(self.outcome.result_json)
+
+
+_NO_RESULT = msgspec.Raw()
+"""msgspec leaves a default out only if it is the very same object; an empty `Raw` written down would be no JSON."""
+
+
+class _OutcomeRow(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"correlation": "errand"}):
+    """An outcome as the file has it. msgspec cannot read "raw JSON or nothing", so no result is no JSON at all."""
+
+    id: str
+    at: datetime
+    correlation: Correlation
+    exit_code: int
+    output: str = ""
+    result: msgspec.Raw = _NO_RESULT
+    error: dict[str, Any] | None = None
+    seconds: int = 0
+    usage: dict[str, float] | None = None
+
+
+class _DoneLine(Struct, frozen=True, kw_only=True, tag="done"):
+    outcome: _OutcomeRow
+    print: str
+    requests: tuple[str, ...]
 
 
 class Answered(Struct, frozen=True, kw_only=True, tag="answered"):
@@ -89,8 +114,44 @@ class Dealt(Struct, frozen=True, kw_only=True, tag="dealt"):
 
 
 _Line = Done | Answered | Settled | Forgotten | Noted | Dealt
-_decode = msgspec.json.Decoder(_Line).decode
-_encode = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(_DoneLine | Answered | Settled | Forgotten | Noted | Dealt).decode
+_encode_line = msgspec.json.Encoder().encode
+
+
+def _encode(line: _Line) -> bytes:
+    return _encode_line(_done_line(line) if isinstance(line, Done) else line)
+
+
+def _decode(data: bytes) -> _Line:
+    line = _decode_line(data)
+    return _done(line) if isinstance(line, _DoneLine) else line
+
+
+def _done_line(done: Done) -> _DoneLine:
+    outcome, content, failed = done.outcome, done.outcome.content, done.outcome.failure
+    row = _OutcomeRow(
+        id=outcome.id,
+        at=outcome.at,
+        correlation=outcome.correlation,
+        exit_code=content.exit_code or 0,
+        output=outcome.output,
+        result=_NO_RESULT if content.result is UNSET else content.result,
+        error=None if failed is None else failed.report,
+        seconds=outcome.seconds,
+        usage=content.usage,
+    )
+    return _DoneLine(outcome=row, print=done.print, requests=done.requests)
+
+
+def _done(line: _DoneLine) -> Done:
+    row = line.outcome
+    if row.exit_code:
+        content: Result = failure(row.output, row.error or {}, exit_code=row.exit_code, usage=row.usage)
+    else:
+        result = msgspec.Raw(bytes(row.result)) if bytes(row.result) else UNSET
+        content = Result(exit_code=0, output=row.output or None, result=result, usage=row.usage)
+    outcome = Outcome(id=row.id, at=row.at, correlation=row.correlation, content=content, seconds=row.seconds)
+    return Done(outcome=outcome, print=line.print, requests=line.requests)
 
 
 class Journal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.sdk.links import Link, ProtocolCapabilities
-from dragoman.sdk.messages import Outbound, ProgressReport, Question
+from dragoman.sdk.messages import Outbound, Question, Report
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.running_task import RunningTask
 
@@ -134,7 +134,7 @@ class Outbox:
         """Send it if there is a link; never again."""
         if self._link is None:
             return
-        if self.protocol_capabilities.refuses_each and type(message) is ProgressReport:
+        if self.protocol_capabilities.refuses_each and type(message) is Report:
             self._kept[message.id] = message
             self._passing[message.id] = None
             if len(self._passing) > MOST_PASSING:

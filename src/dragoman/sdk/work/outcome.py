@@ -25,24 +25,19 @@ from typing import Any
 
 import msgspec
 
+from dragoman.messages.tasks import Failure, Result
 from dragoman.sdk.errors import Reject, Retry, TaskFailed
-from dragoman.sdk.messages import NO_RESULT
+from dragoman.sdk.messages import failure
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
 
-SUCCESS, FAILURE, TIMED_OUT = 0, 1, 124  # 124 is what timeout(1) says
+TIMED_OUT = 124
+"""The exit code of timeout(1)."""
 
 LARGEST_RESULT = 4 * 1024 * 1024
 LONGEST_MESSAGE = 4_000
 READABLE = guard.Limits(bytes=LARGEST_RESULT, depth=56, containers=99_000)
 """What any hub reads of a result, with room for the envelope around it."""
-
-
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    exit_code: int
-    output: str = ""
-    result: msgspec.Raw = NO_RESULT
-    error: dict[str, Any] | None = None
 
 
 def _itself(value: Any) -> Any:
@@ -93,57 +88,58 @@ def data_of(what: str, value: Any) -> Any:
     return msgspec.json.decode(encoded(what, value))
 
 
-def returned(value: Any) -> Ending:
-    """The handler came to its end."""
+def returned(value: Any) -> Result:
+    """The handler returned this."""
     if value is None:
-        return Ending(exit_code=SUCCESS)
-    if isinstance(value, str):  # no text at all is told from None by the result alone
-        return Ending(exit_code=SUCCESS, output=clean(value), result=NO_RESULT if value else msgspec.Raw(b'""'))
+        return Result(exit_code=0)
+    if isinstance(value, str):
+        if not value:  # only the result tells it from None
+            return Result(exit_code=0, result=msgspec.Raw(b'""'))
+        return Result(exit_code=0, output=clean(value))
     if inspect.iscoroutine(value):
         value.close()
         return raised(TypeError("the handler returned a coroutine: declare it, and what decorates it, with async def"))
     try:
         data = encoded("the result", value)
-    except (TypeError, ValueError) as error:  # else the hub refuses it, and nobody ever hears of the end
+    except (TypeError, ValueError) as error:  # else the hub would refuse the outcome, and the task would never end
         return raised(error)
-    return Ending(exit_code=SUCCESS, output=data.decode(), result=msgspec.Raw(data))
+    return Result(exit_code=0, output=data.decode(), result=msgspec.Raw(data))
 
 
-def raised(error: BaseException) -> Ending:
-    """The handler failed."""
+def raised(error: BaseException) -> Failure:
+    """The handler raised this."""
     if isinstance(error, Reject):
         reason = clean(error.reason)
-        return Ending(exit_code=FAILURE, output=reason, error={"type": "Rejected", "message": reason})
+        return failure(reason, {"type": "Rejected", "message": reason})
     if isinstance(error, Retry):
         reason = clean(str(error))
-        return Ending(exit_code=FAILURE, output=reason, error={"type": "Retry", "message": reason})
+        return failure(reason, {"type": "Retry", "message": reason})
     name = type(error).__name__
-    if isinstance(error, TaskFailed) and not error.task_id and error.code:  # the handler's own verdict
+    if isinstance(error, TaskFailed) and not error.task_id and error.code:  # the handler chose the error code
         try:
             details = data_of("the details of an error", error.facts)
         except (TypeError, ValueError, RecursionError) as unfit:
             details = {"details": clean(str(unfit))}
-        return Ending(
-            exit_code=FAILURE,
-            output=clean(error.message),
-            error={
-                "type": name,
-                "message": clean(error.message),
-                "code": error.code,
-                "details": details,
-                "retry_after": getattr(error, "retry_after", None),
-            },
+        message = clean(error.message)
+        retry_after = getattr(error, "retry_after", None)
+        return failure(
+            message,
+            {"type": name, "message": message, "code": error.code, "details": details, "retry_after": retry_after},
         )
     try:
-        said = clean(str(error))
-    except Exception:  # an exception that cannot even say what it is
-        said = ""
-    message = next(iter(said.strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
-    text = f"{name}: {message}" if message else name
-    return Ending(exit_code=FAILURE, output=text, error={"type": name, "message": message})
+        text = clean(str(error))
+    except Exception:  # an exception whose __str__ fails
+        text = ""
+    message = next(iter(text.strip().splitlines()[-1:]), "")[:LONGEST_MESSAGE]
+    return failure(f"{name}: {message}" if message else name, {"type": name, "message": message})
 
 
-def overdue(seconds: float) -> Ending:
+def error_text(error: BaseException) -> str:
+    """One line about an exception, for people."""
+    return raised(error).output or ""
+
+
+def overdue(seconds: float) -> Failure:
     """The handler took longer than it may."""
     message = f"not done within {seconds:g} s"
-    return Ending(exit_code=TIMED_OUT, output=message, error={"type": "TimeoutError", "message": message})
+    return failure(message, {"type": "TimeoutError", "message": message}, exit_code=TIMED_OUT)

@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
+from dragoman.messages.files import FileRef
+from dragoman.messages.tasks import Ask, Progress, Step, ToolResult, ToolUse
 from dragoman.sdk.errors import NotSupported, Reject
 from dragoman.sdk.links import Bring, LinkDown
-from dragoman.sdk.messages import PRIVATE, File, Outcome, OutgoingMessage, ProgressReport, Question
+from dragoman.sdk.messages import PRIVATE, File, Outcome, OutgoingMessage, Question, Report
 from dragoman.sdk.runtime import Runtime, backoff
 from dragoman.sdk.work.journal import Answered, Journal
 from dragoman.sdk.work.outbox import Outbox
@@ -49,9 +51,20 @@ class Reporter:
         self._runtime = runtime
         self._reports: dict[str, RunningTask] = {}
 
-    async def report(self, task: RunningTask, output: str = "", **aside: Any) -> None:
-        """Progress, and what is said beside it. With content it must arrive, so it waits for room."""
-        output, must_arrive = clean(output), bool(output or aside)
+    async def report(
+        self,
+        task: RunningTask,
+        output: str = "",
+        *,
+        thinking: str | None = None,
+        tool_use: ToolUse | None = None,
+        tool_result: ToolResult | None = None,
+        file: FileRef | None = None,
+        data: bytes | None = None,
+    ) -> None:
+        """Report progress, and what comes with it. A report with content must arrive, so the handler waits for room."""
+        output = clean(output)
+        must_arrive = bool(output or thinking or tool_use or tool_result or file)
         if task.handed_to is not None:
             return  # its new owner reports on it
         while must_arrive and task.unheard >= MOST_UNHEARD:
@@ -62,7 +75,17 @@ class Reporter:
             await task.room.wait()
         if len(output) > LONG_OUTPUT:  # it may travel in blocks, which are counted per step
             task.step_number += 1
-        message = self._report_on(task, output, **aside)
+        content = Progress(
+            status="running",
+            percent=task.percent,
+            step=_step(task),
+            output=output or None,
+            thinking=thinking,
+            tool_use=tool_use,
+            tool_result=tool_result,
+            file=file,
+        )
+        message = self._message(task, content, data)
         if output:
             task.spoken.append(output)
         if must_arrive:
@@ -76,7 +99,8 @@ class Reporter:
 
     async def send_file(self, task: RunningTask, file: File) -> None:
         if self._bring is not None:
-            await self.report(task, brought=await self._brought(task, file, self._bring))
+            id = await self._brought(task, file, self._bring)
+            await self.report(task, file=_reference(file, id))
             return
         protocol = self._outbox.protocol_capabilities
         if not protocol.largest_file:
@@ -87,7 +111,7 @@ class Reporter:
             raise ValueError(
                 f"{file.name!r} has {len(file.data)} bytes; {protocol.name} carries {protocol.largest_file}"
             )
-        await self.report(task, file=file)
+        await self.report(task, file=_reference(file), data=file.data)
 
     async def _brought(self, task: RunningTask, file: File, bring: Bring) -> str:
         """Like everything that must arrive, a file is brought again until the hub has it."""
@@ -105,7 +129,8 @@ class Reporter:
     def sign_of_life(self, task: RunningTask) -> None:
         """Nothing new, but alive. Silent while it waits for an answer or a person holds it: no clock runs then."""
         if task.asking is None and not task.waits and not task.is_held:
-            self._outbox.send_once(self._report_on(task))
+            content = Progress(status="running", percent=task.percent, step=_step(task))
+            self._outbox.send_once(self._message(task, content))
             self.spoke(task)
 
     def sign_of_life_soon(self, task: RunningTask) -> None:
@@ -126,17 +151,9 @@ class Reporter:
         task.words += 1
         task.last_sign = self._runtime.monotonic()
 
-    def _report_on(self, task: RunningTask, output: str = "", **aside: Any) -> ProgressReport:
-        return ProgressReport(
-            id=self._runtime.mint(),
-            at=self._runtime.now(),
-            correlation=task.correlation,
-            percent=task.percent,
-            step=task.step,
-            number=task.step_number,
-            output=output,
-            **aside,
-        )
+    def _message(self, task: RunningTask, content: Progress, data: bytes | None = None) -> Report:
+        id, at = self._runtime.mint(), self._runtime.now()
+        return Report(id=id, at=at, correlation=task.correlation, content=content, number=task.step_number, data=data)
 
     def accepted(self, id: str) -> None:
         """The hub has a message of ours."""
@@ -145,7 +162,7 @@ class Reporter:
             self._journal.settle(id)
         elif type(message) is OutgoingMessage:
             self.peer_requests.accepted(id)
-        elif type(message) is ProgressReport:
+        elif type(message) is Report:
             task = self._reports.pop(id, None)
             if task is not None:
                 task.unheard -= 1
@@ -194,10 +211,13 @@ class Reporter:
             id=self._runtime.mint(),
             at=self._runtime.now(),
             correlation=task.correlation,
-            question=question,
-            options=options,
-            timeout_seconds=timeout,
-            default=default,
+            ask=Ask(
+                question=question,
+                options=options,
+                timeout_seconds=timeout,
+                default=None if default is UNSET else default,
+                has_default=default is not UNSET,
+            ),
             percent=task.percent,
         )
         task.asking, task.answer = query, asyncio.get_running_loop().create_future()
@@ -229,3 +249,12 @@ class Reporter:
             task.last_sign = self._runtime.monotonic()
             if deadline is not None:
                 task.deadline = deadline + task.last_sign - left
+
+
+def _step(task: RunningTask) -> Step | None:
+    return Step(number=task.step_number, name=task.step) if task.step else None
+
+
+def _reference(file: File, id: str = "") -> FileRef:
+    """A file of a report; without an id where its bytes travel with it."""
+    return FileRef(id=id, name=file.name, mime_type=file.mime_type, size=len(file.data), sha256="")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from dragoman.messages.tasks import Context, ToolResult, ToolUse
 from dragoman.sdk import messages
 from dragoman.sdk.errors import Reject
 from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
@@ -83,28 +84,33 @@ class Facts:
     @property
     def context(self) -> dict[str, Any]:
         """What else is known of the task: its metadata, and its `thread`, if it has one."""
-        terms = self._running.work.terms
-        if terms is None:
-            return {}
-        return terms.metadata if terms.thread is None else {**terms.metadata, "thread": terms.thread}
+        work = self._running.work
+        request = work.request
+        metadata = {} if request.context is None else request.context.metadata
+        if request.handover is not None and request.handover.metadata:
+            metadata = {**metadata, **request.handover.metadata}
+        return metadata if work.thread is None else {**metadata, "thread": work.thread}
 
     @property
     def history(self) -> tuple[dict[str, Any], ...]:
         """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
-        return () if self._running.work.terms is None else self._running.work.terms.history
+        request = self._running.work.request
+        handover, context = request.handover, request.context or Context()
+        told = () if handover is None else (*(handover.history or ()), *(handover.story or ()))
+        return told or tuple(context.history)
 
     @property
     def handover(self) -> Handover | None:
         """From whom the task came and why, if another agent handed it over to us."""
-        said = None if self._running.work.terms is None else self._running.work.terms.handover
-        if said is None:
+        handover = self._running.work.request.handover
+        if handover is None:
             return None
         return Handover(
-            from_agent=str(said.get("from") or said.get("from_agent") or ""),
-            reason=str(said.get("reason") or "").upper(),
-            error=said.get("error"),
-            recovery_attempts=tuple(said.get("recovery_attempts") or ()),
-            parts=tuple(said.get("parts") or ()),
+            from_agent=handover.source or "",
+            reason=(handover.reason or "").upper(),
+            error=handover.error,
+            recovery_attempts=tuple(handover.recovery_attempts or ()),
+            parts=tuple(handover.parts or ()),
         )
 
     @property
@@ -166,14 +172,15 @@ class Task(Facts):
     async def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
         """Report that a tool is used, with what input; returns the id for `tool_result`."""
         name = text_of("a tool's name", name)
-        use = messages.ToolUse(id or self._reporter.mint(), name, data_of(f"the input of {name}", input))
+        id = id or self._reporter.mint()
+        use = ToolUse(id=id, name=name, input=data_of(f"the input of {name}", input))
         await self._reporter.report(self._running, tool_use=use)
-        return use.id
+        return id
 
     async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
         """Tell what a tool gave: text, or anything with a JSON form."""
         text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
-        await self._reporter.report(self._running, tool_result=messages.ToolResult(id, text, is_error))
+        await self._reporter.report(self._running, tool_result=ToolResult(id=id, output=text, is_error=is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
         """Give a file to the caller. Raises where it is too large for the protocol, or for the hub."""

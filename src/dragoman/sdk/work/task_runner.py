@@ -27,6 +27,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dragoman.messages import tasks
+from dragoman.messages.faults import Fault, Kind
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Reject, Retry
 from dragoman.sdk.excepthook import user_frames
@@ -111,7 +113,7 @@ class TaskRunner:
             arguments = handler.bind(given)
         except BadInput as error:
             self._outbox.acknowledge(work.receipt)
-            return self._decline(work.correlation, error.what, error.field)
+            return self._decline(work.correlation, Fault(kind=Kind.INVALID, message=error.what, field=error.field))
         task = RunningTask(work, given, print)
         task.last_sign = self._runtime.monotonic()
         self._by_request[correlation.request_id] = task
@@ -129,25 +131,21 @@ class TaskRunner:
     def _refuse_unknown(self, work: Assignment) -> None:
         self._outbox.acknowledge(work.receipt)
         if work.type == HEALTH_CHECK:
-            return self._outbox.enqueue(self._outcome(work.correlation, ends.Ending(exit_code=0, output="ok"), 0.0))
-        decline = Decline(
-            id=self._runtime.mint(),
-            at=self._runtime.now(),
-            correlation=work.correlation,
-            kind="unsupported",
+            return self._outbox.enqueue(self._outcome(work.correlation, tasks.Result(exit_code=0, output="ok"), 0.0))
+        fault = Fault(
+            kind=Kind.UNSUPPORTED_WORK,
             message=f"{self._who.agent_id} does not do {work.type}",
-            work_type=work.type,
-            supported=self._who.work_types,
+            facts={"work_type_requested": work.type, "supported_types": self._who.work_types},
         )
-        return self._outbox.enqueue(decline)
+        return self._decline(work.correlation, fault)
 
     def _refuse_other_content(self, work: Assignment) -> None:
-        self._decline(work.correlation, "this request_id was used for other content before", "request_id")
+        message = "this request_id was used for other content before"
+        self._decline(work.correlation, Fault(kind=Kind.INVALID, message=message, field="request_id"))
 
-    def _decline(self, correlation: Correlation, message: str, field: str | None) -> None:
-        id, at = self._runtime.mint(), self._runtime.now()
+    def _decline(self, correlation: Correlation, fault: Fault) -> None:
         self._outbox.enqueue(
-            Decline(id=id, at=at, correlation=correlation, kind="invalid", message=message, field=field)
+            Decline(id=self._runtime.mint(), at=self._runtime.now(), correlation=correlation, fault=fault)
         )
 
     # --- running ---
@@ -185,7 +183,7 @@ class TaskRunner:
         trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._runtime.mint()), task.id))
         try:
             try:
-                ending = ends.returned(await self._run(task, handler, arguments))
+                ending: tasks.Result = ends.returned(await self._run(task, handler, arguments))
             except asyncio.CancelledError as error:
                 us = asyncio.current_task()
                 assert us is not None
@@ -203,16 +201,18 @@ class TaskRunner:
             task.deadline = None
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
-            if not ending.exit_code and task.said and bytes(ending.result):  # JSON is for callers without text to read
-                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)))
+            failed = isinstance(ending, tasks.Failure)
+            if not failed and task.said and ending.result is not UNSET:  # JSON is for callers without text to read
+                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)) or None)
             seconds = self._runtime.monotonic() - began
-            self.stats.ended(seconds, failed=ending.exit_code != 0, usage=task.usage)
+            self.stats.ended(seconds, failed=failed, usage=task.usage)
             outcome = self._outcome(task.correlation, ending, seconds, task.usage)
             remembered = outcome
-            if not outcome.exit_code and not outcome.output and task.spoken:
+            if not failed and not ending.output and task.spoken:
                 # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
                 # nobody where the hub does not say what it has: it will ask again if it lost one.
-                remembered = msgspec.structs.replace(outcome, output="".join(task.spoken))
+                whole = msgspec.structs.replace(outcome.content, output="".join(task.spoken))
+                remembered = msgspec.structs.replace(outcome, content=whole)
                 outcome = outcome if self._outbox.protocol_capabilities.has_receipts else remembered
             await self._journal.record(remembered, task.print, task.requests)
             if not task.cancelled:
@@ -222,7 +222,7 @@ class TaskRunner:
             self._discharge(task)
             self._slots.leave(task)
 
-    def _failed(self, task: RunningTask, handler: Handler, error: BaseException) -> ends.Ending:
+    def _failed(self, task: RunningTask, handler: Handler, error: BaseException) -> tasks.Failure:
         ending = ends.raised(error)
         if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
@@ -243,7 +243,7 @@ class TaskRunner:
                 delay = handler.retry.next_delay(task.retries + 1, error)
                 if delay is None or task.cancelled or task.handed_to is not None:
                     raise
-                why = type(error).__name__ if handler.terms.get("pii") else ends.raised(error).output
+                why = type(error).__name__ if handler.terms.get("pii") else ends.error_text(error)
                 log.warning("task %s (%s) failed: %s; it runs again in %.1f s", task.id, task.type, why, delay)
             task.begin_again()
             task.is_between_runs = True
@@ -280,19 +280,12 @@ class TaskRunner:
         return await self._loop.run_in_executor(self._threads, lambda: context.run(_carried, call))
 
     def _outcome(
-        self, correlation: Correlation, ending: ends.Ending, seconds: float, usage: dict[str, float] | None = None
+        self, correlation: Correlation, content: tasks.Result, seconds: float, usage: dict[str, float] | None = None
     ) -> Outcome:
-        return Outcome(
-            id=self._runtime.mint(),
-            at=self._runtime.now(),
-            correlation=correlation,
-            exit_code=ending.exit_code,
-            output=ending.output,
-            result=ending.result,
-            error=ending.error,
-            seconds=round(seconds),
-            usage=usage,
-        )
+        if usage is not None:
+            content = msgspec.structs.replace(content, usage=usage)
+        id, at = self._runtime.mint(), self._runtime.now()
+        return Outcome(id=id, at=at, correlation=correlation, content=content, seconds=round(seconds))
 
     def drop(self, task: RunningTask) -> None:
         """The work is no longer wanted: neither its handler nor anything it said."""
@@ -339,7 +332,7 @@ class TaskRunner:
         if task is None or task.asking is None or task.asking.id != reply.id or task.answer is None:
             self._outbox.acknowledge(reply.receipt)
             return log.info("an answer came for task %s, which no longer waits for it", reply.task_id)
-        now, question = self._runtime.now(), task.asking.question
+        now, question = self._runtime.now(), task.asking.ask.question
         answered = Answered(task_id=task.id, request_id=reply.id, at=now, answer=reply.answer, question=question)
         if reply.receipt is not None:
             return self._start(self._answer(task, task.answer, answered, reply.receipt))
@@ -369,7 +362,7 @@ class TaskRunner:
             return
         waiting, answered = task.answer, self._answered(work)
         if answered.question is None:
-            answered = msgspec.structs.replace(answered, question=task.asking.question)
+            answered = msgspec.structs.replace(answered, question=task.asking.ask.question)
         await self._journal.answer(answered)
         self._tell(task, waiting, answered)
 
@@ -378,8 +371,8 @@ class TaskRunner:
             task_id=work.correlation.task_id,
             request_id=work.correlation.request_id,
             at=self._runtime.now(),
-            answer=work.answer,
-            question=work.question,
+            answer=work.request.answer,
+            question=work.request.question,
         )
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -413,10 +406,11 @@ def _without_answer(work: Assignment, handler: Handler, *, is_asking: bool) -> t
     A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.
     What is told of another agent that began the task is no input either.
     """
-    if work.terms is not None and work.terms.handover is not None and "handover" not in handler.names:
-        given = {name: value for name, value in work.input.items() if value is not work.terms.handover}
-        work = msgspec.structs.replace(work, input=given)
+    given, request = work.input, work.request
+    is_handed_over = request.handover is not None and "handover" not in handler.names
+    if is_handed_over and tasks.handoff_in(given.get("handover")) == request.handover:
+        given = {name: value for name, value in given.items() if name != "handover"}
     is_parameter = "answer" in handler.names
-    if work.answer is UNSET or (is_parameter and not is_asking and work.question is None):
-        return work.input, False
-    return {name: value for name, value in work.input.items() if name != "answer" or is_parameter}, True
+    if request.answer is UNSET or (is_parameter and not is_asking and request.question is None):
+        return given, False
+    return {name: value for name, value in given.items() if name != "answer" or is_parameter}, True

@@ -195,10 +195,10 @@ def test_every_code_has_its_exception() -> None:
 
 
 def test_a_failure_of_another_request_is_not_the_handlers_failure() -> None:
-    own = raised(RateLimitExceeded("slow", retry_after=3)).error
+    own = raised(RateLimitExceeded("slow", retry_after=3)).report
     assert own is not None
     assert (own["code"], own["retry_after"]) == ("RATE_LIMIT_EXCEEDED", 3)
-    other = raised(RateLimitExceeded("slow", task_id="elsewhere")).error
+    other = raised(RateLimitExceeded("slow", task_id="elsewhere")).report
     assert other is not None
     assert "code" not in other
 
