@@ -17,8 +17,8 @@ from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import NoteRead, RevokeToken
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
 from dragoman.messages.faults import Kind
+from dragoman.protocols.a2acp.types import PROTOCOL as SIGNED_FOR
 from dragoman.security.refusals import Refusal
-from dragoman.server.a2acp.names import PROTOCOL as SIGNED_FOR
 from dragoman.server.a2acp.tokens import AuthService, KeysKept
 
 

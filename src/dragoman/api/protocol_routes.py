@@ -15,8 +15,7 @@ from dragoman.protocols.agentmsg.records import ErrorReport, SharedState
 from dragoman.protocols.agentmsg.types import Entity, EntityType, StateUpdate
 from dragoman.protocols.chiffon.types import ErrorPayload, Registered, Registration
 from dragoman.protocols.forge.types import Failure
-from dragoman.server.a2acp.agents import Declaration, Declared
-from dragoman.server.a2acp.auth import TokenWish
+from dragoman.server.a2acp.http import Declaration, Declared, TokenWish
 
 
 def documented(

@@ -52,7 +52,7 @@ from dragoman.core.ports import Files, Store
 from dragoman.core.streams import Streams
 from dragoman.protocols.a2acp.types import Agent
 from dragoman.security.tokens import token_hash
-from dragoman.server.a2acp.names import version_of
+from dragoman.server.a2acp.contracts import version_of
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.server import HttpServer

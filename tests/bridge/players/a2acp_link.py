@@ -58,7 +58,7 @@ class A2acpParty(Party):
 
     # -- out
 
-    async def word_for(self, target: str) -> str:
+    async def token_for(self, target: str) -> str:
         """Our word for one receiver."""
         if target not in self._tokens:
             wish = {"agent_id": self.id, "target_agent_id": target, "requested_capabilities": [], "ttl": 600}
@@ -79,7 +79,7 @@ class A2acpParty(Party):
             "message_type": kind,
             "intent": intent,
             "payload": {name: value for name, value in payload.items() if value is not None or name not in OURS},
-            "security": {"auth_token": await self.word_for(to["agent_id"]), "encryption": "none"},
+            "security": {"auth_token": await self.token_for(to["agent_id"]), "encryption": "none"},
         }
         if kind == "error":
             return said

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.a2acp.samples import ADA, BOB, BODIES, BROKER, START, tree
 
 from dragoman.protocols.a2acp import codec, intents
-from dragoman.protocols.a2acp.admission import misspoken, untimely
 from dragoman.protocols.a2acp.errors import Code
+from dragoman.protocols.a2acp.intents import misspoken, untimely
 from dragoman.protocols.a2acp.types import Message, MessageType, Stamp
 from dragoman.wire import Role
 

@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.a2acp.samples import BROKER, START
 
 from dragoman.protocols.a2acp import codec, flow, intents
-from dragoman.protocols.a2acp.admission import misspoken
 from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.intents import misspoken
 from dragoman.protocols.a2acp.types import RESERVED
 from dragoman.wire import Role
 from dragoman.wire.schema import compatibility

@@ -42,33 +42,33 @@ async def test_a_new_key_signs_and_the_old_one_verifies_until_its_tokens_are_ove
     [old, shared] = (await world.client.get("/api/v1/keys")).json()["keys"]
     assert (old["use"], old["created_at"], old["verifies_until"]) == ("signs", rfc3339(make.now), None)
     assert (shared["kid"], shared["algorithm"], shared["use"]) == ("ours", "HS256", "shared")
-    before = auth.word_for("bob")
+    before = auth.token_for("bob")
     told = (await world.client.post("/api/v1/keys/rotate")).json()["keys"]
     assert [key["use"] for key in told] == ["signs", "verifies", "shared"]
     assert (told[1]["kid"], told[1]["retired_at"]) == (old["kid"], rfc3339(make.now))
     assert told[1]["verifies_until"] == rfc3339(make.now + (LONGEST_TTL + LEEWAY) * SECOND)
     assert [key["kid"] for key in auth.published()["keys"]] == [told[0]["kid"], old["kid"]]
-    after = auth.word_for("bob")
+    after = auth.token_for("bob")
     assert (before == after, good(auth, before), good(auth, after)) == (False, True, True)
     assert world.intake.asked == [NoteRead(principal="admin", protocol="api", what="key.rotate", about=old["kid"])]
 
 
 async def test_what_a_distrusted_key_signed_is_void_at_once(world: Any, auth: AuthService) -> None:
-    before = auth.word_for("bob")
+    before = auth.token_for("bob")
     told = (await world.client.post("/api/v1/keys/rotate", json={"distrust": True})).json()["keys"]
     assert [key["use"] for key in told] == ["signs", "shared"]
-    assert (good(auth, before), good(auth, auth.word_for("bob"))) == (False, True)
+    assert (good(auth, before), good(auth, auth.token_for("bob"))) == (False, True)
     assert world.intake.asked[0].what == "key.distrust"
 
 
 async def test_keys_that_cannot_be_written_stay_and_the_error_says_so(
     world: Any, auth: AuthService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = auth.word_for("bob")
+    before = auth.token_for("bob")
     (tmp_path / "keys" / "signing.json").chmod(0o644)
     answer = await world.client.post("/api/v1/keys/rotate")
     assert (answer.status_code, "chmod 600" in answer.json()["detail"]) == (409, True)
-    assert auth.word_for("bob") == before
+    assert auth.token_for("bob") == before
     assert [noted.what for noted in world.intake.noted] == ["POST /api/v1/keys/rotate"]
 
 

@@ -13,7 +13,7 @@ from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.model.contracts import Standing
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Kind
-from dragoman.protocols.a2acp.admission import AHEAD, OLDEST
+from dragoman.protocols.a2acp.intents import AHEAD, OLDEST
 from dragoman.stores.memory import MemoryStore
 
 

@@ -38,8 +38,8 @@ from dragoman.protocols.forge import mapping as forge_mapping
 from dragoman.protocols.forge.types import Attachment, Progress, SubmitTask, UpdateTask
 from dragoman.server.a2acp import inbound as a2acp_inbound
 from dragoman.server.a2acp import outbound as a2acp_outbound
-from dragoman.server.a2acp.builder import Voice
-from dragoman.server.a2acp.said import Said
+from dragoman.server.a2acp.inbound import InboundMessage
+from dragoman.server.a2acp.outbound import Broker
 from dragoman.server.agentmsg import inbound as agentmsg_inbound
 from dragoman.server.agentmsg import outbound as agentmsg_outbound
 from dragoman.server.chiffon import inbound as chiffon_inbound
@@ -234,7 +234,7 @@ def _a2acp_in(data: bytes, now: Instant) -> Decoded:
     contract = _contract(sender, message.intent, now) if asks and message.intent is not None else None
     content = {name: value for name, value in (message.payload or {}).items() if name not in RESERVED}
     task = None if named is None else TaskId(named if _is_uuid(named) else str(uuid5(TASKS, named)))
-    known = Said(sender, message, tree, now, contract=contract, content=content, task=task)
+    known = InboundMessage(sender, message, tree, now, contract=contract, content=content, task=task)
     return Decoded(kind, sender, (a2acp_inbound.command_of(known),), contract)
 
 
@@ -248,15 +248,15 @@ def _contract(sender: Agent, intent: str, now: Instant) -> Contract:
 
 
 def _a2acp_out(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:
-    voice = Voice(
-        broker=BROKER,
+    broker = Broker(
+        agent=BROKER,
         party=lambda one: Party(agent_id=one, domain="default", version="1.0.0"),
         called=lambda task: task.id,
         token=lambda one: "…",
         shut=_seal,
         grant=lambda contract, one: None,
     )
-    return [msgspec.json.decode(a2acp_outbound.wire_of(outgoing, receiver.id, now, voice, None))]
+    return [msgspec.json.decode(a2acp_outbound.wire_of(outgoing, receiver.id, now, broker, None))]
 
 
 def _seal(contract: Contract) -> NoReturn:

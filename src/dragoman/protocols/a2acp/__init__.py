@@ -1,11 +1,10 @@
-"""A2ACP as pure values. No signature is made or checked here and nothing is encrypted: keys live in `security`.
+"""A2ACP as pure values. No signature is made or checked here, and nothing is encrypted: keys live in `security`.
 
-types       the envelope, and what a token says       codec       bytes to values and back
-intents     what an agent asks of the broker itself   errors      the eight codes
-admission   who may say what, and when                versions    who understands whom
-contracts   the terms of two agents                   sealing     what encryption is bound to
-published   the document's schema                     flow        a conversation, as a file
-mapping     wire message ⇄ message
+types       the envelope, and the claims of a token    codec       bytes ⇄ values, and versions
+mapping     wire message ⇄ message                     errors      the eight codes ⇄ faults
+intents     requests to the broker; who may send what  contracts   the terms of two agents
+sealing     what encryption is bound to                features    what the protocol can carry
+published   the document's schema                      flow        a conversation, as a file
 
 Decisions are cited by number (D1 … D19).
 """

@@ -6,19 +6,32 @@ meaning. Each refusal names its field and, where they can be read, the ids that 
 Values are canonical: ids in lower case, times in UTC, so that equal things compare equal. The JSON object they came
 from is kept as it was, and `reissue` carries it on with the fields nobody here knows (all-D6), but never with the
 sender's credential (all-D4).
+
+Versions (D11):
+
+    protocol           same major      understood as it is, whatever the minor
+                       next to ours    translated where a translation is registered, else SCHEMA_MISMATCH
+                       further away    SCHEMA_MISMATCH
+    agent, capability  same major      compatible
+                       another         SCHEMA_MISMATCH when the contract is validated
+
+A translation takes a message's JSON object of one major and gives that of the other. Messages come in as the sender's
+major and leave as the receiver's, so an agent one major behind needs both directions. There is no major but 1 yet, so
+the table is empty: the engineer who makes 2 writes the two rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.protocols.a2acp import intents, versions
+from dragoman.protocols.a2acp import intents
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody
 from dragoman.protocols.a2acp.sealing import FORMS, misshapen
 from dragoman.protocols.a2acp.types import (
@@ -35,19 +48,23 @@ from dragoman.protocols.a2acp.types import (
     Security,
     Stamp,
 )
-from dragoman.protocols.a2acp.versions import TRANSLATIONS, Translations
 from dragoman.wire import guard
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
 from dragoman.wire.guard import Limits
 from dragoman.wire.misfit import explain
 
 T = TypeVar("T")
+Translation: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+Translations: TypeAlias = Mapping[tuple[int, int], Translation]
+
+TRANSLATIONS: Translations = {}
 
 LIMITS = Limits(bytes=MESSAGE_BYTES, depth=64)
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
+_MAJOR = re.compile(r"([0-9]{1,9})(?:\.[0-9]{1,9}){0,2}")
 _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 _TOKEN = ("security", "security.auth_token")
@@ -67,6 +84,14 @@ _FORMS: dict[str, str] = {
 def decode(data: bytes, limits: Limits = LIMITS, translations: Translations = TRANSLATIONS) -> Message:
     """The message in `data`, checked whole; raises `A2acpError`."""
     return interpret(parse(data, limits), translations)
+
+
+def read(data: bytes, *, trust_label: bool = False) -> tuple[Message, dict[str, Any]]:
+    """The message in `data`, and the JSON object that it came as, in our major; raises `A2acpError`."""
+    tree = parse(data)
+    if tree.get("protocol_version") != PROTOCOL_VERSION:
+        tree = understood(tree)
+    return interpret(tree, trust_label=trust_label), tree
 
 
 def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
@@ -89,7 +114,8 @@ def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
 def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS, *, trust_label: bool = False) -> Message:
     """A JSON object as a message: its version, its shape and its meaning. `trust_label`: whether a payload labelled
     aes256 is sealed is not looked at, since that is judged with its contract (`contracts.judge`, D13)."""
-    tree = understood(tree, translations)
+    if tree.get("protocol_version") != PROTOCOL_VERSION:
+        tree = understood(tree, translations)
     try:
         message = _shaped(tree, Message, "")
         _check_payload(message)
@@ -225,8 +251,10 @@ def refused(
     details: dict[str, Any] | None = None, after: float | None = None,
 ) -> A2acpError:  # fmt: skip
     """The refusal of a message, with the ids that its answer needs."""
-    about, link = identity(tree), thread(tree)
-    return A2acpError(what, stage=stage, field=field, code=code, about=about, thread=link, details=details, after=after)
+    return A2acpError(
+        what, stage=stage, field=field, code=code, about=identity(tree), thread=thread(tree), sender=sender(tree),
+        is_about_error=tree.get("message_type") == MessageType.ERROR.value, details=details, after=after,
+    )  # fmt: skip
 
 
 # -- shape and meaning -------------------------------------------------------------------------------------------
@@ -261,21 +289,6 @@ def _lacks_token(tree: Mapping[str, Any]) -> bool:
     return security is None or (isinstance(security, dict) and security.get("auth_token") in (None, ""))
 
 
-def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:
-    """The message in our major; its version is looked at before anything else, since all else depends on it."""
-    said = tree.get("protocol_version")
-    if said == PROTOCOL_VERSION:
-        return tree
-    if not isinstance(said, str) or re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", said) is None:
-        return tree  # its shape will be refused
-    known = versions.translate(tree, PROTOCOL_VERSION, translations)
-    if known is None:
-        details = {"supported_versions": versions.supported(translations=translations), "received_version": said}
-        what = f"version {said} is not spoken here"
-        raise refused(tree, what, stage=Stage.MEANING, field="protocol_version", details=details)
-    return known
-
-
 def _check_payload(message: Message) -> None:
     kind, payload = message.message_type, message.payload
     if kind is MessageType.REQUEST and message.intent is None:
@@ -293,7 +306,7 @@ def _check_payload(message: Message) -> None:
         if None not in (own, inner.correlation_id) and own != inner.correlation_id:
             raise _Misfit("contradicts payload.correlation_id", "payload.error.correlation_id", Stage.MEANING)
         return
-    if intents.is_brokers(message):
+    if message.intent in intents.INTENTS:
         found = intents.form_of(message)
         if found is None:
             raise _Misfit(f"{message.intent} is never a {kind}", "intent", Stage.MEANING)
@@ -306,8 +319,8 @@ def _check_payload(message: Message) -> None:
 
 def _claims_seal(message: Message) -> bool:
     """Whether a message says that its payload is encrypted. Errors travel in clear, and so do the broker's intents."""
-    kind = message.message_type
-    return message.security.encryption == "aes256" and kind is not MessageType.ERROR and not intents.is_brokers(message)
+    in_clear = message.message_type is MessageType.ERROR or message.intent in intents.INTENTS
+    return message.security.encryption == "aes256" and not in_clear
 
 
 class _Routing(Record, frozen=True, kw_only=True):
@@ -322,3 +335,59 @@ def _explain(error: msgspec.ValidationError, base: str) -> _Misfit:
     if "matching regex" in what:
         what = _FORMS.get((field or "").rpartition(".")[2], "is not of the form it has to have")
     return _Misfit(what, field, Stage.SHAPE)
+
+
+# -- versions
+
+
+@lru_cache(1024)
+def major(version: str) -> int:
+    """The first number of a version; raises ValueError where there is none."""
+    parts = _MAJOR.fullmatch(version)
+    if parts is None:
+        raise ValueError(f"not a version: {version!r}")
+    return int(parts[1])
+
+
+def understands(theirs: str, ours: str = PROTOCOL_VERSION, translations: Translations = TRANSLATIONS) -> bool:
+    """Whether a message of their version can become one of ours."""
+    there, here = major(theirs), major(ours)
+    return there == here or (abs(there - here) == 1 and (there, here) in translations)
+
+
+def supported(ours: str = PROTOCOL_VERSION, translations: Translations = TRANSLATIONS) -> list[str]:
+    """The majors that can be read, newest first, as `1.x`."""
+    here = major(ours)
+    return [f"{n}.x" for n in (here + 1, here, here - 1) if n == here or (n, here) in translations]
+
+
+def translate(
+    tree: dict[str, Any], wanted: str = PROTOCOL_VERSION, translations: Translations = TRANSLATIONS
+) -> dict[str, Any] | None:
+    """A message in the form of another major, itself where it is of that major, or None without a translation."""
+    theirs = tree["protocol_version"]
+    if not understands(theirs, wanted, translations):
+        return None
+    if major(theirs) == major(wanted):
+        return tree
+    return {**translations[major(theirs), major(wanted)](tree), "protocol_version": wanted}
+
+
+def compatible(wanted: str, actual: str) -> bool:
+    """Whether an agent or capability of version `actual` does what was promised as `wanted`."""
+    return major(wanted) == major(actual)
+
+
+def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:
+    """The message in our major; its version is looked at before anything else, since all else depends on it."""
+    version = tree.get("protocol_version")
+    if version == PROTOCOL_VERSION:
+        return tree
+    if not isinstance(version, str) or re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", version) is None:
+        return tree  # its shape will be refused
+    known = translate(tree, PROTOCOL_VERSION, translations)
+    if known is None:
+        details = {"supported_versions": supported(translations=translations), "received_version": version}
+        what = f"version {version} is not spoken here"
+        raise refused(tree, what, stage=Stage.MEANING, field="protocol_version", details=details)
+    return known

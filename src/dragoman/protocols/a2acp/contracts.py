@@ -14,7 +14,7 @@ what a message breaks of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -149,27 +149,23 @@ def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
             contract_id=terms.contract_id,
             standing=held.at(now).value,
         )
-    for field, said, agreed in _terms(terms, message):
-        if said != agreed:
-            return _violation(
-                f"{field} is {said!r}, the contract says {agreed!r}", contract_id=terms.contract_id, field=field
-            )
-    return _sealed(held, message, now)
-
-
-def _terms(terms: Contract, message: Message) -> Iterable[tuple[str, str | None, str]]:
+    source, target = message.source_agent, message.target_agent
     asks = message.message_type is MessageType.REQUEST
-    source, target = terms.source_agent, terms.target_agent
-    if asks or message.source_agent.agent_id == source.agent_id:
-        speaker, hearer = source, target
-    else:
-        speaker, hearer = target, source
-    yield "source_agent.agent_id", message.source_agent.agent_id, speaker.agent_id
-    yield "source_agent.domain", message.source_agent.domain, speaker.domain
-    yield "target_agent.agent_id", message.target_agent.agent_id, hearer.agent_id
-    yield "target_agent.domain", message.target_agent.domain, hearer.domain
-    if asks or (message.intent is not None and message.message_type is MessageType.RESPONSE):
-        yield "intent", message.intent, terms.intent
+    sender, receiver = terms.source_agent, terms.target_agent
+    if not asks and source.agent_id != sender.agent_id:
+        sender, receiver = receiver, sender
+    names_intent = asks or (message.intent is not None and message.message_type is MessageType.RESPONSE)
+    for field, actual, agreed in (
+        ("source_agent.agent_id", source.agent_id, sender.agent_id),
+        ("source_agent.domain", source.domain, sender.domain),
+        ("target_agent.agent_id", target.agent_id, receiver.agent_id),
+        ("target_agent.domain", target.domain, receiver.domain),
+        ("intent", message.intent if names_intent else terms.intent, terms.intent),
+    ):
+        if actual != agreed:
+            what = f"{field} is {actual!r}, the contract says {agreed!r}"
+            return _violation(what, contract_id=terms.contract_id, field=field)
+    return _sealed(held, message, now)
 
 
 def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from dragoman.messages import error_table
 from dragoman.messages.error_table import fault_fields
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.protocols.a2acp.types import Record, Seconds
+from dragoman.protocols.a2acp.types import Agent, Record, Seconds
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
 LONGEST_WAIT = 60
@@ -153,7 +153,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class A2acpError(RemoteProtocolError):
-    """A peer's message is refused. `about` is its id, `thread` its correlation id, where they can be read."""
+    """A peer's message is refused. `about` is its id, `thread` its correlation id, `sender` its source, where they can
+    be read."""
 
     def __init__(
         self,
@@ -164,6 +165,8 @@ class A2acpError(RemoteProtocolError):
         code: Code = Code.SCHEMA_MISMATCH,
         about: str | None = None,
         thread: str | None = None,
+        sender: Agent | None = None,
+        is_about_error: bool = False,
         details: dict[str, Any] | None = None,
         after: float | None = None,
     ) -> None:
@@ -171,6 +174,8 @@ class A2acpError(RemoteProtocolError):
         self.code = code
         self.about = about
         self.thread = thread
+        self.sender = sender
+        self.is_about_error = is_about_error
         self.details = details or {}
         self.after = after
 

@@ -12,16 +12,32 @@
 
 All but accept_handshake are asked of the broker, which is then the message's target. They travel in clear: there is no
 key before the handshake, and nothing secret in them. Renewal is a handshake that names its collaboration.
+
+The broker checks of every message, before its token's grants, its contract and the limits:
+
+    from        must have                                                       else
+    ----------  --------------------------------------------------------------  ----------------------
+    an agent    `source_agent` itself (all-D1)                                  AUTH_FAILED
+    an agent    the broker as `target_agent` of requests to the broker          SCHEMA_MISMATCH
+    the broker  the agent as `target_agent`                                     SCHEMA_MISMATCH
+    the broker  itself as `source_agent` of its own messages                    SCHEMA_MISMATCH
+    either      of the broker's intents only the ones in its column above       SCHEMA_MISMATCH
+    an agent    a timestamp at most 5 minutes old                               AUTH_FAILED, too_old
+    an agent    a timestamp at most 60 seconds ahead                            AUTH_FAILED, in_the_future
+
+That a message id counts once (D15), the hub's core decides: the ids are rows of its store.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode
+from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
 from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SchemaVersion, SemVer
 from dragoman.wire.role import Role
@@ -33,6 +49,10 @@ ACCEPT = "accept_handshake"
 TERMINATE = "terminate_collaboration"
 ROTATE = "rotate_key"
 CANCEL = "cancel"
+
+OLDEST = timedelta(minutes=5)
+AHEAD = timedelta(seconds=60)
+"""How old the timestamp of a message may be, and how far ahead."""
 
 Page: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 
@@ -174,11 +194,6 @@ def form_of(message: Message) -> Form | None:
     return found
 
 
-def is_brokers(message: Message) -> bool:
-    """Whether a message is between an agent and the broker itself, and not under a contract."""
-    return message.intent in INTENTS
-
-
 def read(message: Message) -> Body:
     """The payload of one of the broker's intents; the codec has checked that it fits."""
     found = form_of(message)
@@ -191,3 +206,37 @@ def payload(body: Record) -> dict[str, Any]:
     """A payload as a message carries it."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
     return built
+
+
+# -- who may send which message, and when
+
+
+def misspoken(message: Message, speaker: Role, agent: Agent, broker: Agent) -> tuple[str, str, Code] | None:
+    """Why `speaker` may not say this on a link between these two: the field, the reason, the code."""
+    source, target = message.source_agent, message.target_agent
+    if speaker is Role.AGENT and (source.agent_id, source.domain) != (agent.agent_id, agent.domain):
+        return "source_agent", "is not who is connected", Code.AUTH_FAILED
+    if speaker is Role.HUB and target.agent_id != agent.agent_id:
+        return "target_agent.agent_id", f"{target.agent_id!r} is not who is connected", Code.SCHEMA_MISMATCH
+    found = form_of(message) if message.intent in INTENTS else None
+    if found is None:
+        return None
+    if found[0] not in (None, speaker):
+        what = f"{message.intent} as {message.message_type} is not said by the {speaker.value}"
+        return "intent", what, Code.SCHEMA_MISMATCH
+    field, party = ("target_agent", target) if speaker is Role.AGENT else ("source_agent", source)
+    if found[0] is not None and party.agent_id != broker.agent_id:
+        what = f"{message.intent} is only between an agent and the broker"
+        return f"{field}.agent_id", what, Code.SCHEMA_MISMATCH
+    return None
+
+
+def untimely(timestamp: datetime, now: datetime) -> Refusal | None:
+    """Why a timestamp is not accepted now, or None."""
+    age = now - timestamp
+    if -AHEAD <= age <= OLDEST:
+        return None
+    reason = "too_old" if age > OLDEST else "in_the_future"
+    what = "timestamp is older than 5 minutes" if age > OLDEST else "timestamp is more than 60 seconds ahead"
+    details = {"reason": reason, "field": "timestamp", "now": now.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+    return Refusal(code=Code.AUTH_FAILED, message=f"{what}; check your clock", details=details)

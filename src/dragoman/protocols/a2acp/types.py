@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
 
+PROTOCOL = "a2acp"
 SUBPROTOCOL = "a2acp.v1"
 PROTOCOL_VERSION = "1.0"
 BROKER_ID = "protocol-broker-agent"
@@ -125,6 +126,10 @@ class Message(Record, frozen=True, kw_only=True):
     def thread(self) -> str:
         """What an answer to this message has to say as its correlation id."""
         return self.correlation_id or self.message_id
+
+
+ENVELOPE = frozenset(Message.__struct_fields__)
+"""The names of a message's fields; a message may have more (all-D6)."""
 
 
 class Stamp(NamedTuple):

@@ -1,7 +1,7 @@
-"""Contracts in use: their terms in the document's form, and the keys that shut and open what is said under them.
+"""Contracts in use: their terms in the document's form, and the keys that seal and open payloads.
 
-A contract's key lies locked in its row (`core.ports.Vault`); it is unlocked once, and its cipher kept as long as the
-row is the same. A row that changed (rotated, renewed, ended) is looked at anew.
+A contract's key lies locked in its row (`core.ports.Vault`). The hub unlocks it once, and keeps its cipher until the
+row changes (rotated, renewed, ended).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAR = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """`lasting` is the contract as if it did not end: whoever was asked in time may answer afterwards."""
+    """`lasting` is the contract as if it did not end: an agent that was asked in time may answer afterwards."""
 
     row: Contract
     held: Held
@@ -66,24 +66,24 @@ class ContractKeys:
         return made
 
     def known(self, contract: str) -> Contract | None:
-        """One that was used here, as it was then: good enough to seal with, since a rotation passes here too."""
+        """A contract as it was last used here: good enough to seal with, since a rotation passes here too."""
         found = self._terms.get(contract)
         return None if found is None else found.row
 
     # -- keys
 
     def secret(self, public_key: str | None, *, end_to_end: bool, of_source: bool = True) -> Secret | None:
-        """A new key, for whoever gave this public key: made here, or, end to end, only named here."""
+        """A new key for the agent with this public key: made here, or, end to end, only named here."""
         if public_key is None:
             return None
-        checked(public_key)
+        check_public_key(public_key)
         key = CollaborationKey.new()
         locked = None if end_to_end else encode64(self._vault.lock(key.secret, _about(key.kid)))
         owner = "source_key" if of_source else "target_key"
         return msgspec.structs.replace(Secret(kid=key.kid, locked=locked), **{owner: public_key})
 
     def grant(self, row: Contract, receiver: AgentId) -> KeyGrant | None:
-        """How one of the parties gets at the current key."""
+        """The current key for one of the parties."""
         secret = row.secret
         if secret is None or receiver not in row.parties:
             return None
@@ -116,7 +116,7 @@ class ContractKeys:
         return lambda plain, bound: seal.shut(plain, bound(seal.kid))
 
     def open(self, row: Contract, message: Message, payload: Mapping[str, Any], now: Instant) -> bytes:
-        """What an agent sealed; raises `Refused`."""
+        """The plaintext of a sealed payload; raises `Refused`."""
         kid = payload.get("kid")
         secret = next((one for one in row.secrets(now) if one.kid == kid), None)
         if secret is None:
@@ -132,8 +132,8 @@ class ContractKeys:
         return opened
 
 
-def checked(public_key: str) -> None:
-    """Raises `Refused` where no key can come of it."""
+def check_public_key(public_key: str) -> None:
+    """Raises `Refused` for a public key with which no exchange is safe."""
     try:
         check_public(public_key)
     except ExchangeError as error:

@@ -1,11 +1,15 @@
-"""Offers and contracts: the hub's rows and the document's values, both ways.
+"""Agents, offers and contracts: the hub's rows and the document's values, both ways.
 
-The hub's row has more (the locked key, how it stands), the document's value names things as the two agents know them. A
-contract is told whole, to both sides alike; its key is granted to each apart.
+a2acp                                the hub
+-----------------------------------  ----------------------------------------------------------------------------
+agent_id, domain, version            an agent; without a domain it is of `default`, without a version 1.0.0
+capability                           an offer
+contract                             a contract. Both agents get the same terms; each gets the key in a grant of its own
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -17,16 +21,44 @@ from dragoman.core.model import contracts as model
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import listed
 from dragoman.core.model.policy import ANY, Border
+from dragoman.messages.tasks import Json
+from dragoman.protocols.a2acp.codec import compatible
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
-from dragoman.protocols.a2acp.intents import Discover, Discovered, Offering
-from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, RESERVED, SANDBOX_SECONDS
+from dragoman.protocols.a2acp.intents import (
+    Discover,
+    Discovered,
+    Established,
+    Offering,
+    Rotated,
+    Terminated,
+    payload,
+)
+from dragoman.protocols.a2acp.sealing import KeyGrant
+from dragoman.protocols.a2acp.types import PAYLOAD_BYTES, SANDBOX_SECONDS, SCHEMA_PATTERN, SEMVER_PATTERN
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.protocols.a2acp.versions import compatible
-from dragoman.server.a2acp.names import party_of, schema_version_of, version_of
 
 AROUND = 1000
-"""Bytes of an answer beside what was discovered."""
+"""Bytes of an answer beside the capabilities."""
+VERSION = "1.0.0"
+
 _encode = msgspec.json.Encoder().encode
+_is_version = re.compile(SEMVER_PATTERN).match
+_is_schema_version = re.compile(SCHEMA_PATTERN).match
+
+
+def version_of(version: str | None) -> str:
+    """A version as the document wants it: agents of other protocols may have another form, or none."""
+    return version if version and _is_version(version) else VERSION
+
+
+def schema_version_of(version: str | None) -> str:
+    """The same for a capability."""
+    return version if version and _is_schema_version(version) else VERSION
+
+
+def party_of(agent: Agent) -> Party:
+    """An agent of any protocol, as a2acp's agents see it."""
+    return Party(agent_id=agent.id, domain=domain_of(agent), version=version_of(agent.version))
 
 
 def moment(at: Instant) -> datetime:
@@ -60,7 +92,7 @@ def capability_of(offer: Offer) -> Capability:
 
 
 def terms_of(row: model.Contract) -> Contract:
-    """A contract as both agents are told it."""
+    """A contract as both agents get it."""
     offer = row.offer
     return Contract(
         contract_id=row.id,
@@ -87,7 +119,7 @@ def terms_of(row: model.Contract) -> Contract:
 
 
 def held_of(row: model.Contract) -> Held:
-    """A contract and how it stands, for the document's own rules."""
+    """A contract with its standing, for the document's rules."""
     return Held(
         contract=terms_of(row),
         standing=Standing(row.standing.value),
@@ -100,28 +132,42 @@ def held_of(row: model.Contract) -> Held:
 
 
 def patience(row: model.Contract) -> float:
-    """Seconds that the target has for an answer; in a sandbox at least what a sandbox allows (D17)."""
+    """Seconds that the target has for an answer; in a sandbox at least what the sandbox allows (D17)."""
     seconds = row.offer.timeout / SECOND
     return seconds if row.sandbox is None else max(seconds, SANDBOX_SECONDS)
-
-
-def drafted(details: dict[str, object]) -> model.Contract:
-    """The contract that a handshake is about."""
-    return msgspec.convert(details["contract"], model.Contract)
 
 
 def _party(party: model.Party) -> Party:
     return Party(agent_id=party.agent, domain=party.domain, version=version_of(party.version))
 
 
-# -- who can do it? ----------------------------------------------------------------------------------------------
+# -- the payloads of the broker's messages about a contract
+
+
+def established(row: model.Contract, key: KeyGrant | None, thread: str | None = None) -> Json:
+    """The contract is in force: its terms, and the key for the receiver."""
+    body = Established(collaboration_id=row.collaboration, contract=terms_of(row), key=key, correlation_id=thread)
+    return {**payload(body), "contract_id": row.id}
+
+
+def terminated(row: model.Contract, thread: str | None = None) -> Json:
+    body = Terminated(collaboration_id=row.collaboration, by=row.by or "", reason=row.reason, correlation_id=thread)
+    return {**payload(body), "contract_id": row.id}
+
+
+def rotated(row: model.Contract, key: KeyGrant | None, thread: str | None = None) -> Json:
+    assert key is not None
+    return payload(Rotated(collaboration_id=row.collaboration, contract_id=row.id, key=key, correlation_id=thread))
+
+
+# -- discovery
 
 
 def discovered(
     asked: Discover, asker: Agent, agents: Iterable[tuple[Agent, bool]], drawn: Sequence[Border] = ()
 ) -> Discovered:
-    """What the asker could shake hands on with others: agents come with whether they can be reached, `drawn` are the
-    domain policies. Those of other protocols count too: what they declared no schema for takes anything."""
+    """The offers of other agents, of any protocol, for which the asker could make a contract. Each agent comes with
+    whether it can be reached; `drawn` are the domain policies. An offer without a schema takes anything."""
     source = domain_of(asker)
     found = [
         Offering(
@@ -136,12 +182,12 @@ def discovered(
         if _fits(asked, offer)
     ]
     found.sort(key=_best_first)
-    told = tuple(_within(PAYLOAD_BYTES - AROUND, found[: asked.limit]))
-    return Discovered(capabilities=told, more=len(found) > len(told), correlation_id=asked.correlation_id)
+    shown = tuple(_within(PAYLOAD_BYTES - AROUND, found[: asked.limit]))
+    return Discovered(capabilities=shown, more=len(found) > len(shown), correlation_id=asked.correlation_id)
 
 
 def _best_first(one: Offering) -> tuple[bool, bool, bool, str, str]:
-    """What the asker may ask for before the rest, and who named the intent before who takes any."""
+    """Allowed ones first, then agents that name the intent before agents that take any."""
     intent = one.capability.intent
     return not one.allowed, intent == ANY, not one.available, intent, one.agent.agent_id
 
@@ -159,16 +205,3 @@ def _fits(asked: Discover, offer: Offer) -> bool:
     return (asked.capability is None or asked.capability in offer.required_capabilities) and (
         asked.version is None or compatible(asked.version, schema_version_of(offer.version))
     )
-
-
-__all__ = [
-    "RESERVED",
-    "capability_of",
-    "discovered",
-    "drafted",
-    "held_of",
-    "moment",
-    "offer_of",
-    "patience",
-    "terms_of",
-]

@@ -1,48 +1,44 @@
-"""What agents were asked, and by which names they may answer it.
+"""The requests that agents were sent, and the names by which they may answer them.
 
-Both are remembered as they leave. After a restart they are found in the store (`recall`).
+The hub remembers both when a request leaves. After a restart it reads them from the store (`recall`).
 
-An answer names what it answers by its `correlation_id`. The document never says so, and shows answers without one, so
-whatever can only mean one thing is understood:
+An answer names its request by its `correlation_id`. The document never says so, and shows answers without one, so the
+hub understands every answer that can only mean one request:
 
     correlation_id               a response, error or progress           the answer to a proposal
     ---------------------------  --------------------------------------  ---------------------------------------
-    what we wrote there          the task of that name or id             the handshake
-    the id of our message        the task that it brought                the handshake that it proposed
+    what the hub wrote there     the task of that name or id             the handshake
+    the id of the hub's message  the task that it brought                the handshake that it proposed
     the caller's, or the id      the caller's task                       -
       of its request
     nothing                      the one request that is open between    `handshake_id`, or the one handshake
                                  the two, by contract and intent         that is open
 
-Two requests that an agent works on at the same time never have the same name towards it.
+Two requests that an agent works on at the same time never have the same name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.model.tasks import Asking, QuestionStatus, Task
-from dragoman.core.ports import TaskFilter
+from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.messages.faults import Kind, refuse
-from dragoman.protocols.a2acp.types import Message, MessageType
-from dragoman.server.a2acp import names
-from dragoman.server.a2acp.names import PROTOCOL
-
-if TYPE_CHECKING:
-    from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.protocols.a2acp.types import PROTOCOL, Agent, Message, MessageType
+from dragoman.server.a2acp.outbound import message_id, thread_of
 
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256
-"""Proposals to one agent that are remembered; each is open for five seconds."""
+"""Proposals to one agent that the hub remembers; each is open for five seconds."""
 MOST_ANSWERED = 100
-"""Requests, the newest first, among which an answer that comes again is looked for after a restart."""
+"""Requests, the newest first, among which the hub looks after a restart for one that an agent answers again."""
 
 
 class Given(msgspec.Struct, frozen=True):
-    """Whose work which agent was given, and on which terms."""
+    """A task that an agent was given: its caller, and its contract."""
 
     task: TaskId
     owner: AgentId
@@ -54,27 +50,27 @@ class Given(msgspec.Struct, frozen=True):
 class Correlations:
     """One for all endpoints."""
 
-    def __init__(self, handler: A2acpHandler) -> None:
-        self._handler = handler
-        self._hub = handler.hub
-        self._store = handler.store
+    def __init__(self, hub: Intake, store: Store, party: Callable[[AgentId], Agent]) -> None:
+        self._hub = hub
+        self._store = store
+        self._party = party
         self._given: dict[str, Given] = {}
         """By the task's id, and by that of the message that brought it."""
         self._called: dict[tuple[AgentId, str], Given] = {}
-        """By who works on it, and what it is called there."""
+        """By its owner and its name there."""
         self._proposed: dict[AgentId, dict[QuestionId, str]] = {}
-        """Handshakes that an agent was asked about, with the id of the message."""
+        """The handshakes proposed to an agent, with the id of the message."""
         self._recalled: set[AgentId] = set()
-        """Whose work and proposals of before the start are called as they were then."""
+        """Agents whose tasks and proposals of before the start have their names again."""
 
-    # -- what left before the hub was started
+    # -- requests of before the start
 
     def remembers(self, agent: AgentId) -> bool:
         return agent in self._recalled
 
     async def recall(self, agent: AgentId) -> None:
-        """Before an agent is told of more work, or answers anything: what it has at hand keeps its names, the oldest
-        first, so that nothing else gets them. Raises `StoreFailed`."""
+        """Before an agent gets more work, or answers: the tasks that it works on keep their names, the oldest first, so
+        that no other gets them. Raises `StoreFailed`."""
         if agent in self._recalled:
             return
         at_hand = await self._at_hand(agent)
@@ -84,15 +80,15 @@ class Correlations:
             self.name(task)
         for question in asked:
             if question.about is Asking.HANDSHAKE:
-                self.propose(agent, question.id, names.message_id(question.details.get("proposal", question.id)))
+                self.propose(agent, question.id, message_id(question.details.get("proposal", question.id)))
 
     async def _at_hand(self, agent: AgentId) -> list[Task]:
         return [one for id in self._hub.load_of(agent) if (one := await self._store.task(id)) is not None]
 
-    # -- what leaves
+    # -- out
 
     def give(self, task: Task, message_id: str | None = None) -> Given:
-        """The owner of a task hears of it, by the message of that id."""
+        """The owner of a task gets it, by the message of that id."""
         assert task.owner is not None
         given = Given(task.id, task.owner, task.origin.principal, task.contract, task.type)
         for name in (task.id, message_id):
@@ -103,7 +99,7 @@ class Correlations:
         return given
 
     def name(self, task: Task) -> str:
-        """What the agent that works on a task knows it by: what its caller calls it, unless it works on another one of
+        """The correlation id by which a task's owner knows it: the caller's, unless the owner works on another task of
         that name."""
         name, me = task.origin.called, task.owner
         if name is None or me is None or task.origin.protocol != PROTOCOL:
@@ -116,16 +112,16 @@ class Correlations:
         return name if holder.task == task.id else task.id
 
     def propose(self, agent: AgentId, question: QuestionId, message_id: str) -> None:
-        """An agent is asked whether it agrees, by the message of that id."""
+        """An agent gets a proposal, by the message of that id."""
         asked = self._proposed.setdefault(agent, {})
         if len(asked) >= MOST_PROPOSED:
             del asked[next(iter(asked))]
         asked[question] = message_id
 
-    # -- what is answered
+    # -- in
 
     async def answered(self, me: AgentId, message: Message) -> Given:
-        """What an agent answers; raises `Refused`, in the same words for what is not there and what is not its own."""
+        """The task that an agent answers; raises `Refused`, with the same text for an unknown task and another's."""
         await self.recall(me)
         named = message.correlation_id
         exact = None if named is None else self._given.get(named)
@@ -141,7 +137,7 @@ class Correlations:
         if named is not None:
             in_hand = [one for one in in_hand if named in names_of(one)]
             if not in_hand and known is not None:
-                return known  # it was answered before
+                return known  # the agent answered it before
             if not in_hand and (over := await self._answered_before(me, message)) is not None:
                 return self.give(over)
             if not in_hand:
@@ -153,15 +149,15 @@ class Correlations:
         return self.give((meant or in_hand)[0])
 
     async def _answered_before(self, me: AgentId, message: Message) -> Task | None:
-        """What it answered before the hub was started, and answers again: it may not have heard that it did."""
+        """The task that an agent answered before the hub started, and answers again: its receipt may be lost."""
         page, _ = await self._store.tasks(TaskFilter(agent=me), after=None, limit=MOST_ANSWERED)
         named = message.correlation_id
         return next((one for one in page if named in names_of(one) and self._fits(one, message)), None)
 
     def _fits(self, task: Task, message: Message) -> bool:
-        """Whether a message is to whoever asked for a task, and says nothing that another was meant."""
+        """Whether a message is to the task's caller, and neither its contract nor its intent is another's."""
         return (
-            self._handler.party(task.origin.principal).agent_id == message.target_agent.agent_id
+            self._party(task.origin.principal).agent_id == message.target_agent.agent_id
             and message.contract_id in (None, task.contract)
             and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
         )
@@ -170,7 +166,7 @@ class Correlations:
         return bool(self._proposed.get(me))
 
     def is_proposal(self, me: AgentId, named: str) -> bool:
-        """Whether an agent was asked by that message, or about that handshake."""
+        """Whether it names a proposal to the agent, by its message or its handshake."""
         asked = self._proposed.get(me, {})
         return named in asked or named in asked.values()
 
@@ -178,7 +174,7 @@ class Correlations:
         """The handshake that an agent answers; raises `Refused`."""
         asked = self._proposed.get(me, {})
         if named is not None:
-            if asked.pop(QuestionId(named), None) is not None:  # it will be found by this name again
+            if asked.pop(QuestionId(named), None) is not None:  # its own id always finds it
                 return QuestionId(named)
             return next((question for question, id in asked.items() if id == named), QuestionId(named))
         for question in list(asked):
@@ -192,6 +188,6 @@ class Correlations:
 
 
 def names_of(task: Task) -> tuple[str, ...]:
-    """What whoever works on a task may call it, beside its id: as its caller does, or by what brought it."""
-    brought_by = () if task.order is None else (names.message_id(task.order),)
-    return (names.thread_of(task), task.origin.request_id, *brought_by)
+    """The names that a task's owner may use for it, beside its id: the caller's, and the id of the message."""
+    brought_by = () if task.order is None else (message_id(task.order),)
+    return (thread_of(task), task.origin.request_id, *brought_by)

@@ -1,45 +1,50 @@
-"""A2acp's handler: who sends, what a message means, and how a refusal is encoded.
+"""A2acp's handler: HTTP and WebSocket share it.
 
-HTTP and WebSocket share it. A message passes, in this order; each step refuses with the document's code:
+A message goes one way: decode, authenticate, judge, command, outcome, response. Each step refuses with the document's
+code:
 
-    1  size, depth, strict JSON, version, shape (the codec)             SCHEMA_MISMATCH
-    2  its token: signature, times, audience, issuer, subject           AUTH_FAILED
-    3  what only the broker says, or is only said to the broker         SCHEMA_MISMATCH
-    4  its time: not older than 5 minutes, not 60 s ahead               AUTH_FAILED
-    5  its contract: parties, standing, intent, encryption, key         CONTRACT_VIOLATION, SECURITY_POLICY_VIOLATION
-    6  the capabilities that the intent requires                        AUTH_FAILED
-    7  its payload opens                                                SECURITY_POLICY_VIOLATION
-    8  rate limits; that the id is new; the contract's schema           RATE_LIMIT_EXCEEDED, AUTH_FAILED,
-       (decided by the hub, in one commit)                              CONTRACT_VIOLATION
+    decode         1  size, depth, strict JSON, version, shape (the codec)        SCHEMA_MISMATCH
+    authenticate   2  its token: signature, times, audience, issuer, subject      AUTH_FAILED
+                   3  messages only of, or only to, the broker                    SCHEMA_MISMATCH
+                   4  its time: not older than 5 minutes, not 60 s ahead          AUTH_FAILED
+    judge          5  its contract: parties, standing, intent, encryption, key    CONTRACT_VIOLATION,
+                                                                                  SECURITY_POLICY_VIOLATION
+                   6  the capabilities that the intent requires                   AUTH_FAILED
+                   7  its payload opens                                           SECURITY_POLICY_VIOLATION
+    command        8  rate limits; that the id is new; the contract's schema      RATE_LIMIT_EXCEEDED, AUTH_FAILED,
+                                                                                  CONTRACT_VIOLATION
 
-Steps 1 to 4 need nothing but memory. What is refused names places, never what stood there.
+Steps 1 to 4 need nothing but memory; the transport records their refusals, as in every protocol. `_judged` records
+those of 5 to 7, for both transports; the hub, in one commit, those of 8. A refusal names places, never their content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, rfc3339
+from dragoman.core.commands import Command
+from dragoman.core.ids import ADMIN, HUB, AgentId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.protocols.a2acp import admission, codec, errors, intents
+from dragoman.messages.tasks import Json
+from dragoman.protocols.a2acp import codec, errors, intents
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL_VERSION, Message, MessageType
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server.a2acp import names, outbound
-from dragoman.server.a2acp.builder import Voice
+from dragoman.server.a2acp import outbound
 from dragoman.server.a2acp.contract_keys import ContractKeys
-from dragoman.server.a2acp.contracts import moment
+from dragoman.server.a2acp.contracts import moment, party_of, rotated, terminated
 from dragoman.server.a2acp.correlation import Correlations
-from dragoman.server.a2acp.interpreter import Interpreter, reads_tasks
-from dragoman.server.a2acp.names import PROTOCOL
+from dragoman.server.a2acp.inbound import InboundMessage
+from dragoman.server.a2acp.judge import Judge, reads_tasks
+from dragoman.server.a2acp.outbound import Broker, ends_in_pieces, message_id, wanted_contract
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
@@ -48,19 +53,32 @@ from dragoman.server.session import Invalid, LookUp, Request
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 
-_encode = msgspec.json.Encoder().encode
 
+class About(msgspec.Struct, frozen=True):
+    """What an answer is about: a message, or `broken`, one that cannot be read; and its sender, if authenticated."""
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer answers. `asks`: whether its sender is told when it is refused."""
-
-    id: str | None = None
-    thread: str | None = None
-    intent: str | None = None
-    sender: Party | None = None
-    asks: bool = True
-    message: Message | None = None
     agent: Agent | None = None
+    message: Message | None = None
+    broken: A2acpError | None = None
+
+    @property
+    def id(self) -> str | None:
+        return self.message.message_id if self.message else self.broken.about if self.broken else None
+
+    @property
+    def thread(self) -> str | None:
+        return self.message.thread if self.message else self.broken.thread if self.broken else None
+
+    @property
+    def sender(self) -> Party | None:
+        return self.message.source_agent if self.message else self.broken.sender if self.broken else None
+
+    @property
+    def asks(self) -> bool:
+        """Whether the sender gets an answer when it is refused: nothing answers an error."""
+        if self.message is not None:
+            return self.message.message_type is not MessageType.ERROR
+        return self.broken is None or not self.broken.is_about_error
 
 
 class A2acpHandler(HttpHandler):
@@ -69,120 +87,106 @@ class A2acpHandler(HttpHandler):
     protocol = PROTOCOL
 
     def __init__(
-        self,
-        hub: Intake,
-        store: Store,
-        auth: AuthService,
-        vault: Vault,
-        *,
-        limits: Limits,
-        files: Files | None = None,
+        self, hub: Intake, store: Store, auth: AuthService, vault: Vault, *, limits: Limits, files: Files | None = None
     ) -> None:
         super().__init__(hub, store, limits=limits, files=files)
         self.auth = auth
-        self.seals = ContractKeys(vault)
-        self.broker = auth.broker
-        self.threads = Correlations(self)
-        self._interpreter = Interpreter(self)
-        self.voice = Voice(
-            broker=self.broker,
+        self.keys = ContractKeys(vault)
+        self.sent = Correlations(hub, store, self.party)
+        self.broker = Broker(
+            agent=auth.broker,
             party=self.party,
-            called=self.threads.name,
-            token=auth.word_for,
-            shut=self.seals.shut,
-            grant=self.seals.grant,
+            called=self.sent.name,
+            token=auth.token_for,
+            shut=self.keys.shut,
+            grant=self.keys.grant,
         )
-
-    # -- who
+        self._judge = Judge(hub, store, files, self.broker, self.keys, self.sent)
 
     def party(self, id: AgentId) -> Party:
+        """An agent as others see it; the broker for people."""
         agent = self.hub.agent(id)
         if agent is not None:
-            return names.party_of(agent)
-        if id in (ADMIN, HUB, "", self.broker.agent_id):
-            return self.broker
+            return party_of(agent)
+        if id in (ADMIN, HUB, "", self.auth.broker.agent_id):
+            return self.auth.broker
         return Party(agent_id=id, domain="unknown", version="0.0.0")
 
-    # -- what
+    # -- in: decode, authenticate, judge
 
     def decode(self, data: bytes, link: Agent | None, *, traceparent: str | None = None) -> LookUp | Invalid:
-        """A message as what it means, or the fault to answer with. Never raises.
-
-        `link`: who is connected, where a link has authenticated somebody.
-        """
-        tree: dict[str, Any] = {}
-        about = About(agent=link)
+        """A message to be judged, or the fault to answer with. Never raises. `link`: the agent that the connection has
+        authenticated, if any."""
+        about = About(link)
         try:
-            tree = codec.parse(data)
-            tree = codec.understood(tree)
-            message = codec.interpret(tree, trust_label=True)
-            about = About(
-                id=message.message_id,
-                thread=message.thread,
-                intent=message.intent,
-                sender=message.source_agent,
-                asks=message.message_type is not MessageType.ERROR,
-                message=message,
-                agent=link,
-            )
+            message, tree = codec.read(data, trust_label=True)
+            about = About(link, message)
             agent, granted = self.auth.verify(message, link)
-            about = msgspec.structs.replace(about, agent=agent)
-            self._check_spoken(message, agent)
+            about = About(agent, message)
+            now = self.hub.now()
+            misspoken = intents.misspoken(message, Role.AGENT, party_of(agent), self.auth.broker)
+            if misspoken is not None:
+                raise refuse(Kind.INVALID, misspoken[1], field=misspoken[0])
+            untimely = intents.untimely(message.timestamp, moment(now))
+            if untimely is not None:
+                raise errors.refused(untimely)
         except A2acpError as error:
-            asks = tree.get("message_type") != MessageType.ERROR.value
-            broken = About(id=error.about, thread=error.thread, sender=codec.sender(tree), asks=asks, agent=link)
-            return Invalid(errors.fault_of(error), error.about, broken)
+            return Invalid(errors.fault_of(error), error.about, About(link, broken=error))
         except Refused as refused:
             return Invalid(refused.fault, about.id, about)
+        inbound = InboundMessage(agent, message, tree, now, granted=granted, traceparent=traceparent, size=len(data))
         lane = None if message.message_type is MessageType.REQUEST else message.correlation_id
-        return LookUp(
-            partial(self._interpreter.command_of, agent, message, tree, granted, traceparent, len(data)),
-            Request(message.message_id, about, lane=lane),
-            after_commits=reads_tasks(message),
-        )
+        request = Request(message.message_id, about, lane=lane)
+        return LookUp(partial(self._judged, inbound), request, after_commits=reads_tasks(message))
 
-    def _check_spoken(self, message: Message, agent: Agent) -> None:
-        wrong = admission.misspoken(message, Role.AGENT, names.party_of(agent), self.broker)
-        if wrong is not None:
-            field, what, _ = wrong
-            raise refuse(Kind.INVALID, what, field=field)
-        late = admission.untimely(message.timestamp, moment(self.hub.now()))
-        if late is not None:
-            raise errors.refused(late)
+    async def _judged(self, inbound: InboundMessage) -> Sequence[bytes] | Command:
+        """The command of a message, or the answer to one that only reads; raises `Refused`, recorded."""
+        try:
+            found = await self._judge.command_of(inbound)
+        except Refused as refused:
+            agent, id = inbound.agent.id, inbound.message.message_id
+            await self.refusals.record(
+                refused_as(refused.fault), refused.fault, principal=agent, protocol=PROTOCOL, about=id
+            )
+            raise
+        return found if isinstance(found, Command) else [self._reply(inbound.message, found)]
 
-    # -- what it came to
+    # -- the broker's answers
 
-    def encode_answer(self, about: About, outcome: Any) -> bytes | None:
-        """The broker's own answer to what was committed, where it needs nothing more."""
-        if isinstance(outcome, Contract):
-            self.seals.terms(outcome)
+    def encode_answer(self, about: About, outcome: object) -> bytes | None:
+        """The broker's answer to a committed command, where it has one at once."""
         message = about.message
+        if not isinstance(outcome, Contract):
+            return None
+        self.keys.terms(outcome)
         if message is None or message.message_type is not MessageType.REQUEST:
             return None
-        match message.intent, outcome:
-            case intents.TERMINATE, Contract():
-                return self.reply(message, outbound.terminated(outcome, message.thread))
-            case intents.ROTATE, Contract():
-                to = AgentId(message.source_agent.agent_id)
-                return self.reply(message, outbound.rotated(outcome, to, self.voice, message.thread))
+        if message.intent == intents.TERMINATE:
+            return self._reply(message, terminated(outcome, message.thread))
+        if message.intent == intents.ROTATE:
+            key = self.keys.grant(outcome, AgentId(message.source_agent.agent_id))
+            return self._reply(message, rotated(outcome, key, message.thread))
         return None
-
-    # -- the broker's words
-
-    def reply(self, asked: Message, payload: Mapping[str, Any]) -> bytes:
-        """The broker's response to a request of its own intents."""
-        return self._say(MessageType.RESPONSE, asked.intent, payload, asked.source_agent)
 
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         """The error message about a refused one."""
-        about = context if isinstance(context, About) else About(agent=agent)
+        about = context if isinstance(context, About) else About(agent)
         agent, to = about.agent, about.sender or NOBODY
         if agent is not None and to.agent_id != agent.id:
-            to = names.party_of(agent)  # the agent that is connected, whatever the message says of its sender
-        payload = errors.refusal_of(fault).payload(about.thread)
-        # A caller that did not show who it is gets no token of the broker's for the agent that it names.
+            to = party_of(agent)  # the agent that is connected, whatever the message says of its sender
+        # A caller that is not authenticated gets no token of the broker's for the agent that it names.
         audience = NOBODY.agent_id if agent is None else agent.id
-        return self._say(MessageType.ERROR, about.intent, payload, to, audience)
+        intent = about.message.intent if about.message else None
+        return self._frame("error", intent, errors.refusal_of(fault).payload(about.thread), to, audience)
+
+    def _reply(self, asked: Message, payload: Json) -> bytes:
+        return self._frame("response", asked.intent, payload, asked.source_agent, asked.source_agent.agent_id)
+
+    def _frame(self, kind: str, intent: str | None, payload: Json, to: Party, audience: str) -> bytes:
+        id, token = message_id(self.hub.mint()), self.auth.token_for(audience)
+        return outbound.frame(
+            kind, intent, payload, id=id, now=self.hub.now(), source=self.auth.broker, target=to, token=token
+        )
 
     def status_of(self, fault: Fault) -> int:
         return errors.status_of(fault)
@@ -192,53 +196,46 @@ class A2acpHandler(HttpHandler):
             return errors.fault_of(error)
         return Fault(kind=Kind.TOO_LARGE, message=error.what, facts={"stage": "size", "limit": MESSAGE_BYTES})
 
-    def json(self, data: bytes) -> dict[str, Any]:
+    def json(self, data: bytes) -> Json:
         try:
             return codec.parse(data)
         except A2acpError as error:
             raise Refused(errors.fault_of(error)) from None
 
-    def _say(
-        self, kind: MessageType, intent: str | None, payload: Mapping[str, Any], to: Party, audience: str | None = None
-    ) -> bytes:
-        now = self.hub.now()
-        message = {
-            "protocol_version": PROTOCOL_VERSION,
-            "message_id": names.message_id(self.hub.mint()),
-            "timestamp": rfc3339(now),
-            "source_agent": self.broker,
-            "target_agent": to,
-            "message_type": kind,
-            **({} if intent is None else {"intent": intent}),
-            "payload": payload,
-            "security": {"auth_token": self.auth.word_for(audience or to.agent_id), "encryption": "none"},
-        }
-        return _encode(message)
-
     # -- outgoing messages
 
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        await self.threads.recall(agent.id)
-        wanted = outbound.wanted(outgoing)
+        await self.sent.recall(agent.id)
+        wanted = wanted_contract(outgoing)
         row = None if wanted is None else await self.hub.contract(wanted)
         if row is not None:
-            self.seals.terms(row)
-        whole = await self._whole(outgoing) if self.is_long(outgoing) else None
-        return (self.encode_under(outgoing, agent, now, row, whole),)
+            self.keys.terms(row)
+        whole: str | None = None
+        if ends_in_pieces(outgoing):
+            whole = (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
+        return (self._encoded(outgoing, agent, now, row, whole),)
 
-    def encode_under(
-        self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None = None
+    def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
+        """The same, where nothing must be read for it; else None."""
+        if not self.sent.remembers(agent.id) or ends_in_pieces(outgoing):
+            return None
+        wanted = wanted_contract(outgoing)
+        row = None if wanted is None else self.keys.known(wanted)
+        if wanted is not None and row is None:
+            return None
+        return (self._encoded(outgoing, agent, now, row, None),)
+
+    def _encoded(
+        self, outgoing: Outgoing, agent: Agent, now: Instant, row: Contract | None, whole: str | None
     ) -> bytes:
-        kind, id = outgoing.delivery.kind, names.message_id(outgoing.delivery.id)
+        kind, id = outgoing.delivery.kind, message_id(outgoing.delivery.id)
         if kind is MessageKind.PROPOSAL:
-            self.threads.propose(agent.id, outgoing.event.id, id)
+            self.sent.propose(agent.id, outgoing.event.id, id)
         elif outgoing.task is not None and outgoing.task.owner == agent.id:
-            self.threads.give(outgoing.task, id if kind is MessageKind.WORK else None)
-        return outbound.wire_of(outgoing, agent.id, now, self.voice, row, whole=whole)
+            self.sent.give(outgoing.task, id if kind is MessageKind.WORK else None)
+        return outbound.wire_of(outgoing, agent.id, now, self.broker, row, whole=whole)
 
-    def is_long(self, outgoing: Outgoing) -> bool:
-        """Whether the output of a result must be put together first."""
-        return outgoing.delivery.kind is MessageKind.RESULT and outbound.ends_in_pieces(outgoing.event)
 
-    async def _whole(self, outgoing: Outgoing) -> str:
-        return (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
+def refused_as(fault: Fault) -> str:
+    """The verb in the audit record: attempts to send personal data in clear have their own (D13)."""
+    return "pii.refused" if fault.kind is Kind.FORBIDDEN and fault.facts.get("pii") else "a2acp.message"

@@ -4,29 +4,27 @@
     ----------------------------------------  -----------------------------------------------------------------------
     request discover_capabilities             none: it only reads (`contracts.discovered`)
     request initiate_handshake                ShakeHands
-    response accept_handshake                 AnswerHandshake
+    response accept_handshake, or an error    AnswerHandshake
     request terminate_collaboration           EndContract
     request rotate_key                        RotateKey
-    any other request                         Submit, on the contract that it names
-    response, error to a request              Finish, ReportFault; the task is its correlation id
-    event cancel                              Cancel, by whoever asked
-    event progress                            ReportProgress, by whoever works (`percent`, `message`, `output`)
-    event question                            AskPerson, by whoever works (`question`, `options`, `timeout_seconds`,
-                                              `default`); the answer is an event of that name
-    any other event                           Tell: it is carried to whom it is for. ReportProgress, by whoever works,
-                                              where whoever asked speaks a protocol that has only that
+    any other request                         Submit, under the contract that it names
+    response, error to a request              Finish, ReportFault; its correlation id names the task
+    event cancel                              Cancel, by the caller
+    event progress                            ReportProgress, by the task's owner
+    event question                            AskPerson, by the task's owner; the answer is an event `answer`
+    any other event                           Tell: the hub carries it to its target. ReportProgress, by the task's
+                                              owner, where the caller speaks a protocol without such events
 
-Who speaks is known, the token is verified and the payload open when a message comes here; what remains is to say it in
-the hub's words. Every command names its message (`seen`), and what came of a payload that the hub opened its seal: both
-count once, also after a restart (D12, D15).
-
-What only the two agents can read travels on as it is, with the ids that it is bound to (`envelope`).
+`judge` has authenticated the sender, verified the token and opened the payload before. Every command names its message
+(`seen`), and the seal of a payload that the hub opened: each counts once, also after a restart (D12, D15). A ciphertext
+that only the two agents can open is passed on with the ids that it is bound to (`envelope`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,85 +46,169 @@ from dragoman.core.commands import (
     Tell,
     Timing,
 )
-from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
+from dragoman.core.ids import SECOND, AgentId, Instant, QuestionId, TaskId, rfc3339
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.model.deliveries import DirectMessage
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Kind, refuse
-from dragoman.protocols.a2acp import codec, intents, mapping
-from dragoman.protocols.a2acp.errors import fault_in
-from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.protocols.a2acp import codec, errors, intents, mapping
+from dragoman.protocols.a2acp.sealing import TAG_BYTES
+from dragoman.protocols.a2acp.types import (
+    ENVELOPE,
+    PAYLOAD_BYTES,
+    PROTOCOL,
+    PROTOCOL_VERSION,
+    RESERVED,
+    Message,
+    MessageType,
+)
 from dragoman.server.a2acp.contracts import patience
-from dragoman.server.a2acp.names import PROTOCOL
-from dragoman.server.a2acp.said import Said
+from dragoman.server.a2acp.outbound import Broker, oversize
 
-THE_BROKERS = frozenset({"answer", "pause", "resume"})
-"""Events of ours that steer whoever works."""
 CANCELLED = "cancelled on request"
-_KEPT = 200
+LONGEST_REASON = 200
 ATTEMPTS = 8
-"""How often an event is offered to who does not acknowledge it, as everything else is."""
-LONGEST = 366 * 24 * 3600
+"""How often the hub offers an event to a receiver that does not acknowledge it, as with every other message."""
+LONGEST_QUESTION = 366 * 24 * 3600
 """Seconds that a question may wait."""
+LARGE = 200_000
+"""Bytes of a message that may be too large when the hub sends it on: none becomes four times as long."""
 
+_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-def command_of(said: Said) -> Command:
-    """What an agent asks by this message; raises `Refused`."""
-    message = said.message
+class InboundMessage(NamedTuple):
+    """A message and what the hub knows of it. `content` is its payload in clear, without the protocol's own fields; or,
+    if `sealed`, the ciphertext that only its receiver can open."""
+
+    agent: Agent
+    message: Message
+    tree: dict[str, Any]
+    now: Instant
+    granted: tuple[str, ...] = ()
+    contract: Contract | None = None
+    content: Any = None  # Any: the agents' own JSON
+    sealed: bool = False
+    task: TaskId | None = None
+    handshake: QuestionId | None = None
+    secret: Secret | None = None
+    sealed_by: str | None = None
+    traceparent: str | None = None
+    thread: str | None = None
+    """The correlation id by which the receiver of an event knows the request that it is about."""
+    reports: bool = False
+    """It is an event for a caller whose protocol has only progress for it."""
+    size: int = 0
+    """Bytes of the message as it came."""
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return self.message.payload or {}
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that the payload names, else the transport's (all-D7)."""
+        for text in (self.payload.get("traceparent"), self.traceparent):
+            found = _trace(text) if type(text) is str else None
+            if found is not None and int(found[1], 16):
+                return found[1]
+        return None
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Unknown fields beside the payload: a receiver of the same protocol gets them, too (all-D6)."""
+        return {name: value for name, value in self.tree.items() if name not in ENVELOPE}
+
+    @property
+    def private(self) -> bool:
+        """Whether the hub must not keep its content as it came."""
+        return self.contract is not None and (self.contract.encrypted or self.contract.offer.pii)
+
+    @property
+    def raw(self) -> bytes | None:
+        """The message for the record, without the credential (all-D4); None for a private one."""
+        if self.private:
+            return None
+        return _encode({**self.tree, "security": {"encryption": self.message.security.encryption}})
+
+    @property
+    def raw_around(self) -> bytes | None:
+        """The same; of a private message its type and its unknown fields (all-D6), if it has any."""
+        if not self.private or not self.extra:
+            return self.raw
+        return _encode({"message_type": self.message.message_type, **self.extra})
+
+    @property
+    def envelope(self) -> dict[str, Any] | None:
+        """The ids that its ciphertext is bound to, beside sender, receiver and intent."""
+        if not self.sealed:
+            return None
+        bound = {name: id for name in ("contract_id", "correlation_id") if (id := self.payload.get(name)) is not None}
+        return {"message_id": self.message.message_id, **bound}
+
+
+def command_of(inbound: InboundMessage) -> Command:
+    """The command of a message; raises `Refused`."""
+    message = inbound.message
     match message.message_type, message.intent:
         case MessageType.REQUEST, intents.INITIATE:
-            return _shake_hands(said)
-        case MessageType.RESPONSE, intents.ACCEPT:
-            return _answer_handshake(said)
+            return _shake_hands(inbound)
+        case MessageType.RESPONSE | MessageType.ERROR, intents.ACCEPT:
+            return _answer_handshake(inbound)
         case MessageType.REQUEST, intents.TERMINATE:
             ended = msgspec.convert(message.payload, intents.Terminate)
-            named = ended.collaboration_id or (None if said.contract is None else said.contract.collaboration)
-            assert named is not None
+            collaboration = ended.collaboration_id
+            if collaboration is None:
+                assert inbound.contract is not None
+                collaboration = inbound.contract.collaboration
             return EndContract(
-                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id, collaboration=named,
-                reason=(ended.reason or "")[:_KEPT],
+                principal=inbound.agent.id, protocol=PROTOCOL, seen=message.message_id, collaboration=collaboration,
+                reason=(ended.reason or "")[:LONGEST_REASON],
             )  # fmt: skip
         case MessageType.REQUEST, intents.ROTATE:
             rotated = msgspec.convert(message.payload, intents.Rotate)
-            assert said.secret is not None
+            assert inbound.secret is not None
             return RotateKey(
-                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id,
-                collaboration=rotated.collaboration_id, secret=said.secret,
+                principal=inbound.agent.id, protocol=PROTOCOL, seen=message.message_id,
+                collaboration=rotated.collaboration_id, secret=inbound.secret,
             )  # fmt: skip
         case MessageType.REQUEST, _:
-            return _submit(said)
+            return _submit(inbound)
         case MessageType.RESPONSE, _:
-            return _finish(said)
-        case MessageType.ERROR, intents.ACCEPT:
-            return _unable(said)
+            return _finish(inbound)
         case MessageType.ERROR, _:
-            return _fault(said)
-        case MessageType.EVENT, intents.CANCEL:
-            assert said.task is not None
-            reason = str(said.payload.get("reason") or CANCELLED)[:_KEPT]
+            return _report_fault(inbound)
+        case _, intents.CANCEL:
+            assert inbound.task is not None
+            reason = str(inbound.payload.get("reason") or CANCELLED)[:LONGEST_REASON]
             return Cancel(
-                principal=said.agent.id, protocol=PROTOCOL, seen=message.message_id, task_id=said.task, reason=reason
-            )
-        case MessageType.EVENT, "progress":
-            return _progress(said)
-        case MessageType.EVENT, "question":
-            return _question(said)
-        case MessageType.EVENT, intent if intent in THE_BROKERS:
-            raise refuse(Kind.INVALID, f"the event {intent} is only said by the broker", field="intent")
-    return _reported(said) if said.reports else _event(said)
+                principal=inbound.agent.id, protocol=PROTOCOL, seen=message.message_id, task_id=inbound.task,
+                reason=reason,
+            )  # fmt: skip
+        case _, mapping.PROGRESS:
+            return _report_progress(inbound)
+        case _, mapping.QUESTION:
+            return _ask_person(inbound)
+        case _, mapping.ANSWER | mapping.PAUSE | mapping.RESUME:
+            raise refuse(Kind.INVALID, f"the event {message.intent} is only said by the broker", field="intent")
+    return _report_event(inbound) if inbound.reports else _tell(inbound)
 
 
-def _shake_hands(said: Said) -> ShakeHands:
-    message = said.message
+# -- contracts
+
+
+def _shake_hands(inbound: InboundMessage) -> ShakeHands:
+    message = inbound.message
     asked = msgspec.convert(message.payload, intents.Initiate)
     return ShakeHands(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
         seen=message.message_id,
         request_id=message.message_id,
-        digest=said.digest,
+        digest=codec.fingerprint(inbound.tree).hex(),
         target=AgentId(asked.target_agent_id),
         intent=asked.requested_intent,
         domain=message.source_agent.domain,
@@ -134,226 +216,234 @@ def _shake_hands(said: Said) -> ShakeHands:
         target_version=asked.target_version,
         request_schema=asked.request_schema,
         response_schema=asked.response_schema,
-        granted=said.granted,
+        granted=inbound.granted,
         end_to_end=asked.mode == "end-to-end",
         encrypt=asked.encrypt,
-        secret=said.secret,
+        secret=inbound.secret,
         collaboration=asked.collaboration_id,
         details={"correlation_id": message.thread},
     )
 
 
-def _answer_handshake(said: Said) -> AnswerHandshake:
-    message = said.message
-    decision = msgspec.convert(message.payload, intents.Decision)
-    return _decision(said, decision.accepted, decision.reason or "", decision.public_key)
-
-
-def _unable(said: Said) -> AnswerHandshake:
-    """An agent that answers a proposal with an error has declined it."""
-    error = codec.error(said.message)
-    return _decision(said, False, f"{error.code.value}: {error.message}", None)
-
-
-def _decision(said: Said, accepted: bool, reason: str, public_key: str | None) -> AnswerHandshake:
-    assert said.handshake is not None
+def _answer_handshake(inbound: InboundMessage) -> AnswerHandshake:
+    """An agent that answers a proposal with an error declines it."""
+    message = inbound.message
+    if message.message_type is MessageType.ERROR:
+        error = codec.error(message)
+        decision = intents.Decision(accepted=False, reason=f"{error.code.value}: {error.message}")
+    else:
+        decision = msgspec.convert(message.payload, intents.Decision)
+    assert inbound.handshake is not None
     return AnswerHandshake(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        seen=said.message.message_id,
-        question=said.handshake,
-        accepted=accepted,
-        reason=reason[:_KEPT],
-        public_key=public_key,
+        seen=message.message_id,
+        question=inbound.handshake,
+        accepted=decision.accepted,
+        reason=(decision.reason or "")[:LONGEST_REASON],
+        public_key=decision.public_key,
     )
 
 
-# -- work --------------------------------------------------------------------------------------------------------
+# -- work
 
 
-def _submit(said: Said) -> Submit:
-    message, contract = said.message, said.contract
+def _submit(inbound: InboundMessage) -> Submit:
+    message, contract = inbound.message, inbound.contract
     assert contract is not None
     assert message.intent is not None
     seconds = patience(contract)
-    envelope = _bound(message) if said.sealed else None
+    deadline = Instant(inbound.now + int(seconds * SECOND))
     return Submit(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
         seen=message.message_id,
         request_id=message.message_id,
-        digest=said.digest,
+        digest=codec.fingerprint(inbound.tree).hex(),
         type=message.intent,
-        content=messages.Request(input=said.content, envelope=envelope, extra=said.extra or None),
-        raw=said.raw,
+        content=messages.Request(input=inbound.content, envelope=inbound.envelope, extra=inbound.extra or None),
+        raw=inbound.raw,
         protocol_version=message.protocol_version,
         called=message.correlation_id,
-        sealed_by=said.sealed_by,
+        sealed_by=inbound.sealed_by,
         routing=Routing(pinned=contract.target.agent),
-        timing=Timing(deadline=Instant(said.now + int(seconds * SECOND)), idle_seconds=seconds, total_seconds=seconds),
-        lineage=Lineage(trace_id=said.trace_id),
-        agreement=Agreement(contract=contract.id, sealed=said.sealed),
+        timing=Timing(deadline=deadline, idle_seconds=seconds, total_seconds=seconds),
+        lineage=Lineage(trace_id=inbound.trace_id),
+        agreement=Agreement(contract=contract.id, sealed=inbound.sealed),
     )
 
 
-def _finish(said: Said) -> Finish:
-    assert said.task is not None
-    message = said.message
-    says = type(message.value_in) in (str, type(None))  # which field holds what it returned
-    result, output = said.content, None
-    if not said.sealed and not says and type(result) is dict and type(result.get("output")) is str:
-        output = result["output"]  # other protocols have a place for the text of a result
-        if len(result) == 1 and _is_free(said):
-            result = msgspec.UNSET  # and nothing is said but that
-    content = messages.Result(
-        result=result,
-        output=output,
-        value_in=message.value_in if says else msgspec.UNSET,
-        usage=message.usage if type(message.usage) is dict else None,
-        envelope=_bound(message) if said.sealed else None,
-        extra=said.extra or None,
-    )
-    # What a result is, is what it says: sent again after a lost answer it has another id and another time.
-    digest = hashlib.sha256(_canonical(said.content)).hexdigest()
+def check_room(inbound: InboundMessage, contract: Contract, broker: Broker) -> None:
+    """Raises `Refused` for a request that no message to its target holds, with as little as the hub can put there.
+
+    The hub puts its own names, token and task around a payload, and writes its JSON again (`1e15` becomes
+    `1000000000000000.0`), so a message that was within the limits (D10) may leave them. Only a `LARGE` one can.
+    """
+    message, target = inbound.message, contract.target.agent
+    payload = {"contract_id": contract.id, **(inbound.content or {})}
+    if message.correlation_id is not None:
+        payload["correlation_id"] = message.correlation_id
+    if contract.encrypted and not inbound.sealed:
+        assert contract.secret is not None
+        ciphertext = "A" * -(-(len(_encode(inbound.content)) + TAG_BYTES) * 4 // 3)
+        around = {name: payload[name] for name in ("contract_id", "correlation_id") if name in payload}
+        payload = {
+            "alg": "A256GCM", "kid": contract.secret.kid, "nonce": "A" * 16, "ciphertext": ciphertext, **around,
+        }  # fmt: skip
+    some_id = "0" * 36
+    whole = {
+        **inbound.extra,
+        "task": {"id": some_id, "attempt": 99},
+        "protocol_version": PROTOCOL_VERSION,
+        "message_id": some_id,
+        "timestamp": rfc3339(inbound.now),
+        "source_agent": broker.party(inbound.agent.id),
+        "target_agent": broker.party(target),
+        "message_type": MessageType.REQUEST,
+        "intent": message.intent,
+        "payload": payload,
+        "security": {"auth_token": broker.token(target), "encryption": message.security.encryption},
+    }
+    if large := oversize(_encode(whole)):
+        over = large["size"] - large["limit"]
+        what = f"sent on to {target}, it would be {over} bytes larger than a message may be; ask for less at a time"
+        field = "payload" if large["limit"] == PAYLOAD_BYTES else None
+        raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, field=field, facts=dict(large)))
+
+
+def _finish(inbound: InboundMessage) -> Finish:
+    assert inbound.task is not None
+    message = inbound.message
+    offer = inbound.agent.offer(message.intent or "")
+    is_free = inbound.contract is None and (offer is None or offer.output_schema is True)
+    # Sent again after a lost answer, a result has another id and another time: it is the same by its content.
+    digest = hashlib.sha256(_canonical(inbound.content)).hexdigest()
     return Finish(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
         seen=message.message_id,
-        task_id=said.task,
+        task_id=inbound.task,
         digest=digest,
-        sealed_by=said.sealed_by,
+        sealed_by=inbound.sealed_by,
         message_id=message.message_id,
-        content=content,
-        raw=said.raw,
+        content=mapping.result_in(
+            message, inbound.content, is_free=is_free, envelope=inbound.envelope, extra=inbound.extra or None
+        ),
+        raw=inbound.raw,
     )
 
 
-def _is_free(said: Said) -> bool:
-    """Whether nobody was promised what form a result has."""
-    offer = said.agent.offer(said.message.intent or "")
-    return said.contract is None and (offer is None or offer.output_schema is True)
-
-
-def _fault(said: Said) -> ReportFault:
-    assert said.task is not None
-    fault = fault_in(codec.error(said.message), personal=said.private, agreed=said.contract is not None)
+def _report_fault(inbound: InboundMessage) -> ReportFault:
+    assert inbound.task is not None
+    error = codec.error(inbound.message)
     return ReportFault(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        seen=said.message.message_id,
-        fault=fault,
-        task_id=said.task,
-        message_id=said.message.message_id,
-        raw=said.around,
+        seen=inbound.message.message_id,
+        fault=errors.fault_in(error, personal=inbound.private, agreed=inbound.contract is not None),
+        task_id=inbound.task,
+        message_id=inbound.message.message_id,
+        raw=inbound.raw_around,
     )
 
 
-def _progress(said: Said) -> ReportProgress:
-    assert said.task is not None
-    told: dict[str, Any] = said.content if type(said.content) is dict else {}
-    percent, words, output = told.get("percent"), told.get("message"), told.get("output")
-    for field, fits in (
-        ("percent", type(percent) in (int, float, type(None)) and 0 <= (percent or 0) <= 100),
-        ("message", type(words) in (str, type(None))),
-        ("output", type(output) in (str, type(None))),
-    ):
-        if not fits:
-            what = "expected a number from 0 to 100" if field == "percent" else "expected a text"
-            raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
-    content = mapping.progress_in(told, _bound(said.message) if said.sealed else None)
+def _report_progress(inbound: InboundMessage) -> ReportProgress:
+    assert inbound.task is not None
+    payload: dict[str, Any] = inbound.content if type(inbound.content) is dict else {}
+    percent = payload.get("percent")
+    is_percent = type(percent) in (int, float, type(None)) and 0 <= (percent or 0) <= 100
+    _check("percent", is_percent, "expected a number from 0 to 100")
+    for field in ("message", "output"):
+        _check(field, type(payload.get(field)) in (str, type(None)), "expected a text")
+    content = mapping.progress_in(payload, inbound.envelope)
     return ReportProgress(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        seen=said.message.message_id,
-        sealed_by=said.sealed_by,
-        task_id=said.task,
-        message_id=said.message.message_id,
+        seen=inbound.message.message_id,
+        sealed_by=inbound.sealed_by,
+        task_id=inbound.task,
+        message_id=inbound.message.message_id,
         content=content,
-        raw=said.around,
+        raw=inbound.raw_around,
         percent=content.percent,
         output=content.output or "",
     )
 
 
-def _event(said: Said) -> Tell:
-    """An event of the agents' own: the hub knows what to whom, and not what for."""
-    message = said.message
-    around = {name: value for name, value in said.payload.items() if name in RESERVED}
-    if said.thread is not None:
-        around["correlation_id"] = said.thread
-    body: dict[str, Any] = {"intent": message.intent, "payload": said.content, "around": around, "task": said.task}
-    if said.sealed:
-        body["envelope"] = _bound(message)
-    if said.extra:
-        body["extra"] = said.extra
-    contract = None if said.contract is None else said.contract.id
+def _ask_person(inbound: InboundMessage) -> AskPerson:
+    assert inbound.task is not None
+    if inbound.sealed:
+        what = "only the two of you can read it, so no person can be asked; answer the request with what is missing"
+        raise refuse(Kind.FORBIDDEN, what, field="payload.ciphertext")
+    payload: dict[str, Any] = inbound.content if type(inbound.content) is dict else {}
+    text, options, seconds = payload.get("question"), payload.get("options"), payload.get("timeout_seconds")
+    is_patience = seconds is None or (type(seconds) in (int, float) and 0 < seconds <= LONGEST_QUESTION)
+    _check("question", type(text) is str and text != "", "expected a text")
+    _check("options", type(options) in (list, type(None)), "expected a list")
+    _check("timeout_seconds", is_patience, f"expected a number of seconds up to {LONGEST_QUESTION}")
+    return AskPerson(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        seen=inbound.message.message_id,
+        sealed_by=inbound.sealed_by,
+        request_id=inbound.message.message_id,
+        ask=mapping.ask_in(payload),
+        task_id=inbound.task,
+    )
+
+
+def _check(field: str, fits: bool, what: str) -> None:
+    if not fits:
+        raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
+
+
+# -- events of the agents' own
+
+
+def _tell(inbound: InboundMessage) -> Tell:
+    """The hub knows sender and receiver of such an event, and not its meaning."""
+    message = inbound.message
+    around = {name: value for name, value in inbound.payload.items() if name in RESERVED}
+    if inbound.thread is not None:
+        around["correlation_id"] = inbound.thread
+    body: dict[str, Any] = {
+        "intent": message.intent, "payload": inbound.content, "around": around, "task": inbound.task,
+    }  # fmt: skip
+    if inbound.sealed:
+        body["envelope"] = inbound.envelope
+    if inbound.extra:
+        body["extra"] = inbound.extra
+    contract = None if inbound.contract is None else inbound.contract.id
     return Tell(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
         seen=message.message_id,
-        sealed_by=said.sealed_by,
+        sealed_by=inbound.sealed_by,
         direct_message=DirectMessage(
-            sender=said.agent.id,
+            sender=inbound.agent.id,
             message_id=message.message_id,
             kind=message.intent or "event",
-            digest=said.digest,
+            digest=codec.fingerprint(inbound.tree).hex(),
             body=msgspec.Raw(_encode(body)),
             protocol=PROTOCOL,
             attempts=ATTEMPTS,
-            personal=said.private,
+            personal=inbound.private,
             contract=contract,
         ),
         to=AgentId(message.target_agent.agent_id),
-        lane=said.task or (None if contract is None else TaskId(contract)),
+        lane=inbound.task or (None if contract is None else TaskId(contract)),
     )
 
 
-def _reported(said: Said) -> ReportProgress:
-    """The same for a caller of a protocol without events: that it happened is progress in words."""
-    assert said.task is not None
-    name = said.message.intent or "event"
+def _report_event(inbound: InboundMessage) -> ReportProgress:
+    """A caller whose protocol has no such events gets the event as progress, with its name as the message."""
+    assert inbound.task is not None
     return ReportProgress(
-        principal=said.agent.id,
+        principal=inbound.agent.id,
         protocol=PROTOCOL,
-        seen=said.message.message_id,
-        task_id=said.task,
-        message_id=said.message.message_id,
-        content=messages.Progress(message=name, event=said.content),
-        raw=said.around,
+        seen=inbound.message.message_id,
+        task_id=inbound.task,
+        message_id=inbound.message.message_id,
+        content=messages.Progress(message=inbound.message.intent or "event", event=inbound.content),
+        raw=inbound.raw_around,
     )
-
-
-def _question(said: Said) -> AskPerson:
-    assert said.task is not None
-    if said.sealed:
-        what = "only the two of you can read it, so no person can be asked; answer the request with what is missing"
-        raise refuse(Kind.FORBIDDEN, what, field="payload.ciphertext")
-    told: dict[str, Any] = said.content if type(said.content) is dict else {}
-    words, options, seconds = told.get("question"), told.get("options"), told.get("timeout_seconds")
-    for field, fits, what in (
-        ("question", type(words) is str and words, "expected a text"),
-        ("options", type(options) in (list, type(None)), "expected a list"),
-        (
-            "timeout_seconds",
-            seconds is None or (type(seconds) in (int, float) and 0 < seconds <= LONGEST),
-            f"expected a number of seconds up to {LONGEST}",
-        ),
-    ):
-        if not fits:
-            raise refuse(Kind.INVALID, what, field=f"payload.{field}", stage="shape")
-    return AskPerson(
-        principal=said.agent.id,
-        protocol=PROTOCOL,
-        seen=said.message.message_id,
-        sealed_by=said.sealed_by,
-        request_id=said.message.message_id,
-        ask=mapping.ask_in(told),
-        task_id=said.task,
-    )
-
-
-def _bound(message: Message) -> dict[str, Any]:
-    """The ids that a ciphertext is bound to, beside who speaks to whom about what."""
-    payload = message.payload or {}
-    named = {name: payload[name] for name in ("contract_id", "correlation_id") if payload.get(name) is not None}
-    return {"message_id": message.message_id, **named}

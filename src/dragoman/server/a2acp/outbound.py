@@ -1,56 +1,110 @@
 """An outgoing message of the hub becomes an a2acp message.
 
-    kind      message                                                        from
+    kind       message                                                        from
     ---------  -------------------------------------------------------------  ---------------------------------------
-    WORK       request: the intent, its input, correlation_id (`names`)        whoever asked; a person asks as the hub
-    RESULT     response, or error if the work failed                          whoever did it
-    FAILURE    error                                                          the broker
-    PROGRESS   event progress                                                 whoever works
+    WORK       request: the intent, its input, a correlation id               the caller; for a person, the broker
+    RESULT     response, or error if the work failed                          the agent that did it
+    FAILURE    error                                                          the broker, or the agent that failed
+    PROGRESS   event progress                                                 the agent that works
     CANCEL     event cancel; PAUSE, RESUME: events pause, resume              the broker
     PROPOSAL   request accept_handshake: the terms that will stand            the broker
     ANSWER     response initiate_handshake: the contract; or error            the broker
                event answer, to an event question                             the broker
     CONTRACT   event accept_handshake, terminate_collaboration or rotate_key  the broker
-    LETTER     event: as it came; of another protocol, its kind and content    whoever wrote it
+    DIRECT     event: as it came; of another protocol, its kind and content   the agent that sent it
+
+    correlation_id towards an agent      the caller's own, so that both write the same into their logs; the task's id
+                                         where there is none, where the caller speaks another protocol, and where the
+                                         agent works on another task of that name
+    correlation_id towards the caller    its own (`Task.origin.called`), or the id of its request
+    message_id                           the delivery's id, with the 7 of its version written as a 4
 
 Every message has a token of the broker's for its receiver instead of the sender's own (all-D4). Under a contract that
-wants it, what agents say to each other is sealed; where only they have the key, the ciphertext goes on as it came, in
-an envelope with the ids that it is bound to.
+wants it, the content of messages between agents is sealed. A ciphertext that only the two agents can open is passed on
+as it came, in an envelope with the ids that it is bound to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from dragoman.core.ids import AgentId, Instant
+from dragoman.core.ids import AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DirectMessage, MessageKind, Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.messages.tasks import Progress, Request, Result, read_failure, read_request, read_result
-from dragoman.protocols.a2acp import intents
-from dragoman.protocols.a2acp.errors import refusal_of
-from dragoman.protocols.a2acp.types import Agent
-from dragoman.server.a2acp.builder import ADDED, EVENT, REQUEST, RESPONSE, MessageBuilder, Voice, came, oversize
-from dragoman.server.a2acp.contracts import drafted, terms_of
-from dragoman.server.a2acp.names import PROTOCOL, thread_of
-from dragoman.server.a2acp.said import ENVELOPE
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.tasks import Json, Progress, Request, read_failure, read_request, read_result
+from dragoman.protocols.a2acp import intents, mapping
+from dragoman.protocols.a2acp.errors import Refusal, refusal_of
+from dragoman.protocols.a2acp.mapping import TaskFields
+from dragoman.protocols.a2acp.sealing import KeyGrant, bound
+from dragoman.protocols.a2acp.types import (
+    ENVELOPE,
+    MESSAGE_BYTES,
+    PAYLOAD_BYTES,
+    PROTOCOL,
+    PROTOCOL_VERSION,
+    RESERVED,
+    Agent,
+)
+from dragoman.server.a2acp.contracts import established, rotated, terminated, terms_of
 from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context
 
-_NOT_TOLD = frozenset({"chunk", "stream", "extra", "envelope"})
-_SHORT = 4096
+ADDED = 200
+"""Bytes that the hub puts into the payload of an answer which had room for nothing more."""
+SHORT = 4096
 """Bytes of an ending that may have no result in it."""
+TOO_LARGE = "it is larger than a message may be"
+NOT_SHOWN = frozenset({"chunk", "stream", "extra", "envelope"})
+"""Fields of progress that are the hub's own."""
 
+_slices = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+_is_version_4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+_EMPTY = msgspec.Raw(b"{}")
+
+Shut = Callable[[bytes, Callable[[str], bytes]], dict[str, str]]
+"""Seals a payload; what it is bound to depends on the key's name."""
 
 
-def wanted(outgoing: Outgoing) -> str | None:
-    """The contract that the words of an outgoing message need."""
+class Broker(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message needs and a pure layer cannot make or know: names, tokens, keys."""
+
+    agent: Agent
+    party: Callable[[AgentId], Agent]
+    """An agent as others see it; the broker itself for people."""
+    called: Callable[[Task], str]
+    """The correlation id by which a task's owner knows it."""
+    token: Callable[[str], str]
+    """The broker's token for one receiver."""
+    shut: Callable[[Contract], Shut]
+    grant: Callable[[Contract, AgentId], KeyGrant | None]
+
+
+def message_id(delivery: str) -> str:
+    """The id of the message that carries a delivery: of version 4 by its form, and it can be turned back."""
+    return f"{delivery[:14]}4{delivery[15:]}"
+
+
+def delivery_named(message_id: str) -> DeliveryId:
+    """The delivery that a message of the hub carried, by the message's id or its own."""
+    return DeliveryId(f"{message_id[:14]}7{message_id[15:]}" if _is_version_4(message_id) else message_id)
+
+
+def thread_of(task: Task) -> str:
+    """The correlation id by which a task's caller knows it."""
+    return task.origin.called or task.origin.request_id
+
+
+def wanted_contract(outgoing: Outgoing) -> str | None:
+    """The id of the contract that an outgoing message is encoded under."""
     kind = outgoing.delivery.kind
     if kind is MessageKind.ANSWER and outgoing.event.about is Asking.HANDSHAKE:
         answer = outgoing.event.answer
@@ -62,346 +116,399 @@ def wanted(outgoing: Outgoing) -> str | None:
 
 
 def failure_in(outgoing: Outgoing) -> Fault | None:
-    """Why what was asked came to nothing, where the outgoing message is the answer to it."""
+    """Why a request failed, where the outgoing message is the answer to it."""
     if outgoing.delivery.kind is MessageKind.ANSWER:
         fault = outgoing.event.answer.get("fault")
         return None if fault is None else msgspec.convert(fault, Fault)
     return outgoing.task.fault  # type: ignore[no-any-return]
 
 
-def ends_in_pieces(event: Event) -> bool:
-    """Whether an ending has no result of its own, but an output that came before it in pieces."""
-    if event.kind is not EventKind.COMPLETED:
+def ends_in_pieces(outgoing: Outgoing) -> bool:
+    """Whether it is a result whose output came before it in pieces."""
+    event = outgoing.event
+    if outgoing.delivery.kind is not MessageKind.RESULT or event.kind is not EventKind.COMPLETED:
         return False
     data = bytes(event.body)
-    if len(data) > _SHORT and b'"chunk"' not in data:
+    if len(data) > SHORT and b'"chunk"' not in data:
         return False
-    said = read_result(data)
-    return said.value is None and (said.chunk is not None or not said.output)
+    done = read_result(data)
+    return done.value is None and (done.chunk is not None or not done.output)
+
+
+def oversize(message: bytes, added: int = 0) -> dict[str, int]:
+    """The limit that a message exceeds (D10), and its size; empty if it exceeds none."""
+    if len(message) <= PAYLOAD_BYTES:
+        return {}
+    size = len(_slices(message)["payload"])
+    if size > PAYLOAD_BYTES + added:
+        return {"limit": PAYLOAD_BYTES, "size": size}
+    return {"limit": MESSAGE_BYTES, "size": len(message)} if len(message) > MESSAGE_BYTES else {}
+
+
+def frame(
+    kind: str, intent: str | None, payload: Mapping[str, Any], *, id: str, now: Instant, source: Agent, target: Agent,
+    token: str, encryption: str = "none", extra: Mapping[str, Any] | None = None,
+) -> bytes:  # fmt: skip
+    """A message of the hub; `extra` are fields beside the protocol's own."""
+    message: Json = dict(extra or {})
+    message |= {
+        "protocol_version": PROTOCOL_VERSION,
+        "message_id": id,
+        "timestamp": rfc3339(now),
+        "source_agent": source,
+        "target_agent": target,
+        "message_type": kind,
+    }
+    if intent is not None:
+        message["intent"] = intent
+    message["payload"] = payload
+    message["security"] = {"auth_token": token, "encryption": encryption}
+    return _encode(message)
 
 
 def wire_of(
-    outgoing: Outgoing,
-    receiver: AgentId,
-    now: Instant,
-    voice: Voice,
-    contract: Contract | None,
-    *,
-    whole: str | None = None,
-) -> bytes:
-    """The message of an outgoing message. `contract` is what `wanted` named; `whole` is the output of what
-    `ends_in_pieces`. Raises `Refused` for work that no message holds, or that none may.
+    outgoing: Outgoing, receiver: AgentId, now: Instant, broker: Broker, contract: Contract | None,
+    *, whole: str | None = None,
+) -> bytes:  # fmt: skip
+    """The message of an outgoing message. `contract` is the one that `wanted_contract` names; `whole` is the output of
+    one that `ends_in_pieces`. Raises `Refused` for work that no message holds, or that none may.
 
-    Who took a task over from somebody else is no party to the contract that it was asked under. What that contract
-    wants sealed stays so: it can then say no more than that it cannot read it.
+    An agent that took a task over is no party to the contract under which it was asked. Content that the contract wants
+    sealed stays sealed: the agent can then only answer that it cannot read it.
     """
     if contract is not None and receiver not in contract.parties and not contract.encrypted:
         contract = None
-    said = MessageBuilder(outgoing, receiver, now, voice, contract)
+    encoder = _Encoder(outgoing, receiver, now, broker, contract)
     if outgoing.delivery.kind is MessageKind.RESULT:
-        return _result(said, whole)
-    return _WORDS[outgoing.delivery.kind](said)
+        return encoder.result(whole)
+    return _BY_KIND[outgoing.delivery.kind](encoder)
 
 
-# -- to whoever works --------------------------------------------------------------------------------------------
+class _Encoder:
+    """One outgoing message, its receiver, and the contract that holds between the two agents."""
 
+    def __init__(
+        self, outgoing: Outgoing, receiver: AgentId, now: Instant, broker: Broker, contract: Contract | None
+    ) -> None:
+        self.outgoing = outgoing
+        self.receiver = receiver
+        self.now = now
+        self.broker = broker
+        self.contract = contract
+        self.task: Task = outgoing.task  # None where no task is concerned: those methods do not read it
+        self.event: Event = outgoing.event
 
-def _work(said: MessageBuilder) -> bytes:
-    task, request = said.task, read_request(said.event.body)
-    source = said.voice.party(task.origin.principal)
-    if said.contract is not None and said.contract.end_to_end and request.envelope is not None:
-        extra = _unknown(request.extra) | {"task": {"id": task.id}}
-        message = said.forward(REQUEST, request.input, request.envelope, source=source, extra=extra)
-        return _within(said, message)
-    if task.personal and (said.contract is None or not said.contract.encrypted):  # it was handed over, say
-        what = f"the work is personal, and there is no key to reach {said.receiver} by; let somebody else do it"
-        raise Refused(Fault(kind=Kind.FORBIDDEN, message=what, facts={"pii": True}))
-    content = request.given
-    if type(content) is not dict:
-        content = {} if content is None else {"input": content}
-    aside: dict[str, Any] = {"answer": request.answer} if request.is_answered else {}
-    if request.handover is not None:
-        aside["handover"] = request.handover
-    if request.attachments:
-        aside["attachments"] = [file_reference(file, task) for file in request.attachments]
-    extra = _unknown(request.extra) | _besides(task, None if said.personal else request)
-    name = said.voice.called(task)
-    # One that its caller did not give it can be answered by the message's id as well.
-    spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
-    words = {**content, **aside}
-    message = said.converse(REQUEST, task.type, words, name, source=source, extra=extra, spare=spare)
-    return _within(said, message)
+    # -- to the agent that works
 
+    def work(self) -> bytes:
+        task, contract, request = self.task, self.contract, read_request(self.event.body)
+        source = self.broker.party(task.origin.principal)
+        if contract is not None and contract.end_to_end and request.envelope is not None:
+            extra = _unknown(request.extra) | {"task": TaskFields(id=task.id)}
+            return self._sendable(self._forwarded("request", request.input, request.envelope, source, extra))
+        if task.personal and (contract is None or not contract.encrypted):  # another agent handed it over, say
+            what = f"the work is personal, and there is no key to reach {self.receiver} by; let somebody else do it"
+            raise refuse(Kind.FORBIDDEN, what, pii=True)
+        name = self.broker.called(task)
+        # The agent can also answer by the message's id, if the correlation id is not the caller's.
+        spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
+        content = mapping.request_out(request, [file_reference(file, task) for file in request.attachments or ()])
+        extra = _unknown(request.extra) | {"task": self._task_fields(request)}
+        return self._sendable(self._between("request", task.type, content, name, source, extra, spare=spare))
 
-def _within(said: MessageBuilder, message: bytes) -> bytes:
-    if large := oversize(message):
-        what = f"the work is larger than a message to {said.receiver} may be; ask for less at a time"
-        raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=large))
-    return message
+    def _task_fields(self, request: Request) -> TaskFields:
+        """Of personal work nothing that its caller wrote: these fields travel in clear."""
+        task = self.task
+        attempt = task.attempts if task.attempts > 1 else None
+        context, limits = None, None
+        if not self._is_personal:
+            context, limits = task_context(task, request) or None, resource_limits(task, request) or None
+        if task.personal:
+            return TaskFields(id=task.id, attempt=attempt, context=context, limits=limits)
+        return TaskFields(
+            id=task.id, name=task.name or None, description=task.description or None, thread=task.thread or None,
+            attempt=attempt, context=context, limits=limits,
+        )  # fmt: skip
 
+    def _sendable(self, message: bytes) -> bytes:
+        if large := oversize(message):
+            what = f"the work is larger than a message to {self.receiver} may be; ask for less at a time"
+            raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=dict(large)))
+        return message
 
-def _unknown(extra: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fields beside the payload that nobody here knows, of whoever spoke this protocol (all-D6)."""
-    return {name: value for name, value in (extra or {}).items() if name not in ENVELOPE}
-
-
-def _besides(task: Task, request: Request | None) -> dict[str, Any]:
-    """Which task it is, what other protocols say of it and this one has no word for, and that it was begun before: in a
-    field of ours beside the payload. It travels in clear: what is known around personal work stays behind."""
-    around: dict[str, Any] = {}
-    if request is not None:
-        around = {"context": task_context(task, request), "limits": resource_limits(task, request)}
-    named = ("id", "name", "description", "thread") if not task.personal else ("id",)
-    known = {name: getattr(task, name) for name in named if getattr(task, name)}
-    if task.attempts > 1:
-        known["attempt"] = task.attempts
-    return {"task": known | {name: value for name, value in around.items() if value}}
-
-
-def _control(intent: str) -> Callable[[MessageBuilder], bytes]:
-    def say(said: MessageBuilder) -> bytes:
-        payload: dict[str, Any] = {"correlation_id": _thread_towards(said)}
-        if said.contract is not None:
-            payload["contract_id"] = said.contract.id
-        reason = reported_fault(said.task, said.event).message if intent == intents.CANCEL else ""
-        if reason and not said.personal:  # it travels in clear
+    def control(self, intent: str) -> bytes:
+        payload: Json = {"correlation_id": self._owners_thread}
+        if self.contract is not None:
+            payload["contract_id"] = self.contract.id
+        reason = reported_fault(self.task, self.event).message if intent == intents.CANCEL else ""
+        if reason and not self._is_personal:  # it travels in clear
             payload["reason"] = reason
-        return said.say(EVENT, intent, payload, extra={"task": {"id": said.task.id}})
+        return self._frame("event", intent, payload, extra={"task": TaskFields(id=self.task.id)})
 
-    return say
+    @property
+    def _owners_thread(self) -> str:
+        sealed = self.contract is not None and self.contract.end_to_end
+        return thread_of(self.task) if sealed else self.broker.called(self.task)
 
+    # -- to the caller
 
-def _thread_towards(said: MessageBuilder) -> str:
-    """What the agent that works knows the task by."""
-    sealed = said.contract is not None and said.contract.end_to_end
-    return thread_of(said.task) if sealed else said.voice.called(said.task)
-
-
-# -- to whoever asked --------------------------------------------------------------------------------------------
-
-
-def _result(said: MessageBuilder, whole: str | None) -> bytes:
-    task, event = said.task, said.event
-    if event.kind is not EventKind.COMPLETED:
-        return _failure(said)
-    done = read_result(event.body)
-    source = said.voice.party(event.agent or task.owner or AgentId(""))
-    if said.contract is not None and said.contract.end_to_end and done.envelope is not None:
-        extra = _unknown(done.extra)
-        if done.value_in is not UNSET:
-            extra["value_in"] = done.value_in
+    def result(self, whole: str | None) -> bytes:
+        task, event = self.task, self.event
+        if event.kind is not EventKind.COMPLETED:
+            return self.failure()
+        done = read_result(event.body)
+        source = self.broker.party(event.agent or task.owner or AgentId(""))
+        is_end_to_end = self.contract is not None and self.contract.end_to_end and done.envelope is not None
+        content: Json = {}
+        value_in: object = done.value_in
+        if not is_end_to_end:
+            content, shown_in = mapping.result_out(done, whole)
+            value_in = UNSET if shown_in is None else shown_in
+        extra = _unknown(done.extra) if is_end_to_end or event.protocol == PROTOCOL else {}
+        if value_in is not UNSET:
+            extra["value_in"] = value_in
         if done.usage is not None:
             extra["usage"] = done.usage
-        message = said.forward(RESPONSE, done.value, done.envelope, source=source, extra=extra)
+        if done.envelope is not None and is_end_to_end:
+            message = self._forwarded("response", done.value, done.envelope, source, extra)
+        else:
+            message = self._between("response", task.type, content, thread_of(task), source, extra)
         large = oversize(message, ADDED)
-        return _too_long(said, large) if large else message
-    content, value_in = _content(done, whole)
-    extra = _unknown(done.extra) if event.protocol == PROTOCOL else {}
-    if value_in is not None:
-        extra["value_in"] = value_in
-    if done.usage is not None:
-        extra["usage"] = done.usage
-    message = said.converse(RESPONSE, task.type, content, thread_of(task), source=source, extra=extra)
-    large = oversize(message, ADDED)
-    return _too_long(said, large) if large else message
+        if not large:
+            return message
+        # A part of a result would be no result (D10).
+        what = "the result is larger than a message may be; people find it with the task"
+        fault = Fault(kind=Kind.TOO_LARGE, message=what, facts={**large, "task_id": task.id})
+        return self._error(refusal_of(fault), thread_of(task), task.type)
 
-
-def _content(done: Result, whole: str | None) -> tuple[dict[str, Any], str | None]:
-    """A result as the object that a payload is, and in which field of it what the agent returned stands."""
-    result, value_in = done.value, done.value_in
-    if isinstance(value_in, str):  # as its agent put it
-        return ({value_in: result} if value_in else {}), value_in
-    if type(result) is dict:
-        return result, None
-    if result is not None and type(result) is not str:
-        return {"result": result}, "result"
-    output = result or whole or done.output
-    if result is None and not output:
-        return ({} if output is None else {"output": ""}), ""
-    return {"output": str(output or "")}, "output"
-
-
-def _too_long(said: MessageBuilder, large: Mapping[str, int]) -> bytes:
-    """The work is done, and what came of it is more than a message may have (D10). Half of it would be nothing."""
-    what = "the result is larger than a message may be; people find it with the task"
-    facts = {**large, "task_id": said.task.id}
-    fault = Fault(kind=Kind.TOO_LARGE, message=what, facts=facts)
-    return said.complain(refusal_of(fault), thread_of(said.task), said.task.type, None)
-
-
-def _failure(said: MessageBuilder) -> bytes:
-    task, event = said.task, said.event
-    fault = reported_fault(said.task, event)
-    refusal = refusal_of(fault, personal=said.personal)
-    if event.protocol != PROTOCOL or event.agent is None:
+    def failure(self) -> bytes:
+        task, event = self.task, self.event
+        refusal = refusal_of(reported_fault(task, event), personal=self._is_personal)
+        if event.protocol == PROTOCOL and event.agent is not None:
+            return self._agents_error(refusal, self.broker.party(event.agent))
         usage = read_failure(event.body).usage
-        tells = usage is not None and not said.personal  # an error travels in clear
-        message = said.complain(refusal, thread_of(task), task.type, None, {"usage": usage} if tells else None)
-        return said.complain(refusal, thread_of(task), task.type, None) if tells and oversize(message) else message
-    return said.repeat(refusal, said.voice.party(event.agent))
-
-
-def _progress(said: MessageBuilder) -> bytes:
-    task, event = said.task, said.event
-    content = event.content
-    report = content if isinstance(content, Progress) else Progress()
-    beyond, envelope = report.extra or {}, report.envelope
-    told = {name: value for name, value in msgspec.to_builtins(report).items() if name not in _NOT_TOLD}
-    if report.file is not None:
-        told["file"] = file_reference(report.file, task)
-    told |= beyond
-    if isinstance(content, messages.Question):
-        told = {"message": f"Waiting for an answer: {content.question}"}
-    elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and told.get("message")):
-        told = {"message": event.kind.value.replace("_", " ")}
-    source = said.voice.party(event.agent) if event.agent is not None else said.voice.broker
-    extra = {name: value for name, value in came(event, EVENT).items() if name not in ENVELOPE}
-    if said.contract is not None and said.contract.end_to_end:
-        if envelope is not None:
-            message = said.forward(EVENT, beyond, envelope, source=source, extra=extra, intent="progress")
-            if not oversize(message, ADDED):
+        if usage is not None and not self._is_personal:  # an error travels in clear
+            message = self._error(refusal, thread_of(task), task.type, extra={"usage": usage})
+            if not oversize(message):
                 return message
-        told = {name: value for name, value in told.items() if name == "percent"}
-        payload = {**told, "correlation_id": thread_of(task), "contract_id": said.contract.id}
-        return said.say(EVENT, "progress", payload, source=source, extra=extra)
-    message = said.converse(EVENT, "progress", told, thread_of(task), source=source, extra=extra)
-    if large := oversize(message):  # in other protocols a sign of life may be of any size
-        told = {"message": "it is larger than a message may be", **large}
-        message = said.converse(EVENT, "progress", told, thread_of(task), source=source)
-    return message
+        return self._error(refusal, thread_of(task), task.type)
 
+    def _agents_error(self, refusal: Refusal, source: Agent) -> bytes:
+        """An agent's own error, with its unknown fields as long as a message holds them."""
+        came = _as_it_came(self.event, "error")
+        payload: Json = {}
+        for name, value in _slices(came.get("payload", _EMPTY)).items():
+            if name not in RESERVED:
+                payload[name] = value
+        unknown = _slices(payload.get("error", _EMPTY))
+        payload |= refusal.payload(thread_of(self.task))
+        payload["error"] = {**unknown, **payload["error"]}
+        if self.contract is not None:
+            payload["contract_id"] = self.contract.id
+        message = self._frame("error", self.task.type, payload, source=source, extra=_unknown(came))
+        return self._error(refusal, thread_of(self.task), self.task.type, source) if oversize(message) else message
 
-# -- beside all requests -----------------------------------------------------------------------------------------
-
-
-def _event(said: MessageBuilder) -> bytes:
-    """What another agent says of its own accord."""
-    direct_message: DirectMessage = said.outgoing.event
-    source, body = said.voice.party(direct_message.sender), _parse(direct_message.body)
-    if direct_message.protocol != PROTOCOL:
-        return _foreign(said, direct_message, body.get("payload"), source)
-    intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body.get("extra"))
-    envelope = body.get("envelope")
-    if envelope is not None:
-        id = envelope["message_id"]
-        return said.say(EVENT, intent, {**content, **around}, source=source, encryption="aes256", id=id, extra=extra)
-    if said.contract is None and direct_message.personal:
-        content = {}  # its contract was forgotten: nothing of it goes out in clear
-    return said.put(EVENT, intent, content, around, source, extra)
-
-
-def _foreign(said: MessageBuilder, direct_message: DirectMessage, content: Any, source: Agent) -> bytes:
-    message = said.say(
-        EVENT, direct_message.kind, content if type(content) is dict else {"payload": content}, source=source
-    )
-    large = oversize(message)
-    if not large:
+    def progress(self) -> bytes:
+        task, event, contract = self.task, self.event, self.contract
+        report = event.content if isinstance(event.content, Progress) else Progress()
+        beyond = report.extra or {}
+        payload = {name: value for name, value in msgspec.to_builtins(report).items() if name not in NOT_SHOWN}
+        if report.file is not None:
+            payload["file"] = file_reference(report.file, task)
+        payload |= beyond
+        if isinstance(event.content, messages.Question):
+            payload = {"message": f"Waiting for an answer: {event.content.question}"}
+        elif event.kind is not EventKind.PROGRESS and not (event.kind is EventKind.PAUSED and payload.get("message")):
+            payload = {"message": event.kind.value.replace("_", " ")}
+        source = self.broker.party(event.agent) if event.agent is not None else self.broker.agent
+        extra = _unknown(_as_it_came(event, "event"))
+        if contract is not None and contract.end_to_end:
+            if report.envelope is not None:
+                message = self._forwarded("event", beyond, report.envelope, source, extra, intent=mapping.PROGRESS)
+                if not oversize(message, ADDED):
+                    return message
+            clear = {name: value for name, value in payload.items() if name == "percent"}
+            clear |= {"correlation_id": thread_of(task), "contract_id": contract.id}
+            return self._frame("event", mapping.PROGRESS, clear, source=source, extra=extra)
+        message = self._between("event", mapping.PROGRESS, payload, thread_of(task), source, extra)
+        if large := oversize(message):  # progress of other protocols may be of any size
+            short = {"message": TOO_LARGE, **large}
+            message = self._between("event", mapping.PROGRESS, short, thread_of(task), source)
         return message
-    return said.say(
-        EVENT, direct_message.kind, {"message": "it is larger than a message may be", **large}, source=source
-    )
 
+    # -- beside all requests
 
-# -- contracts ---------------------------------------------------------------------------------------------------
+    def direct_message(self) -> bytes:
+        direct_message: DirectMessage = self.outgoing.event
+        source, body = self.broker.party(direct_message.sender), _parse(direct_message.body)
+        if direct_message.protocol != PROTOCOL:
+            content = body.get("payload")
+            payload = content if type(content) is dict else {"payload": content}
+            message = self._frame("event", direct_message.kind, payload, source=source)
+            if large := oversize(message):
+                short = {"message": TOO_LARGE, **large}
+                message = self._frame("event", direct_message.kind, short, source=source)
+            return message
+        intent, content, around, extra = body["intent"], body["payload"], body["around"], _unknown(body.get("extra"))
+        if (envelope := body.get("envelope")) is not None:
+            id, payload = envelope["message_id"], {**content, **around}
+            return self._frame("event", intent, payload, source=source, encryption="aes256", id=id, extra=extra)
+        if self.contract is None and direct_message.personal:
+            content = {}  # the hub forgot its contract: no content leaves in clear
+        return self._sealed("event", intent, content, around, source, extra)
 
+    # -- contracts, questions
 
-def _proposal(said: MessageBuilder) -> bytes:
-    question: Question = said.outgoing.event
-    draft = drafted(question.details)
-    terms = terms_of(draft)
-    offer = intents.Offer(
-        handshake_id=question.id,
-        source_agent=terms.source_agent,
-        requested_intent=draft.intent,
-        contract=terms,
-        public_key=draft.secret.source_key if draft.secret is not None and draft.end_to_end else None,
-        correlation_id=question.id,
-    )
-    return said.say(REQUEST, intents.ACCEPT, intents.payload(offer))
-
-
-def _answer(said: MessageBuilder) -> bytes:
-    question: Question = said.outgoing.event
-    return _handshake(said, question) if question.about is Asking.HANDSHAKE else _answered(said, question)
-
-
-def _answered(said: MessageBuilder, question: Question) -> bytes:
-    """What a person said to an event `question`, or that nobody did in time."""
-    told: dict[str, Any] = {"question_id": question.request_id, "question": question.question}
-    if question.status is QuestionStatus.ANSWERED or question.has_default:
-        told["answer"] = question.answer
-    else:
-        told["timed_out"] = True
-    extra = {"task": {"id": said.task.id}}
-    return said.converse(EVENT, "answer", told, _thread_towards(said), source=said.voice.broker, extra=extra)
-
-
-def _handshake(said: MessageBuilder, question: Question) -> bytes:
-    """How a handshake ended, for whoever began it."""
-    thread = str(question.details.get("correlation_id") or question.request_id)
-    answer = question.answer if type(question.answer) is dict else {}
-    if said.contract is None:
-        fault = answer.get("fault")
-        told = (
-            msgspec.convert(fault, Fault)
-            if fault
-            else Fault(kind=Kind.INTERNAL, message="the handshake came to nothing")
+    def proposal(self) -> bytes:
+        question: Question = self.outgoing.event
+        draft = msgspec.convert(question.details["contract"], Contract)
+        terms = terms_of(draft)
+        offer = intents.Offer(
+            handshake_id=question.id,
+            source_agent=terms.source_agent,
+            requested_intent=draft.intent,
+            contract=terms,
+            public_key=draft.secret.source_key if draft.secret is not None and draft.end_to_end else None,
+            correlation_id=question.id,
         )
-        return said.complain(refusal_of(told), thread, intents.INITIATE, None)
-    return said.say(RESPONSE, intents.INITIATE, established(said.contract, said.receiver, said.voice, thread))
+        return self._frame("request", intents.ACCEPT, intents.payload(offer))
+
+    def answer(self) -> bytes:
+        question: Question = self.outgoing.event
+        if question.about is Asking.HANDSHAKE:
+            return self._handshake_ended(question)
+        is_answered = question.status is QuestionStatus.ANSWERED or question.has_default
+        answer = question.answer if is_answered else UNSET
+        payload = mapping.answer_out(question.request_id, question.question, answer)
+        extra = {"task": TaskFields(id=self.task.id)}
+        return self._between("event", mapping.ANSWER, payload, self._owners_thread, self.broker.agent, extra)
+
+    def _handshake_ended(self, question: Question) -> bytes:
+        thread = str(question.details.get("correlation_id") or question.request_id)
+        if self.contract is not None:
+            payload = established(self.contract, self._key(self.contract), thread)
+            return self._frame("response", intents.INITIATE, payload)
+        answer = question.answer if type(question.answer) is dict else {}
+        fault = Fault(kind=Kind.INTERNAL, message="the handshake came to nothing")
+        if answer.get("fault"):
+            fault = msgspec.convert(answer["fault"], Fault)
+        return self._error(refusal_of(fault), thread, intents.INITIATE)
+
+    def contract_changed(self) -> bytes:
+        contract: Contract = self.outgoing.event
+        if contract.standing is Standing.TERMINATED:
+            return self._frame("event", intents.TERMINATE, terminated(contract))
+        # Only the target gets an event when the two agree; the key may have changed again since.
+        is_agreement = self.receiver == contract.target.agent and self.outgoing.delivery.created_at <= contract.since
+        if contract.rotated_at is not None and not is_agreement:
+            return self._frame("event", intents.ROTATE, rotated(contract, self._key(contract)))
+        return self._frame("event", intents.ACCEPT, established(contract, self._key(contract)))
+
+    def _key(self, contract: Contract) -> KeyGrant | None:
+        return self.broker.grant(contract, self.receiver)
+
+    # -- frames
+
+    @property
+    def _is_personal(self) -> bool:
+        return self.task.personal or (self.contract is not None and self.contract.encrypted)
+
+    @property
+    def _traceparent(self) -> str:
+        return f"00-{self.task.trace_id}-{self.outgoing.delivery.id.replace('-', '')[16:]}-01"
+
+    def _frame(
+        self, kind: str, intent: str | None, payload: Mapping[str, Any], *, source: Agent | None = None,
+        encryption: str = "none", id: str | None = None, extra: Mapping[str, Any] | None = None,
+    ) -> bytes:  # fmt: skip
+        broker = self.broker
+        return frame(
+            kind, intent, payload, id=id or message_id(self.outgoing.delivery.id), now=self.now,
+            source=source or broker.agent, target=broker.party(self.receiver), token=broker.token(self.receiver),
+            encryption=encryption, extra=extra,
+        )  # fmt: skip
+
+    def _between(
+        self, kind: str, intent: str, content: Any, correlation: str, source: Agent,
+        extra: Mapping[str, Any] | None = None, *, spare: Sequence[str] = ("traceparent",),
+    ) -> bytes:  # fmt: skip
+        """A message from one agent to another, sealed where their contract wants it. `spare`: fields of the hub's own
+        that are left out where there is no room for them."""
+        around: Json = {"correlation_id": correlation, "traceparent": self._traceparent}
+        if self.contract is not None:
+            around["contract_id"] = self.contract.id
+        message = self._sealed(kind, intent, content, around, source, extra)
+        for name in spare:
+            if not oversize(message):
+                break
+            del around[name]
+            message = self._sealed(kind, intent, content, around, source, extra)
+        return message
+
+    def _sealed(
+        self, kind: str, intent: str, content: Any, around: Mapping[str, Any], source: Agent,
+        extra: Mapping[str, Any] | None,
+    ) -> bytes:  # fmt: skip
+        """A message whose content is sealed if the contract wants it, and then bound to the ids around it."""
+        contract = self.contract
+        if contract is None or not contract.encrypted:
+            plain = content if type(content) is dict else {"result": content}
+            return self._frame(kind, intent, {**plain, **around}, source=source, extra=extra)
+
+        def ids(kid: str) -> bytes:
+            return bound(
+                kid, message_id=message_id(self.outgoing.delivery.id), source=source.agent_id, target=self.receiver,
+                kind=kind, intent=intent, contract_id=around.get("contract_id"),
+                correlation_id=around.get("correlation_id"),
+            )  # fmt: skip
+
+        payload = {**self.broker.shut(contract)(_encode(content), ids), **around}
+        return self._frame(kind, intent, payload, source=source, encryption="aes256", extra=extra)
+
+    def _forwarded(
+        self, kind: str, ciphertext: Any, envelope: Json, source: Agent, extra: Mapping[str, Any],
+        *, intent: str | None = None,
+    ) -> bytes:  # fmt: skip
+        """A ciphertext that only the two agents can open, in the envelope that it was made for."""
+        payload = {**ciphertext, **{name: value for name, value in envelope.items() if name != "message_id"}}
+        id, intent = envelope["message_id"], intent or self.task.type
+        traced = {**payload, "traceparent": self._traceparent}
+        message = self._frame(kind, intent, traced, source=source, encryption="aes256", id=id, extra=extra)
+        if oversize(message):
+            message = self._frame(kind, intent, payload, source=source, encryption="aes256", id=id, extra=extra)
+        return message
+
+    def _error(
+        self, refusal: Refusal, correlation: str | None, intent: str | None, source: Agent | None = None,
+        *, extra: Mapping[str, Any] | None = None,
+    ) -> bytes:  # fmt: skip
+        payload = refusal.payload(correlation)
+        if self.contract is not None:
+            payload["contract_id"] = self.contract.id
+        return self._frame("error", intent, payload, source=source, extra=extra)
 
 
-def established(contract: Contract, receiver: AgentId, voice: Voice, thread: str | None) -> dict[str, Any]:
-    """The contract is in force: its terms, and the key for this receiver."""
-    body = intents.Established(
-        collaboration_id=contract.collaboration,
-        contract=terms_of(contract),
-        key=voice.grant(contract, receiver),
-        correlation_id=thread,
-    )
-    return {**intents.payload(body), "contract_id": contract.id}
-
-
-def terminated(contract: Contract, thread: str | None = None) -> dict[str, Any]:
-    body = intents.Terminated(
-        collaboration_id=contract.collaboration,
-        by=contract.by or "",
-        reason=contract.reason,
-        correlation_id=thread,
-    )
-    return {**intents.payload(body), "contract_id": contract.id}
-
-
-def rotated(contract: Contract, receiver: AgentId, voice: Voice, thread: str | None = None) -> dict[str, Any]:
-    key = voice.grant(contract, receiver)
-    assert key is not None
-    body = intents.Rotated(
-        collaboration_id=contract.collaboration, contract_id=contract.id, key=key, correlation_id=thread
-    )
-    return intents.payload(body)
-
-
-def _news(said: MessageBuilder) -> bytes:
-    contract: Contract = said.outgoing.event
-    if contract.standing is Standing.TERMINATED:
-        return said.say(EVENT, intents.TERMINATE, terminated(contract))
-    # Only the target hears by an event that they agreed, and when they did; the key may have changed again since.
-    agreed = said.receiver == contract.target.agent and said.outgoing.delivery.created_at <= contract.since
-    if contract.rotated_at is not None and not agreed:
-        return said.say(EVENT, intents.ROTATE, rotated(contract, said.receiver, said.voice))
-    return said.say(EVENT, intents.ACCEPT, established(contract, said.receiver, said.voice, None))
-
-
-_WORDS: Mapping[MessageKind, Callable[[MessageBuilder], bytes]] = {
-    MessageKind.WORK: _work,
-    MessageKind.HANDOFF: _work,
-    MessageKind.PROGRESS: _progress,
-    MessageKind.FAILURE: _failure,
-    MessageKind.CANCEL: _control(intents.CANCEL),
-    MessageKind.PAUSE: _control("pause"),
-    MessageKind.RESUME: _control("resume"),
-    MessageKind.PROPOSAL: _proposal,
-    MessageKind.ANSWER: _answer,
-    MessageKind.CONTRACT: _news,
-    MessageKind.DIRECT_MESSAGE: _event,
+_BY_KIND: Mapping[MessageKind, Callable[[_Encoder], bytes]] = {
+    MessageKind.WORK: _Encoder.work,
+    MessageKind.HANDOFF: _Encoder.work,
+    MessageKind.PROGRESS: _Encoder.progress,
+    MessageKind.FAILURE: _Encoder.failure,
+    MessageKind.CANCEL: lambda encoder: encoder.control(intents.CANCEL),
+    MessageKind.PAUSE: lambda encoder: encoder.control(mapping.PAUSE),
+    MessageKind.RESUME: lambda encoder: encoder.control(mapping.RESUME),
+    MessageKind.PROPOSAL: _Encoder.proposal,
+    MessageKind.ANSWER: _Encoder.answer,
+    MessageKind.CONTRACT: _Encoder.contract_changed,
+    MessageKind.DIRECT_MESSAGE: _Encoder.direct_message,
 }
+
+
+def _unknown(fields: Mapping[str, Any] | None) -> Json:
+    """Fields beside the payload that the protocol does not know (all-D6)."""
+    return {name: value for name, value in (fields or {}).items() if name not in ENVELOPE}
+
+
+def _as_it_came(event: Event, kind: str) -> dict[str, msgspec.Raw]:
+    """The fields of the message that an event came of, each as its bytes; none where it was not of this type."""
+    came = {} if event.protocol != PROTOCOL or event.raw is None else _slices(event.raw)
+    return came if bytes(came.get("message_type", b"")) == _encode(kind) else {}

@@ -1,14 +1,14 @@
-"""The auth service: tokens for agents, a check of every message's token, and the broker's own word (a2acp-D3…D5).
+"""The auth service: it issues tokens to agents, verifies the token of every message, and issues the broker's own
+(D3…D5).
 
-    a token for an agent     what it asks for, as far as it was allowed to (`agent add --capability`)
-    of every message         signature, issuer, audience, subject, domain, times: `security.jwt`; and that its agent is
-                             still let in, with the credential that the token was fetched with, and that a person
-                             has not revoked it (`Agent.revoked`)
-    the broker's word        with every message of the hub's: for its receiver, by the broker
+    a token for an agent     the capabilities that it asks for and may have (`agent add --capability`)
+    every message's token    signature, issuer, audience, subject, domain, times: `security.jwt`; that the hub still
+                             knows its agent, with the secret that the token was fetched with; that it is not revoked
+    the broker's token       in every message of the hub, for its receiver
 
-A token carries a mark of the secret it was fetched with, in its `jti`. So a new secret (`dragoman agent token`) voids
-every token of the old one, at once and without anything to remember. The mark is a hash of a hash: it gives nothing
-away.
+A token carries a mark of the secret that it was fetched with, in its `jti`. So a new secret (`dragoman agent token`)
+voids every token of the old one at once, and the hub has to remember none. The mark is a hash of a hash: it gives
+nothing away.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from dragoman.core.agreements.domain_policy import domain_of
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.protocols.a2acp.types import PROTOCOL, Message
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.protocols.a2acp.types import Message
 from dragoman.security.refusals import Reason, Refusal
-from dragoman.server.a2acp.names import PROTOCOL, domain_of
 
 if TYPE_CHECKING:
     from dragoman.security.checkpoints import Checkpoint
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from dragoman.security.keys import KeyRing
 
 FIELD = "security.auth_token"
-MOST_WORDS = 10_000
-MOST_WITHIN = 10_000
-WORD_SECONDS = 3600
+MOST_ISSUED = 10_000
+MOST_VERIFIED = 10_000
+BROKER_TOKEN_SECONDS = 3600
 MARKED = re.compile(r"[0-9a-f]{24}\.([0-9a-f]{16})")
-"""The `jti` of a token for an agent. Whoever signs with a shared secret may have others, with dots in them."""
+"""The `jti` of a token for an agent. A program that signs with a shared secret may use others, with dots in them."""
 RULES = {
     Reason.EXPIRED: "expiration",
     Reason.NOT_YET: "expiration",
@@ -91,10 +91,10 @@ class AuthService:
         self._renew = rotate
         self._rotating = asyncio.Lock()
         self.broker = broker
-        self._words: dict[str, Granted] = {}
-        self._second, self._within = 0, dict[tuple[str, str, str, str], Found]()
-        """What was verified within this second. Times count in whole ones, so until it is over nothing can have become
-        of it, but by other keys or by a change of the agent."""
+        self._issued: dict[str, Granted] = {}
+        self._second, self._verified = 0, dict[tuple[str, str, str, str], Found]()
+        """Tokens verified within this second. Their times count in whole seconds, so until it is over only other keys
+        or a change of the agent can make one invalid."""
 
     @cached_property
     def authority(self) -> Authority:
@@ -130,10 +130,11 @@ class AuthService:
     # -- of messages
 
     def verify(self, message: Message, link: Agent | None) -> tuple[Agent, tuple[str, ...]]:
-        """Who sent a message, and what its token grants; raises `Refused`. `link`: who is connected, if somebody is."""
+        """The agent that sent a message, and what its token grants; raises `Refused`. `link`: the agent that is
+        connected, if any."""
         source, now = message.source_agent, self.now
         case = (message.security.auth_token, message.target_agent.agent_id, source.agent_id, source.domain)
-        found = self._within.get(case) if now == self._second else None
+        found = self._verified.get(case) if now == self._second else None
         if (
             found is not None
             and found.ring is self.authority.ring
@@ -142,9 +143,9 @@ class AuthService:
         ):
             return found.agent, found.granted
         agent, granted = self._verify(*case, now, link)
-        if now != self._second or len(self._within) >= MOST_WITHIN:
-            self._second, self._within = now, {}
-        self._within[case] = Found(self.authority.ring, agent, granted)
+        if now != self._second or len(self._verified) >= MOST_VERIFIED:
+            self._second, self._verified = now, {}
+        self._verified[case] = Found(self.authority.ring, agent, granted)
         return agent, granted
 
     def _verify(
@@ -167,32 +168,32 @@ class AuthService:
 
     # -- the broker's own
 
-    def word_for(self, receiver: str) -> str:
-        """The broker's token for a receiver: the same one until it has half of its life behind it."""
+    def token_for(self, receiver: str) -> str:
+        """The broker's token for a receiver: the same one for half of its life."""
         now = self.now
-        known = self._words.get(receiver)
-        if known is not None and known.expires_at - now > WORD_SECONDS // 2:
+        known = self._issued.get(receiver)
+        if known is not None and known.expires_at - now > BROKER_TOKEN_SECONDS // 2:
             return known.token
         issued = self.authority.issue(
             subject=self.broker.agent_id,
             audience=receiver,
             domain=self.broker.domain,
             capabilities=(),
-            ttl=WORD_SECONDS,
+            ttl=BROKER_TOKEN_SECONDS,
             now=now,
         )
         if isinstance(issued, Refusal):
             raise failed(issued)
-        if len(self._words) >= MOST_WORDS:
-            self._words.clear()
-        self._words[receiver] = Granted(issued.token, issued.claims.exp)
+        if len(self._issued) >= MOST_ISSUED:
+            self._issued.clear()
+        self._issued[receiver] = Granted(issued.token, issued.claims.exp)
         return issued.token
 
     # -- keys
 
     async def rotate(self, *, distrust: bool) -> None:
-        """A new key signs from now on. The old ones verify until their tokens are over, or with `distrust` nothing any
-        more: every token out there is void. Raises `KeysKept`."""
+        """A new key signs from now on. The old ones verify until their tokens are over; with `distrust` they verify
+        nothing any more, and every token is void. Raises `KeysKept`."""
         from dragoman.security.keys import KeyProblem
         from dragoman.security.private import PrivateFileError
 
@@ -204,10 +205,10 @@ class AuthService:
             except (KeyProblem, PrivateFileError) as problem:
                 raise KeysKept(str(problem)) from problem
             self.authority.use(ring)
-            self._words.clear()
+            self._issued.clear()
 
     def checkpoint(self, seq: int, hash: str, at: str) -> Checkpoint:
-        """What the audit chain had come to, signed with the key that signs tokens."""
+        """The head of the audit chain, signed with the key that signs tokens."""
         from dragoman.security import checkpoints
 
         return checkpoints.sign(self.authority.ring, seq, hash, at)
@@ -217,7 +218,7 @@ class AuthService:
 
 
 def mark(agent: Agent) -> str:
-    """Which secret an agent has now, without a trace of it."""
+    """A mark of the secret that an agent has now, without a trace of it."""
     return hashlib.sha256(f"a2acp\n{agent.token_hash}".encode()).hexdigest()[:16]
 
 
@@ -229,7 +230,7 @@ def failed(refusal: Refusal, *, field: str | None = FIELD) -> Refused:
 
 
 def lacking(missing: Sequence[str]) -> Refused:
-    """The token is good, and not for this intent."""
+    """The token is valid, and not for this intent."""
     message = f"the token lacks {', '.join(missing)}, which the intent requires; ask /auth/token for it"
     return refuse(
         Kind.UNAUTHENTICATED, message, field=FIELD, rule="capability", reason="capability", missing=list(missing)

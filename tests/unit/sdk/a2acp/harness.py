@@ -15,9 +15,9 @@ from tests.unit.sdk.harness import PATIENCE, FakeRuntime, settle
 
 from dragoman import Agent, Client
 from dragoman.protocols.a2acp import codec, intents, types
-from dragoman.protocols.a2acp.admission import misspoken, untimely
 from dragoman.protocols.a2acp.contracts import Capability, Contract, DomainPolicy, Mode, SecurityPolicy, Standing, judge
 from dragoman.protocols.a2acp.errors import A2acpError, Code, ErrorBody, Refusal
+from dragoman.protocols.a2acp.intents import misspoken, untimely
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType, Stamp
 from dragoman.protocols.a2acp.types import Agent as Party

@@ -266,7 +266,7 @@ def test_the_answer_to_a_handoff_names_its_request() -> None:
     assert (command.accepted, command.terms["requirements"]) == (True, ["time"])
 
 
-def test_a_direct_message_is_delivered_word_for_word() -> None:
+def test_a_direct_message_is_delivered_token_for_word() -> None:
     tree = message("Heartbeat", to="bob", max_retries=7)
     beat, told = heard(tree)
     assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")

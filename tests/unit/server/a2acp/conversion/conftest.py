@@ -16,13 +16,11 @@ from dragoman.core.model.contracts import Contract, Party, Secret
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.protocols.a2acp import codec
-from dragoman.protocols.a2acp.admission import misspoken
+from dragoman.protocols.a2acp.intents import misspoken
 from dragoman.protocols.a2acp.sealing import KeyGrant
-from dragoman.server.a2acp.builder import Voice
-from dragoman.server.a2acp.inbound import command_of
-from dragoman.server.a2acp.names import party_of
-from dragoman.server.a2acp.outbound import wire_of
-from dragoman.server.a2acp.said import Said
+from dragoman.server.a2acp.contracts import party_of
+from dragoman.server.a2acp.inbound import InboundMessage, command_of
+from dragoman.server.a2acp.outbound import Broker, wire_of
 from dragoman.wire import Role
 
 NOW = instant(samples.START)
@@ -67,10 +65,10 @@ SECRET = Secret(kid="k-1", locked="-", source_key="A" * 43, target_key="B" * 43)
 
 
 def heard(kind: str = "request", *, by: Agent = ADA, known: dict[str, Any] | None = None, **replaced: Any) -> Command:
-    """The command that an agent's message becomes, with what the desk knows of it."""
+    """The command that an agent's message becomes, with what the hub knows of it."""
     tree = samples.tree(kind, **replaced)
     message = codec.interpret(codec.parse(json.dumps(tree).encode()))
-    return command_of(Said(by, message, tree, NOW, **(known or {})))
+    return command_of(InboundMessage(by, message, tree, NOW, **(known or {})))
 
 
 def task(**more: Any) -> Task:
@@ -124,10 +122,10 @@ def question(answer: Any = None, **more: Any) -> Question:
     )  # fmt: skip
 
 
-def voice() -> Voice:
+def broker() -> Broker:
     known = {one.id: one for one in (ADA, BOB)}
-    return Voice(
-        broker=samples.BROKER,
+    return Broker(
+        agent=samples.BROKER,
         party=lambda name: party_of(known[name]) if name in known else samples.BROKER,
         called=lambda task: task.id,
         token=lambda receiver: f"for-{receiver}",
@@ -140,7 +138,7 @@ def voice() -> Voice:
 
 def said(outgoing: Outgoing, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
     """The message of an outgoing message, which a strict agent takes."""
-    frame = wire_of(outgoing, to.id, NOW, voice(), row, **more)
+    frame = wire_of(outgoing, to.id, NOW, broker(), row, **more)
     assert misspoken(codec.decode(frame), Role.HUB, party_of(to), samples.BROKER) is None
     return dict(json.loads(frame))
 

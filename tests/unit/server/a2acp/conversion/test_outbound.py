@@ -18,8 +18,7 @@ from dragoman.protocols.a2acp.errors import TABLE, refusal_of, retry_after, stat
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 from dragoman.server.a2acp.contracts import capability_of, discovered, held_of, offer_of
-from dragoman.server.a2acp.names import delivery_named
-from dragoman.server.a2acp.outbound import wanted
+from dragoman.server.a2acp.outbound import delivery_named, wanted_contract
 
 
 def test_work_is_a_request_from_the_caller(kit: Any) -> None:
@@ -166,7 +165,7 @@ def test_a_proposal_has_the_terms_that_will_stand(kit: Any) -> None:
 
 def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
     agreed = kit.news(MessageKind.ANSWER, kit.question({"contract_id": "c-1"}))
-    assert wanted(agreed) == "c-1"
+    assert wanted_contract(agreed) == "c-1"
     told = kit.said(agreed, kit.ada, kit.contract(encrypted=True, secret=kit.secret))
     assert (told["message_type"], told["payload"]["collaboration_id"]) == ("response", "l-1")
     assert (told["payload"]["correlation_id"], told["payload"]["key"]["kid"]) == ("h-1", "k-1")
