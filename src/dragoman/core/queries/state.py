@@ -15,7 +15,7 @@ One that stayed away too long is told to read everything anew.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -236,7 +236,7 @@ class StateView:
         registry: Registry | None = None,
         name: str | None = None,
         reader: AgentId | None = None,
-    ) -> AsyncIterator[tuple[int, Change, Instant]]:
+    ) -> AsyncGenerator[tuple[int, Change, Instant]]:
         """Every change from a place in the log on (None: from now), as it is committed: its number, it, and its time.
 
         Raises `Refused` CONFLICT where the log does not reach back so far.

@@ -1,16 +1,14 @@
-"""Agentmsg over one WebSocket, `/agentmsg/ws`, subprotocol `agentmsg.v1`: messages both ways, one to a frame.
+"""Agentmsg over one WebSocket, `/agentmsg/ws`, subprotocol `agentmsg.v1`: one message a frame, both ways.
 
-What is kept is acknowledged after its commit, many at once in one ACK. What the hub gives waits for the agent's own
-ACK, by the message's id. A STATE_QUERY with `watch` is answered, and then the changes follow as STATE_UPDATEs from the
-hub: as fast as the peer reads, without a gap, each with the cursor to resume from. A watch that begins at a `cursor`
-gets an answer without entities, for it has them; one for the same things replaces the one before.
+The hub acknowledges what it keeps after the commit; the agent acknowledges what the hub delivers by the message's id.
+An ACK names one message, by `metadata.correlation_id`; with `?acks=many` one ACK may name several, in `message_ids`.
 
-An ACK names one message, by `metadata.correlation_id`, as everybody understands it. Who connects with `?acks=many` is
-told of several in one, whose `message_ids` names them all.
+A STATE_QUERY with `watch` is answered, and then the changes follow as STATE_UPDATEs from the hub: as fast as the agent
+reads, without a gap, each with the cursor to resume from. A watch that begins at a `cursor` gets an answer without
+entities; one for the same entities replaces the one before.
 
-The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`); a refused handshake has an
-ErrorReport as its body. An open link alone says nothing about its agent: heartbeats do, and whatever else it says
-(D12).
+A refused handshake has an ErrorReport as its body. An open connection alone says nothing about its agent: heartbeats
+do, and every other message (D12).
 """
 
 from __future__ import annotations
@@ -41,60 +39,60 @@ from dragoman.server.websocket_endpoint import WebSocketEndpoint
 log = structlog.get_logger("dragoman.server")
 
 MOST_WATCHES = 16
-"""Watches of one link."""
+"""Watches of one connection."""
+
+Watched = tuple[str | None, str | None]
+"""The registry and the entity that a watch is for."""
 
 
 class AgentmsgSession(Session):
-    """One for each connection."""
-
     protocol = PROTOCOL
 
     def __init__(self, handler: AgentmsgHandler, agent: AgentId) -> None:
         super().__init__(handler.hub, agent)
         self._handler = handler
-        self._watches: dict[tuple[str | None, str | None], asyncio.Task[None]] = {}
-
-    # -- in
+        self._watches: dict[Watched, asyncio.Task[None]] = {}
 
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
         return self._handler.decode(agent, frame, self._query_state)
 
+    # -- shared state
+
     async def _query_state(self, agent: Agent, message: Message) -> Sequence[bytes]:
-        asked: StateQuery = message.payload
+        query: StateQuery = message.payload
         self._handler.encode_answer(agent, About(message.id, message=message), None)
-        key = (asked.entity_type, asked.entity_id)
-        if asked.watch and key not in self._watches and len(self._watches) >= MOST_WATCHES:
+        key = (query.entity_type, query.entity_id)
+        if query.watch and key not in self._watches and len(self._watches) >= MOST_WATCHES:
             what = f"more than {MOST_WATCHES} watches on one link; watch more at once"
             raise refuse(Kind.RESOURCES, what, field="payload.watch")
-        answer = await state.read(self._handler, agent.id, asked)
-        if asked.watch:
+        answer = await state.read(self._handler, agent.id, query)
+        if query.watch:
             self._stop(key)
-        if asked.watch and self._connection is not None:  # else the connection ended meanwhile
-            after = asked.cursor if asked.cursor is not None else answer.cursor
-            watch = asyncio.ensure_future(self._watch(asked, after, message.id))
+        if query.watch and self._connection is not None:  # else the connection ended meanwhile
+            after = query.cursor if query.cursor is not None else answer.cursor
+            watch = asyncio.ensure_future(self._watch(query, after, message.id))
             self._watches[key] = watch
             watch.add_done_callback(lambda done: self._ended(key, done))
         return [answer.message(self._handler, agent.id, message.id)]
 
-    # -- watches
-
-    async def _watch(self, asked: StateQuery, after: int | None, about: str) -> None:
+    async def _watch(self, query: StateQuery, after: int | None, about: str) -> None:
         try:
-            async with aclosing(state.changes(self._handler, self._agent, asked, after)) as changes:
+            async with aclosing(state.changes(self._handler, self._agent, query, after)) as changes:
                 async for cursor, change, at in changes:
                     await self._write([state_update(cursor, change, at, to=self._agent, about=about)])
+            return
         except Refused as refused:
-            await self._write([self._handler.encode_error_report(refused.fault, About(about), self._agent)])
+            fault = refused.fault
         except StoreFailed:
             fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now; watch it again")
-            await self._write([self._handler.encode_error_report(fault, About(about), self._agent)])
+        await self._write([self._handler.encode_error_report(fault, About(about), self._agent)])
 
-    def _stop(self, key: tuple[str | None, str | None]) -> None:
+    def _stop(self, key: Watched) -> None:
         watch = self._watches.pop(key, None)
         if watch is not None:
             watch.cancel()
 
-    def _ended(self, key: tuple[str | None, str | None], watch: asyncio.Task[None]) -> None:
+    def _ended(self, key: Watched, watch: asyncio.Task[None]) -> None:
         if self._watches.get(key) is watch:
             del self._watches[key]
         if not watch.cancelled() and (error := watch.exception()) is not None:
@@ -131,8 +129,8 @@ class AgentmsgWebSocket(WebSocketEndpoint[AgentmsgHandler]):
         return AgentmsgSession(self._handler, agent.id)
 
     def receipts(self, scope: Scope) -> bool:
-        return True  # ACKs: they are part of the protocol
+        return True  # ACKs are part of the protocol
 
     def one_by_one(self, scope: Scope) -> bool:
-        said: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
-        return said.get("acks", ["one"])[-1] != "many"
+        query: dict[str, list[str]] = parse_qs(scope["query_string"].decode("latin-1"))
+        return query.get("acks", ["one"])[-1] != "many"

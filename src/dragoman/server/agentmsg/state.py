@@ -1,9 +1,9 @@
-"""The shared state over HTTP, and as the answers of STATE_QUERYs. The admin may use it too.
+"""The shared state over HTTP, and as the answers to STATE_QUERYs. The admin may use it, too.
 
     GET  /agentmsg/state              200 SharedState, and `cursor`: where a watch goes on from it without a gap
     GET  /agentmsg/state/TYPE/ID      200 {"entity_type","entity_id","version","value"}
-    POST /agentmsg/state              200 the same, after the commit; takes a StateUpdate. 409 if somebody was faster:
-                                      an ErrorReport whose context.details.version is the current one
+    POST /agentmsg/state              200 the same, after the commit; takes a StateUpdate. 409 if its version is not the
+                                      current one, which is in context.details.version of the ErrorReport
     GET  /agentmsg/state/watch        server-sent events; ?cursor=N&entity_type=T&entity_id=ID, or Last-Event-ID
 
         id: 7                         the cursor
@@ -11,7 +11,7 @@
         data: {…}                     a StateUpdate; `version` is the new one
         : heartbeat                   when nothing happens
 
-A watch that begins at a cursor which the log no longer reaches back to is refused with 409: read the state again.
+A watch from a cursor that the log no longer reaches back to is refused with 409: read the state again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ import structlog
 
 from dragoman.core.ids import AgentId, Instant, rfc3339
 from dragoman.core.model.shared_tasks import in_full
-from dragoman.core.model.state import Change, Registry
-from dragoman.core.model.state import Entity as Shared
+from dragoman.core.model.state import Change, Entity, Registry
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.types import EntityType, StateQuery, StateUpdate
+from dragoman.protocols.agentmsg.types import HUB, EntityType, MessageType, StateQuery, StateUpdate
 from dragoman.server.agentmsg.answers import change_view, entity_view, state_answer
 from dragoman.server.agentmsg.handler import BARE, AgentmsgHandler
 from dragoman.server.agentmsg.ids import task_id
@@ -52,7 +51,7 @@ PATH = "/agentmsg/state"
 WATCH = f"{PATH}/watch"
 HEARTBEAT_SECONDS = 15.0
 PROBE_SECONDS = 1.0
-"""Between heartbeats to a client that closed its side: one that is gone fails the second write and frees its place."""
+"""Between heartbeats to a client that closed its side: one that is gone fails the second write."""
 MOST_WATCHES = 1000
 """Streams at once, over all readers."""
 
@@ -62,27 +61,27 @@ STREAM = (
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 )
+UNREADABLE = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
 
 ENTITY_TYPES: Mapping[Registry, EntityType] = {Registry(name): name for name in get_args(EntityType)}
-
 POLICY = "policy"
 REGISTRIES = {
     Registry.TASK: "task_registry",
     Registry.AGENT: "agent_registry",
     Registry.RESOURCE: "resource_allocations",
 }
-"""Where the shared state has what."""
+"""The fields of a SharedState."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-# -- what is read ------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a query found."""
+    """The answer to a query."""
 
-    entities: Sequence[Shared]
+    entities: Sequence[Entity]
     last_updated: Instant | str
     cursor: int
 
@@ -98,51 +97,47 @@ class Reading(msgspec.Struct, frozen=True):
         )
 
 
-async def read(handler: AgentmsgHandler, reader: AgentId, asked: StateQuery) -> Reading:
-    """Everything, one registry, one entity, or nothing for one who goes on from a cursor; raises `Refused`.
+async def read(handler: AgentmsgHandler, reader: AgentId, query: StateQuery) -> Reading:
+    """Everything, one registry, one entity, or nothing for a watch that goes on from a cursor; raises `Refused`.
 
-    The cursor is read first: what changes meanwhile is in the entities and follows again, and its version says so.
+    The cursor is read first: what changes meanwhile is in the entities and follows again, and its version shows that.
     """
     view, now = handler.state, handler.hub.now()
-    if asked.entity_id is not None and asked.entity_type is None:
+    if query.entity_id is not None and query.entity_type is None:
         raise refuse(Kind.INVALID, "say the entity_type as well", field="payload.entity_type")
-    if asked.watch and asked.cursor is not None:
-        await view.changes(asked.cursor, 1)  # refuses what is too long ago
-        return Reading((), now, asked.cursor)
-    if asked.entity_type is not None and asked.entity_id is not None:
-        cursor, registry = handler.hub.state_cursor, Registry(asked.entity_type)
-        one = await look(handler, reader, registry, asked.entity_id)
+    if query.watch and query.cursor is not None:
+        await view.changes(query.cursor, 1)  # refuses a cursor that is too old
+        return Reading((), now, query.cursor)
+    if query.entity_type is not None and query.entity_id is not None:
+        cursor, registry = handler.hub.state_cursor, Registry(query.entity_type)
+        one = await look(handler, reader, registry, query.entity_id)
         return Reading(() if one is None else (one,), now if one is None else one.updated_at, cursor)
     whole = await view.whole(reader, details=False)
     found = [
-        await look(handler, reader, registry, name, story=False)
-        for registry in (Registry if asked.entity_type is None else (Registry(asked.entity_type),))
+        await look(handler, reader, registry, name, history=False)
+        for registry in (Registry if query.entity_type is None else (Registry(query.entity_type),))
         for name in ((POLICY,) if registry is Registry.POLICY else whole[REGISTRIES[registry]])
     ]
     return Reading([one for one in found if one is not None], whole["last_updated"], whole["cursor"])
 
 
 async def look(
-    handler: AgentmsgHandler, reader: AgentId, registry: Registry, name: str, *, story: bool = True
-) -> Shared | None:
-    """One entity. A task goes by what its agents call it, or by its id."""
+    handler: AgentmsgHandler, reader: AgentId, registry: Registry, name: str, *, history: bool = True
+) -> Entity | None:
+    """One entity. A task is found by the name that agents know it by, or by its id."""
     if registry is not Registry.TASK:
         return await handler.state.one(registry, name, reader)
-    known = await handler.state.one(registry, task_id(name), reader, story=story)
+    known = await handler.state.one(registry, task_id(name), reader, story=history)
     found = known or await handler.state.one(registry, name, reader)
     return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
 
 
-async def changes(
-    handler: AgentmsgHandler, reader: AgentId, asked: StateQuery, after: int | None
+def changes(
+    handler: AgentmsgHandler, reader: AgentId, query: StateQuery, after: int | None
 ) -> AsyncGenerator[tuple[int, Change, Instant]]:
-    """What changes after a cursor; raises `Refused` if that is too long ago."""
-    registry = None if asked.entity_type is None else Registry(asked.entity_type)
-    found = handler.state.watch(after, registry, asked.entity_id, reader)
-    assert isinstance(found, AsyncGenerator)
-    async with aclosing(found):
-        async for one in found:
-            yield one
+    """What changes after a cursor; raises `Refused` if that is too old."""
+    registry = None if query.entity_type is None else Registry(query.entity_type)
+    return handler.state.watch(after, registry, query.entity_id, reader)
 
 
 # -- the endpoints -----------------------------------------------------------------------------------------------
@@ -168,7 +163,7 @@ class AgentmsgState(Endpoint):
         return {f"{PATH}/": self._http.by_method({"GET": self._guarded(self._one)})}
 
     async def drain(self, seconds: float) -> None:
-        """End every watch; their clients come back to whoever serves next."""
+        """End every watch; the clients come back after the restart."""
         self._closed.set()
 
     def _guarded(self, handle: Handler) -> ASGIApp:
@@ -187,9 +182,9 @@ class AgentmsgState(Endpoint):
             except (Refused, RemoteProtocolError) as error:
                 fault = self._http.fault(error)
             except StoreFailed:
-                fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now", retryable=True)
+                fault = UNREADABLE
             if reader is not None and scope["method"] == "GET":
-                what = None  # a look at something that is not there is nobody's business
+                what = None  # a look at something that is not there is not audited
             await self._http.refuse(send, what, fault, principal=reader, about=BARE)
 
         return app
@@ -207,20 +202,20 @@ class AgentmsgState(Endpoint):
 
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._handler.json(await read_body(scope, receive, self._handler.limits.message_bytes, reader))
-        update = self._read(reader, body)
-        entity: Shared = await self._http.execute(change_of(reader, update))
+        update = self._update_in(reader, body)
+        entity: Entity = await self._http.execute(change_of(reader, update))
         if entity.registry is Registry.TASK:
             entity = msgspec.structs.replace(entity, name=update.entity_id)
         await answer(send, 200, _encode(entity_view(in_full(entity))))
 
-    def _read(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
+    def _update_in(self, writer: AgentId, body: dict[str, Any]) -> StateUpdate:
         """A bare StateUpdate, checked as if it had come in a message."""
         tree = {
             "id": self._handler.message_id(),
             "timestamp": rfc3339(self._handler.hub.now()),
             "from": writer,
-            "to": "hub",
-            "type": "STATE_UPDATE",
+            "to": HUB,
+            "type": MessageType.STATE_UPDATE.value,
             "payload": body,
             "metadata": {"priority": "high", "retry_count": 0, "max_retries": 0},
         }
@@ -234,33 +229,33 @@ class AgentmsgState(Endpoint):
     # -- watching
 
     async def _watch(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
-        asked, after = _watched(scope)
+        query, after = _watch_query(scope)
         if self._streams >= MOST_WATCHES:
             raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already; try again later")
         self._streams += 1
         try:
             with self._handler.hub.streams.one(reader):
-                if after is not None:  # what is too long ago is refused while there is a status to say it with
+                if after is not None:  # a cursor that is too old is refused while there is a status to refuse it with
                     await self._handler.state.changes(after, 1)
-                async with aclosing(changes(self._handler, reader, asked, after)) as updates:
+                async with aclosing(changes(self._handler, reader, query, after)) as updates:
                     await self._stream(updates, receive, send)
         finally:
             self._streams -= 1
 
     async def _stream(self, updates: AsyncGenerator[tuple[int, Change, Instant]], receive: Receive, send: Send) -> None:
-        """A reader that does not read holds up `send`, and nobody else: what it has not read stays in the log."""
+        """A reader that does not read holds up only its own `send`: what it has not read stays in the log."""
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM)})
         await _piece(send, b"retry: 1000\n\n")
         pause = HEARTBEAT_SECONDS
         silent = asyncio.ensure_future(departure(receive))
-        ends = {asyncio.ensure_future(self._closed.wait())}
+        closed = asyncio.ensure_future(self._closed.wait())
         coming = asyncio.ensure_future(anext(updates, None))
         try:
             while True:
                 done, _ = await asyncio.wait(
-                    {coming, silent, *ends}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                    {coming, silent, closed}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
-                if done & ends:
+                if closed in done:
                     break
                 if silent in done and pause != PROBE_SECONDS:
                     pause, silent = PROBE_SECONDS, asyncio.ensure_future(_gone(receive))
@@ -273,15 +268,15 @@ class AgentmsgState(Endpoint):
                 update = coming.result()
                 if update is None:
                     break
-                told = _encode(change_view(*update))
-                await _piece(send, b"id: %d\nevent: state\ndata: %b\n\n" % (update[0], told))
+                data = _encode(change_view(*update))
+                await _piece(send, b"id: %d\nevent: state\ndata: %b\n\n" % (update[0], data))
                 coming = asyncio.ensure_future(anext(updates, None))
-        except (Refused, StoreFailed) as error:  # the client comes back where it was, and is told then
+        except (Refused, StoreFailed) as error:  # the client comes back where it was, and is refused then
             log.info("watch ended", why=type(error).__name__)
         finally:
-            for future in (coming, silent, *ends):
+            for future in (coming, silent, closed):
                 future.cancel()
-            await asyncio.wait({coming, silent, *ends})
+            await asyncio.wait({coming, silent, closed})
             if coming.done() and not coming.cancelled():
                 coming.exception()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -304,15 +299,15 @@ def _registry(name: str) -> Registry:
         raise refuse(Kind.NOT_FOUND, f"no such registry; ask for one of {known}", field="entity_type") from None
 
 
-def _watched(scope: Scope) -> tuple[StateQuery, int | None]:
-    said = parse_qs(scope["query_string"].decode("latin-1"))
-    kind, name = said.get("entity_type", [None])[-1], said.get("entity_id", [None])[-1]
+def _watch_query(scope: Scope) -> tuple[StateQuery, int | None]:
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    kind, name = query.get("entity_type", [None])[-1], query.get("entity_id", [None])[-1]
     last = header(scope, b"last-event-id")
     # A browser that reconnects repeats the address it began with, so what it saw since counts more.
-    text = last.decode("latin-1") if last else said.get("cursor", [None])[-1]
+    text = last.decode("latin-1") if last else query.get("cursor", [None])[-1]
     if text is not None and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise refuse(Kind.INVALID, "a cursor is the number that came as `id` or in the state", field="cursor")
     if name is not None and kind is None:
         raise refuse(Kind.INVALID, "say the entity_type as well", field="entity_type")
-    asked = StateQuery(entity_type=None if kind is None else ENTITY_TYPES[_registry(kind)], entity_id=name, watch=True)
-    return asked, None if text is None else int(text)
+    entity_type = None if kind is None else ENTITY_TYPES[_registry(kind)]
+    return StateQuery(entity_type=entity_type, entity_id=name, watch=True), None if text is None else int(text)
