@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.requests import Request
 
-from dragoman.api import bodies
-from dragoman.api.problems import Problem
+from dragoman.api.bodies import shape
+from dragoman.api.problems import Problem, Reason
+from dragoman.api.routes import SERVED
 from dragoman.app import settings
 from dragoman.protocols.a2acp import codec as a2acp
 from dragoman.protocols.a2acp import flow
@@ -210,28 +211,22 @@ def _variables(data: bytes) -> Any:
     return settings.load(environ={name: value for name, _, value in lines})
 
 
-BODIES = (
-    bodies.TaskIn, bodies.AgentIn, bodies.CancelIn, bodies.ResumeIn, bodies.EditedIn, bodies.AnswerIn, bodies.BackupIn,
-    bodies.Nothing,
-)  # fmt: skip
-QUERIES = (
-    bodies.TasksQuery, bodies.TaskQuery, bodies.EventsQuery, bodies.LogsQuery, bodies.AgentsQuery, bodies.AuditQuery,
-    bodies.QuestionsQuery, bodies.DeadLettersQuery, bodies.LossesQuery, bodies.FileQuery,
-)  # fmt: skip
+BODIES = tuple(dict.fromkeys(one.body for one in SERVED if one.body is not None))
+QUERIES = tuple(dict.fromkeys(one.query for one in SERVED if one.query is not None))
 
 
 def _body(data: bytes) -> None:
     tree = guard.check(data, LIMITS)
     for form in BODIES:
         with contextlib.suppress(Problem):
-            bodies.shape(tree, form)
+            shape(tree, form, Reason.INVALID_BODY)
 
 
 def _query(data: bytes) -> None:
     request = Request({"type": "http", "query_string": data, "headers": [], "path": "/", "method": "GET"})
     for form in QUERIES:
         with contextlib.suppress(Problem):
-            bodies.read_query(request, form)
+            shape(dict(request.query_params), form, Reason.INVALID_QUERY)
 
 
 def _json_samples(trees: Callable[[], Sequence[Any]]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.bodies import (
@@ -14,15 +13,9 @@ from dragoman.api.bodies import (
     AgentsQuery,
     LogsQuery,
     Nothing,
-    read_body,
-    read_json,
-    read_query,
-    shape,
-    without_nulls,
 )
-from dragoman.api.context import Context, respond
+from dragoman.api.context import PROTOCOL, Call, Context, Plain, respond
 from dragoman.api.problems import Next, Problem, list_of
-from dragoman.api.tasks import PROTOCOL
 from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
@@ -237,16 +230,15 @@ def offered(capabilities: Sequence[Capability]) -> tuple[Offer, ...]:
     return tuple(map(contracts.offer_of, capabilities))
 
 
-def find_agent(context: Context, request: Request) -> Agent:
-    id = request.path_params["id"]
+def find_agent(context: Context, id: str) -> Agent:
     agent = context.intake.agent(AgentId(id))
     if agent is None:
         raise Problem(Kind.NOT_FOUND, f"no agent {id[:80]!r}", next=list_of("agents"))
     return agent
 
 
-async def add_agent(context: Context, request: Request) -> Response:
-    wanted = shape(without_nulls(await read_json(context, request)), AgentIn)
+async def add_agent(context: Context, call: Call[None, AgentIn]) -> Response:
+    wanted = call.body
     if wanted.agent_id in RESERVED:
         raise Problem(Kind.INVALID, f"the id {wanted.agent_id} is reserved for the hub", field="agent_id")
     if wanted.protocol not in context.protocols:
@@ -299,8 +291,8 @@ async def _run(context: Context, wanted: AgentIn) -> Response:
     return respond(201, Credential(agent_id=agent.id, token=None), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
-async def list_agents(context: Context, request: Request) -> Response:
-    query = read_query(request, AgentsQuery)
+async def list_agents(context: Context, call: Call[AgentsQuery, None]) -> AgentList:
+    query = call.query
     agents = [agent_details(context, agent) for agent in sorted(context.intake.agents(), key=lambda agent: agent.id)]
     wanted = [
         agent
@@ -309,46 +301,42 @@ async def list_agents(context: Context, request: Request) -> Response:
         and query.kind in (None, agent.kind)
         and query.status in (None, agent.status)
     ]
-    return respond(200, AgentList(agents=tuple(wanted)))
+    return AgentList(agents=tuple(wanted))
 
 
-async def show_agent(context: Context, request: Request) -> Response:
-    agent = find_agent(context, request)
+async def show_agent(context: Context, call: Plain) -> AgentDetails:
+    agent = find_agent(context, call.id)
     held = context.intake.holding(agent.id)
     pending = None if held == NOTHING else Pending(held.bytes, held.direct_messages, held.entities)
-    whole = msgspec.structs.replace(
+    return msgspec.structs.replace(
         agent_details(context, agent), reported=_reported(context, agent.id), pending=pending
     )
-    return respond(200, whole)
 
 
-async def status_history(context: Context, request: Request) -> Response:
-    return respond(200, _status_history(context, find_agent(context, request).id))
+async def status_history(context: Context, call: Plain) -> StatusHistory:
+    return _status_history(context, find_agent(context, call.id).id)
 
 
-async def remove_agent(context: Context, request: Request) -> Response:
-    agent = find_agent(context, request)
+async def remove_agent(context: Context, call: Plain) -> None:
+    agent = find_agent(context, call.id)
     await context.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if context.children is not None:
         context.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
-    return Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
-async def rotate_token(context: Context, request: Request) -> Response:
-    await read_body(context, request, Nothing, optional=True)
-    agent = find_agent(context, request)
+async def rotate_token(context: Context, call: Call[None, Nothing]) -> Credential:
+    agent = find_agent(context, call.id)
     if spec_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
     await context.intake.execute(
         RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
     )
-    return respond(200, Credential(agent_id=agent.id, token=token))
+    return Credential(agent_id=agent.id, token=token)
 
 
-async def restart_agent(context: Context, request: Request) -> Response:
-    await read_body(context, request, Nothing, optional=True)
-    agent = find_agent(context, request)
+async def restart_agent(context: Context, call: Call[None, Nothing]) -> AgentDetails:
+    agent = find_agent(context, call.id)
     if context.children is None or context.children.report(agent.id) is None:
         raise Problem(
             Kind.CONFLICT,
@@ -357,13 +345,13 @@ async def restart_agent(context: Context, request: Request) -> Response:
             agent_id=agent.id,
         )
     await context.children.restart(agent.id)
-    return respond(200, agent_details(context, find_agent(context, request)))
+    return agent_details(context, find_agent(context, call.id))
 
 
-async def agent_logs(context: Context, request: Request) -> Response:
+async def agent_logs(context: Context, call: Call[LogsQuery, None]) -> AgentLogs:
     """What a child printed; of any other agent the newest events of its newest tasks, and what it logged besides."""
-    query = read_query(request, LogsQuery)
-    agent = find_agent(context, request)
+    query = call.query
+    agent = find_agent(context, call.id)
     kept = None if context.children is None else context.children.log_of(agent.id)
     if kept is not None:
         return await _printed(context, kept, query)
@@ -383,10 +371,10 @@ async def agent_logs(context: Context, request: Request) -> Response:
     lines_out.sort(key=lambda line: (line.at, line.task_id or "", line.seq))
     if query.tail:
         del lines_out[: -query.tail]
-    return respond(200, AgentLogs(logs=tuple(lines_out), next=on))
+    return AgentLogs(logs=tuple(lines_out), next=on)
 
 
-async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> Response:
+async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> AgentLogs:
     after = query.after
     if query.cursor:
         if not (query.cursor.isascii() and query.cursor.isdigit()):
@@ -395,7 +383,7 @@ async def _printed(context: Context, kept: ChildLog, query: LogsQuery) -> Respon
     if query.wait and not context.waiters.closed:
         await kept.changed(after, query.wait)
     found = await kept.tail(query.tail or query.limit, level=query.level, after=after)
-    return respond(200, AgentLogs(logs=tuple(map(_entry, found)), next=str(found[-1].seq if found else after)))
+    return AgentLogs(logs=tuple(map(_entry, found)), next=str(found[-1].seq if found else after))
 
 
 def _entry(entry: Entry) -> Line:

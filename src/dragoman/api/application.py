@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dragoman.api.context import ApiRoute, Context
+from dragoman.api.bodies import read_call
+from dragoman.api.context import PROTOCOL, ApiRoute, Context, respond
 from dragoman.api.problems import Next, Problem, Reason, problem
 from dragoman.api.routes import SERVED
-from dragoman.api.tasks import PROTOCOL
 from dragoman.core.ids import ADMIN
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -68,7 +68,8 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
         try:
             if route.auth is not None:
                 context.admit(request)
-            return await route.handler(context, request)
+            answer = await route.handler(context, await read_call(context, route, request))
+            return answer if isinstance(answer, Response) else respond(next(iter(route.answers)), answer)
         except Problem as refusal:
             await _audit_refusal(context, route, request, refusal)
             return problem(

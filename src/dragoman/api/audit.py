@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from dragoman.api.bodies import AuditQuery, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import AuditQuery
+from dragoman.api.context import Call, Context, Plain, page_of
 from dragoman.api.keys import service
 from dragoman.api.problems import USE_NEXT, Problem
 from dragoman.core.ids import rfc3339
@@ -49,8 +47,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     broken: Broken | None
 
 
-async def list_records(context: Context, request: Request) -> Response:
-    query = read_query(request, AuditQuery)
+async def list_records(context: Context, call: Call[AuditQuery, None]) -> AuditList:
+    query = call.query
     cursor = query.cursor or "0"
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise Problem(Kind.INVALID, "this is not a cursor of this list", field="cursor", next=USE_NEXT)
@@ -61,20 +59,19 @@ async def list_records(context: Context, request: Request) -> Response:
         subject=query.subject,
         outcome=query.outcome,
     )
-    page = found[: query.limit]
-    on = str(page[-1].seq) if len(found) > query.limit else None
+    page, on = page_of(found, query.limit, lambda record: str(record.seq))
     newest = context.intake.newest_audit.seq
-    return respond(200, AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest))
+    return AuditList(records=tuple(map(audit_out, page)), next=on, newest=newest)
 
 
-async def checkpoint(context: Context, request: Request) -> Response:
+async def checkpoint(context: Context, call: Plain) -> CheckpointOut:
     """The newest record as it stands, signed: to be kept elsewhere."""
     newest = context.intake.newest_audit
     made = service(context).checkpoint(newest.seq, newest.hash, rfc3339(context.intake.now()))
-    return respond(200, made)
+    return CheckpointOut(**msgspec.structs.asdict(made))
 
 
-async def verify_chain(context: Context, request: Request) -> Response:
+async def verify_chain(context: Context, call: Plain) -> Verdict:
     newest = context.intake.newest_audit
     seq, prev, broken = 0, GENESIS, None
     while broken is None:
@@ -83,4 +80,4 @@ async def verify_chain(context: Context, request: Request) -> Response:
             break
         seq, prev, broken = verify(records, prev=prev, seq=seq)
     broken = broken or cut_short(seq, prev, newest)
-    return respond(200, Verdict(ok=broken is None, verified=seq, last_hash=prev, broken=broken))
+    return Verdict(ok=broken is None, verified=seq, last_hash=prev, broken=broken)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
-from dragoman.api.context import Context
+from dragoman.api.context import ApiRoute, Call, Context
 from dragoman.api.problems import Next, Problem, Reason, misshapen
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.tasks import Priority, QuestionStatus, Status
@@ -306,25 +306,24 @@ def _too_large(limits: guard.Limits) -> Problem:
     return Problem(Kind.TOO_LARGE, f"a body may have at most {limits.bytes} bytes", limit=limits.bytes)
 
 
-def shape(tree: Any, type: type[S]) -> S:
+async def read_call(context: Context, route: ApiRoute, request: Request) -> Call[Any, Any]:
+    """The request with its query and body as the route declares them. Unknown parameters of the query are refused: a
+    misspelt filter must not list everything."""
+    query = None
+    if route.query is not None:
+        query = shape(dict(request.query_params), route.query, Reason.INVALID_QUERY)
+    if route.body is None:
+        return Call(request, query, None)
+    tree = await read_json(context, request, optional=route.body_optional)
+    given = tree
+    if route.drop_nulls and type(tree) is dict:
+        given = {name: value for name, value in tree.items() if value is not None}
+    return Call(request, query, shape(given, route.body, Reason.INVALID_BODY), tree)
+
+
+def shape(tree: Any, type: type[S], reason: Reason) -> S:
+    """Values of a query are text, so they are read as what they stand for."""
     try:
-        return msgspec.convert(tree, type)
+        return msgspec.convert(tree, type, strict=reason is not Reason.INVALID_QUERY)
     except msgspec.ValidationError as error:
-        raise misshapen(error, reason=Reason.INVALID_BODY, type=type) from None
-
-
-def without_nulls(tree: Any) -> Any:
-    """Null in an optional field is the same as a field that is missing; many clients write every field."""
-    return {name: value for name, value in tree.items() if value is not None} if type(tree) is dict else tree
-
-
-async def read_body(context: Context, request: Request, type: type[S], *, optional: bool = False) -> S:
-    return shape(await read_json(context, request, optional=optional), type)
-
-
-def read_query(request: Request, type: type[S]) -> S:
-    """The query string. Unknown parameters are refused: a misspelt filter must not list everything."""
-    try:
-        return msgspec.convert(dict(request.query_params), type, strict=False)
-    except msgspec.ValidationError as error:
-        raise misshapen(error, reason=Reason.INVALID_QUERY, type=type) from None
+        raise misshapen(error, reason=reason, type=type) from None

@@ -1,15 +1,15 @@
 """What a route is, and what its handler gets.
 
-A route says where it answers, which handler answers, and what its documentation says, in one value. `routes.py` lists
-them; Starlette's routes and OpenAPI's paths are both made from that list, so that neither can say what the other does
-not.
+A route is one value: path and method, the types of query, body and answer, who may call it, the handler, and the words
+of its documentation. `routes.py` lists them; routing, validation and OpenAPI are all made from that list.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -27,6 +27,8 @@ from dragoman.wire import guard
 
 HEARTBEAT = 15.0
 MOST_BYTES = 4 * 1024 * 1024
+PROTOCOL = "api"
+"""What the audit record and tasks call this API."""
 
 
 class Context:
@@ -113,13 +115,36 @@ class Waiters:
             clock.reschedule(now)
 
 
-Handler = Callable[[Context, Request], Awaitable[Response]]
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Call(Generic[Q, B]):
+    """One request. `query` and `body` have the types that the route declares, None where it declares none; `tree` is
+    the body as it was parsed."""
+
+    request: Request
+    query: Q
+    body: B
+    tree: Any = None
+
+    @property
+    def id(self) -> str:
+        """The id in the path."""
+        return str(self.request.path_params["id"])
+
+
+Plain = Call[None, None]
+Handler = Callable[[Context, Call[Any, Any]], Awaitable[Any]]
+"""Returns the content of the first of the route's `answers`, or a whole `Response`."""
 
 
 class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """`answers` maps a status to the type of its body: a Struct, a media type as text, or None for no body.
 
-    `handler` is None for what another transport serves and this one only documents.
+    `handler` is None for what another transport serves and this one only documents. With `drop_nulls`, null in a field
+    of the body is the same as a missing field: many clients write every field.
     """
 
     method: str
@@ -131,12 +156,24 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     query: type[msgspec.Struct] | None = None
     body: Any = None
     body_optional: bool = False
+    drop_nulls: bool = False
     headers: Mapping[str, str] = {}
     refusals: tuple[Kind, ...] = ()
     auth: str | None = "admin"  # "admin", "agent", or None
 
 
 def respond(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer. Nothing here may be cached or guessed to be a page."""
+    """A JSON answer; without a body if the content is None. Nothing here may be cached or guessed to be a page."""
+    if content is None:
+        return Response(status_code=status, headers={"Cache-Control": "no-store"})
     extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
     return Response(msgspec.json.encode(content), status_code=status, headers=extra, media_type="application/json")
+
+
+T = TypeVar("T")
+
+
+def page_of(rows: Sequence[T], limit: int, cursor: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+    """The first `limit` of rows of which one more was read, and the cursor of the next page."""
+    page = rows[:limit]
+    return page, cursor(page[-1]) if len(rows) > limit else None

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery, read_body, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery
+from dragoman.api.context import PROTOCOL, Call, Context, Plain, page_of
 from dragoman.api.problems import Problem, list_of
-from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import EndContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Party, Standing
@@ -100,23 +97,23 @@ async def find_contract(context: Context, id: str) -> Contract:
     return row
 
 
-async def list_contracts(context: Context, request: Request) -> Response:
-    query = read_query(request, ContractsQuery)
+async def list_contracts(context: Context, call: Call[ContractsQuery, None]) -> ContractList:
+    query = call.query
     agent = None if query.agent is None else AgentId(query.agent)
     rows = await context.store.contracts(agent=agent, after=query.cursor or None, limit=query.limit + 1)
-    page, now = rows[: query.limit], context.intake.now()
-    on = page[-1].id if len(rows) > query.limit else None
-    return respond(200, ContractList(contracts=tuple(contract_out(row, now) for row in page), next=on))
+    page, on = page_of(rows, query.limit, lambda row: row.id)
+    now = context.intake.now()
+    return ContractList(contracts=tuple(contract_out(row, now) for row in page), next=on)
 
 
-async def show_contract(context: Context, request: Request) -> Response:
-    row = await find_contract(context, request.path_params["id"])
-    return respond(200, contract_out(row, context.intake.now(), whole=True))
+async def show_contract(context: Context, call: Plain) -> ContractOut:
+    row = await find_contract(context, call.id)
+    return contract_out(row, context.intake.now(), whole=True)
 
 
-async def end_contract(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, CancelIn, optional=True)
-    row = await find_contract(context, request.path_params["id"])
+async def end_contract(context: Context, call: Call[None, CancelIn]) -> ContractOut:
+    wanted = call.body
+    row = await find_contract(context, call.id)
     ended: Contract = await context.intake.execute(
         EndContract(
             principal=ADMIN,
@@ -125,7 +122,7 @@ async def end_contract(context: Context, request: Request) -> Response:
             reason=wanted.reason or "ended by a person",
         )
     )
-    return respond(200, contract_out(ended, context.intake.now()))
+    return contract_out(ended, context.intake.now())
 
 
 class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,13 +152,13 @@ def policies_out(value: Any) -> DomainPolicies:
     )
 
 
-async def list_policies(context: Context, request: Request) -> Response:
+async def list_policies(context: Context, call: Plain) -> DomainPolicies:
     entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
-    return respond(200, policies_out({} if entity is None else entity.value))
+    return policies_out({} if entity is None else entity.value)
 
 
-async def set_policy(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, DomainPolicyIn)
+async def set_policy(context: Context, call: Call[None, DomainPolicyIn]) -> DomainPolicies:
+    wanted = call.body
     policy: Entity = await context.intake.execute(
         SetDomainPolicy(
             principal=ADMIN,
@@ -173,11 +170,11 @@ async def set_policy(context: Context, request: Request) -> Response:
             encrypt=wanted.encrypt,
         )
     )
-    return respond(200, policies_out(policy.value))
+    return policies_out(policy.value)
 
 
-async def remove_policy(context: Context, request: Request) -> Response:
-    pair = read_query(request, DomainsQuery)
+async def remove_policy(context: Context, call: Call[DomainsQuery, None]) -> DomainPolicies:
+    pair = call.query
     entity = context.intake.entity(f"{Registry.POLICY.value}/{NAME}")
     known = policies_out({} if entity is None else entity.value).domains
     if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
@@ -186,4 +183,4 @@ async def remove_policy(context: Context, request: Request) -> Response:
     policy: Entity = await context.intake.execute(
         SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
     )
-    return respond(200, policies_out(policy.value))
+    return policies_out(policy.value)

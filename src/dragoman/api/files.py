@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import BODY_SECONDS, FileQuery, FilesQuery, RemoveFileQuery
+from dragoman.api.context import Call, Context, Plain
 from dragoman.api.problems import Next, Problem, list_of
 from dragoman.api.store_reads import find_task
 from dragoman.core.ids import ADMIN
@@ -59,49 +59,48 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileRef, ...]
 
 
-async def upload_file(context: Context, request: Request) -> Response:
-    query = read_query(request, FileQuery)
+async def upload_file(context: Context, call: Call[FileQuery, None]) -> FileRef:
+    query = call.query
     whole = WholeMessage(Limits(bytes=LARGEST))
     try:
         async with asyncio.timeout(BODY_SECONDS * 6):
-            declared = request.headers.get("content-length", "")
+            declared = call.request.headers.get("content-length", "")
             held = int(declared) if declared.isdigit() and int(declared) <= LARGEST else 0
-            await hold(request.scope, ADMIN, held)
+            await hold(call.request.scope, ADMIN, held)
             got = 0
-            async for piece in request.stream():
+            async for piece in call.request.stream():
                 whole.feed(piece)
                 got += len(piece)
                 if got > held:
-                    await hold(request.scope, ADMIN, got - held)
+                    await hold(call.request.scope, ADMIN, got - held)
                     held = got
     except RemoteProtocolError as error:
         raise Problem(Kind.TOO_LARGE, error.what) from None
     except (TimeoutError, ClientDisconnect):
         raise Problem(Kind.TIMEOUT, "the file did not arrive in time") from None
-    mime_type = request.headers.get("content-type", "")
-    ref = await _files(context).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
-    return respond(201, ref)
+    mime_type = call.request.headers.get("content-type", "")
+    return await _files(context).keep(whole.finish(), name=query.name, mime_type=mime_type, owner=ADMIN)
 
 
-async def list_task_files(context: Context, request: Request) -> Response:
-    task = await find_task(context, request.path_params["id"])
-    return respond(200, FileList(files=task.files))
+async def list_task_files(context: Context, call: Plain) -> FileList:
+    task = await find_task(context, call.id)
+    return FileList(files=task.files)
 
 
-async def download_file(context: Context, request: Request) -> Response:
-    task = await find_task(context, request.path_params["id"])
+async def download_file(context: Context, call: Plain) -> Response:
+    task = await find_task(context, call.id)
     if is_hidden(task):
         raise Problem(
             Kind.FORBIDDEN,
             "the task is personal",
             next=Next("only its caller and its agent can download its files"),
         )
-    ref = next((file for file in task.files if file.id == request.path_params["file"]), None)
+    ref = next((file for file in task.files if file.id == call.request.path_params["file"]), None)
     data = None if ref is None else await _files(context).fetch(ref.id)
     if ref is None or data is None:
         listed = f"GET /api/v1/tasks/{task.id}/files"
         raise Problem(Kind.NOT_FOUND, "no such file of this task", next=Next(f"list them with {listed}", listed))
-    return _download(request, ref, data)
+    return _download(call.request, ref, data)
 
 
 def _download(request: Request, ref: FileRef, data: bytes) -> Response:
@@ -111,9 +110,9 @@ def _download(request: Request, ref: FileRef, data: bytes) -> Response:
     return Response(data[part.start : part.end], part.status, headers=headers, media_type=ref.mime_type)
 
 
-async def list_files(context: Context, request: Request) -> Response:
+async def list_files(context: Context, call: Call[FilesQuery, None]) -> FilesOut:
     """Everything that is kept, page by page."""
-    query = read_query(request, FilesQuery)
+    query = call.query
     files, found, after = _files(context), list[FileOut](), query.cursor or ""
     while len(found) < query.limit:
         page = await files.listing(after=after, limit=query.limit)
@@ -127,15 +126,14 @@ async def list_files(context: Context, request: Request) -> Response:
             if len(found) == query.limit:
                 break
     more = len(found) == query.limit and bool(await files.listing(after=after, limit=1))
-    return respond(200, FilesOut(files=tuple(found), next=after if more else None))
+    return FilesOut(files=tuple(found), next=after if more else None)
 
 
-async def delete_file(context: Context, request: Request) -> Response:
-    query, id = read_query(request, RemoveFileQuery), request.path_params["id"]
+async def delete_file(context: Context, call: Call[RemoveFileQuery, None]) -> None:
+    id = call.id
     if await _files(context).describe(id, claim=False) is None:
         raise Problem(Kind.NOT_FOUND, f"no file {id[:40]!r}", next=list_of("files"))
-    await remove_file(context.intake, context.store, _files(context), id, by=ADMIN, attached_too=query.attached)
-    return Response(status_code=204)
+    await remove_file(context.intake, context.store, _files(context), id, by=ADMIN, attached_too=call.query.attached)
 
 
 async def attached(context: Context, ids: tuple[str, ...]) -> tuple[FileRef, ...]:

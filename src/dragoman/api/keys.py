@@ -6,14 +6,11 @@ from __future__ import annotations
 import enum
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from dragoman.api.agents import find_agent
-from dragoman.api.bodies import KeyRotationIn, RevocationIn, read_body
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import KeyRotationIn, RevocationIn
+from dragoman.api.context import PROTOCOL, Call, Context, Plain
 from dragoman.api.problems import Next, Problem
-from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import NoteRead, RevokeToken
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
 from dragoman.messages.faults import Kind
@@ -53,13 +50,13 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     until: str
 
 
-async def list_keys(context: Context, request: Request) -> Response:
-    return respond(200, key_list(service(context)))
+async def list_keys(context: Context, call: Plain) -> KeyList:
+    return key_list(service(context))
 
 
-async def rotate_keys(context: Context, request: Request) -> Response:
+async def rotate_keys(context: Context, call: Call[None, KeyRotationIn]) -> KeyList:
     """The record is committed first: if the keys cannot be written after that, the refusal is recorded, too."""
-    wanted = await read_body(context, request, KeyRotationIn, optional=True)
+    wanted = call.body
     auth = service(context)
     try:
         retiring = auth.authority.ring.signing.kid
@@ -70,15 +67,15 @@ async def rotate_keys(context: Context, request: Request) -> Response:
         raise Problem(
             Kind.CONFLICT, f"the keys stay as they are: {error}", next=Next("correct that, and try again")
         ) from None
-    return respond(200, key_list(auth))
+    return key_list(auth)
 
 
-async def revoke_token(context: Context, request: Request) -> Response:
+async def revoke_token(context: Context, call: Call[None, RevocationIn]) -> Revocation:
     """One token, which is read here, and neither stored nor shown."""
     from dragoman.security.keys import LEEWAY, LONGEST_TTL
 
-    wanted = await read_body(context, request, RevocationIn)
-    agent = find_agent(context, request)
+    wanted = call.body
+    agent = find_agent(context, call.id)
     if agent.protocol != SIGNED_FOR:
         rotate = f"POST /api/v1/agents/{agent.id}/token"
         raise Problem(
@@ -106,7 +103,7 @@ async def revoke_token(context: Context, request: Request) -> Response:
         raise Problem(Kind.INVALID, "name the token by `token` or by `jti`, not by both", field="jti")
     until = Instant((over + LEEWAY) * SECOND)
     await context.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
-    return respond(200, Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until)))
+    return Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until))
 
 
 def service(context: Context) -> AuthService:

@@ -14,13 +14,14 @@ import hashlib
 from functools import cache
 from importlib import resources
 from ipaddress import ip_address
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.bodies import BackupIn, LossesQuery, read_body, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import BackupIn, LossesQuery
+from dragoman.api.context import Call, Context, Plain
 from dragoman.api.problems import Next, Problem
 from dragoman.api.schemas import PROTOCOLS
 from dragoman.messages.faults import Kind
@@ -29,29 +30,29 @@ from dragoman.protocols.features import FEATURES
 from dragoman.server import operations
 
 
-async def livez(context: Context, request: Request) -> Response:
+async def livez(context: Context, call: Plain) -> Response:
     return operations.livez()
 
 
-async def readyz(context: Context, request: Request) -> Response:
+async def readyz(context: Context, call: Plain) -> Response:
     return operations.readyz(context.ready)
 
 
-async def metrics(context: Context, request: Request) -> Response:
-    context.admit_to_metrics(request)
+async def metrics(context: Context, call: Plain) -> Response:
+    context.admit_to_metrics(call.request)
     return await operations.metrics(context.store, context.metrics)
 
 
-async def schema(context: Context, request: Request) -> Response:
-    protocol = request.path_params["protocol"]
+async def schema(context: Context, call: Plain) -> dict[str, Any]:
+    protocol = call.request.path_params["protocol"]
     if protocol not in PROTOCOLS:
         raise Problem(
             Kind.NOT_FOUND, f"no schema of {protocol[:40]!r}", next=Next(f"use one of: {', '.join(PROTOCOLS)}")
         )
-    return respond(200, PROTOCOLS[protocol]())
+    return PROTOCOLS[protocol]()
 
 
-async def coven_proto(context: Context, request: Request) -> Response:
+async def coven_proto(context: Context, call: Plain) -> Response:
     """The proto file that the hub's messages are generated from, as it is in the package."""
     source = resources.files("dragoman.protocols.coven").joinpath("coven.proto").read_text("utf-8")
     return Response(source, media_type="text/plain")
@@ -68,19 +69,18 @@ class LossMatrix(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...]
 
 
-async def loss_matrix(context: Context, request: Request) -> Response:
-    query = read_query(request, LossesQuery)
+async def loss_matrix(context: Context, call: Call[LossesQuery, None]) -> LossMatrix:
+    query = call.query
     for name in (query.caller, query.agent):
         if name is not None and name not in FEATURES:
             raise Problem(Kind.NOT_FOUND, f"no protocol {name[:40]!r}", next=Next(f"use one of: {', '.join(FEATURES)}"))
     callers = [FEATURES[query.caller]] if query.caller else FEATURES.values()
     agents = [FEATURES[query.agent]] if query.agent else FEATURES.values()
-    answer = LossMatrix(
+    return LossMatrix(
         protocols=tuple(FEATURES),
         features={"agent": TO_AGENT, "caller": TO_CALLER},
         pairs=tuple(matrix(callers, agents)),
     )
-    return respond(200, answer)
 
 
 # -- the status page -------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-async def status_page(context: Context, request: Request) -> Response:
+async def status_page(context: Context, call: Plain) -> Response:
     page, policy = _document()
     headers = {
         "Content-Security-Policy": policy,
@@ -134,14 +134,14 @@ class Copied(msgspec.Struct, frozen=True):
     target: str
 
 
-async def copy_store(context: Context, request: Request) -> Response:
-    if not _is_here(request):
+async def copy_store(context: Context, call: Call[None, BackupIn]) -> Copied:
+    if not _is_here(call.request):
         raise Problem(
             Kind.FORBIDDEN,
             "a backup is written to the hub's own machine, and you are on another",
             next=Next("run `dragoman backup` there"),
         )
-    wanted = await read_body(context, request, BackupIn)
+    wanted = call.body
     try:
         await context.store.backup(wanted.target)
     except FileExistsError:
@@ -155,7 +155,7 @@ async def copy_store(context: Context, request: Request) -> Response:
             field="target",
             next=Next("check the directory, its space and its permissions"),
         ) from None
-    return respond(200, Copied(wanted.target))
+    return Copied(wanted.target)
 
 
 def _is_here(request: Request) -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from dragoman.api.bodies import AnswerIn, DeadLettersQuery, EditedIn, Nothing, QuestionsQuery, read_body, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import AnswerIn, DeadLettersQuery, EditedIn, Nothing, QuestionsQuery
+from dragoman.api.context import PROTOCOL, Call, Context, Plain, page_of
 from dragoman.api.store_reads import find_dead_letter, find_question, find_task, whole_task
-from dragoman.api.tasks import PROTOCOL
 from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.deliveries import DeadLetter
 from dragoman.core.model.tasks import Question
-from dragoman.core.queries import DeadLetterOut, QuestionOut, dead_letter_out, is_hidden, question_out
+from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, dead_letter_out, is_hidden, question_out
 
 
 class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,28 +19,26 @@ class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def list_questions(context: Context, request: Request) -> Response:
-    query = read_query(request, QuestionsQuery)
+async def list_questions(context: Context, call: Call[QuestionsQuery, None]) -> QuestionList:
+    query = call.query
     task = None if query.task is None else (await find_task(context, query.task, field="task")).id
     questions = await context.store.questions(
         status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
     )
-    page = questions[: query.limit]
-    on = page[-1].id if len(questions) > query.limit else None
-    return respond(200, QuestionList(questions=tuple(map(question_out, page)), next=on))
+    page, on = page_of(questions, query.limit, lambda one: one.id)
+    return QuestionList(questions=tuple(map(question_out, page)), next=on)
 
 
-async def show_question(context: Context, request: Request) -> Response:
-    return respond(200, question_out(await find_question(context, request.path_params["id"])))
+async def show_question(context: Context, call: Plain) -> QuestionOut:
+    return question_out(await find_question(context, call.id))
 
 
-async def answer_question(context: Context, request: Request) -> Response:
-    body = await read_body(context, request, AnswerIn)
-    question = await find_question(context, request.path_params["id"])
+async def answer_question(context: Context, call: Call[None, AnswerIn]) -> QuestionOut:
+    question = await find_question(context, call.id)
     answered: Question = await context.intake.execute(
-        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=body.answer)
+        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=call.body.answer)
     )
-    return respond(200, question_out(answered))
+    return question_out(answered)
 
 
 PERSONAL = msgspec.Raw(b'{"personal":true}')
@@ -54,18 +49,17 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def list_dead_letters(context: Context, request: Request) -> Response:
-    query = read_query(request, DeadLettersQuery)
+async def list_dead_letters(context: Context, call: Call[DeadLettersQuery, None]) -> DeadLetterList:
+    query = call.query
     task = None if query.task is None else (await find_task(context, query.task, field="task")).id
     found = await context.store.dead_letters(task=task, after=query.cursor or None, limit=query.limit + 1)
-    page = found[: query.limit]
-    on = page[-1].id if len(found) > query.limit else None
-    return respond(200, DeadLetterList(deadletters=tuple(map(dead_letter_out, page)), next=on))
+    page, on = page_of(found, query.limit, lambda one: one.id)
+    return DeadLetterList(deadletters=tuple(map(dead_letter_out, page)), next=on)
 
 
-async def show_dead_letter(context: Context, request: Request) -> Response:
-    dead = await find_dead_letter(context, request.path_params["id"])
-    return respond(200, await _with_body(context, dead))
+async def show_dead_letter(context: Context, call: Plain) -> DeadLetterOut:
+    dead = await find_dead_letter(context, call.id)
+    return await _with_body(context, dead)
 
 
 async def _with_body(context: Context, dead: DeadLetter) -> DeadLetterOut:
@@ -78,18 +72,17 @@ async def _with_body(context: Context, dead: DeadLetter) -> DeadLetterOut:
     return dead_letter_out(dead, body=PERSONAL if hidden else found[0].body if found else None)
 
 
-async def redrive(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, EditedIn, optional=True)
-    dead = await find_dead_letter(context, request.path_params["id"])
+async def redrive(context: Context, call: Call[None, EditedIn]) -> TaskOut | DeadLetterOut:
+    wanted = call.body
+    dead = await find_dead_letter(context, call.id)
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
     sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id, input=edited))
     if isinstance(sent, DeadLetter):
-        return respond(202, dead_letter_out(sent))
-    return respond(202, await whole_task(context, sent))
+        return dead_letter_out(sent)
+    return await whole_task(context, sent)
 
 
-async def discard(context: Context, request: Request) -> Response:
-    await read_body(context, request, Nothing, optional=True)
-    dead = await find_dead_letter(context, request.path_params["id"])
+async def discard(context: Context, call: Call[None, Nothing]) -> DeadLetterOut:
+    dead = await find_dead_letter(context, call.id)
     await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id))
-    return respond(200, dead_letter_out(dead))
+    return dead_letter_out(dead)

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from dragoman.api import agents, audit, bodies, contracts, files, keys, operations, people, task_events, tasks
-from dragoman.api.context import ApiRoute, Context, Handler, respond
+from dragoman.api.context import ApiRoute, Context, Handler, Plain
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.core.queries.trace import TraceOut
@@ -40,17 +37,17 @@ def public(call: str, handler: Handler, summary: str, answers: Mapping[int, Any]
     )
 
 
-async def documentation(context: Context, request: Request) -> Response:
+async def documentation(context: Context, call: Plain) -> dict[str, Any]:
     # Made when asked for: it imports nothing more, and a hub that is never asked pays nothing.
     from dragoman.api.openapi import document
 
-    return respond(200, document(ROUTES))
+    return document(ROUTES)
 
 
 MANAGEMENT = (
     # agents
     v1("POST /agents", agents.add_agent, "agents", "Add an agent", {201: agents.Credential}, body=bodies.AgentIn,
-        refusals=(INVALID, CONFLICT)),
+        drop_nulls=True, refusals=(INVALID, CONFLICT)),
     v1("GET /agents", agents.list_agents, "agents", "List agents", {200: agents.AgentList}, query=bodies.AgentsQuery,
         refusals=(INVALID,)),
     v1("GET /agents/{id}", agents.show_agent, "agents", "Show an agent", {200: agents.AgentDetails},
@@ -72,7 +69,7 @@ MANAGEMENT = (
         "What an agent printed, if the hub runs it; else the events of its newest tasks, and what it logged",
         {200: agents.AgentLogs}, query=bodies.LogsQuery, refusals=(INVALID, NOT_FOUND)),
     # tasks
-    v1("POST /tasks", tasks.submit_task, "tasks", "Submit a task", {202: TaskOut}, body=bodies.TaskIn,
+    v1("POST /tasks", tasks.submit_task, "tasks", "Submit a task", {202: TaskOut}, body=bodies.TaskIn, drop_nulls=True,
         refusals=(INVALID, NOT_FOUND, CONFLICT, MISMATCH, Kind.TOO_LARGE, Kind.UNSUPPORTED_WORK, Kind.UNAVAILABLE,
             Kind.OVERLOADED),
         headers={

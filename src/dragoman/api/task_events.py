@@ -24,11 +24,10 @@ from typing import Any
 
 import msgspec
 import structlog
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from dragoman.api.bodies import EventsQuery, read_query
-from dragoman.api.context import Context, respond
+from dragoman.api.bodies import EventsQuery
+from dragoman.api.context import Call, Context, Plain
 from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol, events, find_task, page_size
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
@@ -64,17 +63,17 @@ def _data(content: bytes) -> bytes:
     return b"".join(b"data: %s\n" % line for line in _LINE_END.split(content))
 
 
-async def follow(context: Context, request: Request) -> Response:
-    query = read_query(request, EventsQuery)
-    task = await find_task(context, request.path_params["id"])
+async def follow(context: Context, call: Call[EventsQuery, None]) -> Response:
+    query = call.query
+    task = await find_task(context, call.id)
     after = query.after
-    last = request.headers.get("last-event-id")
+    last = call.request.headers.get("last-event-id")
     if last:
         if not (last.isascii() and last.isdigit() and len(last) < 19):
             raise Problem(Kind.INVALID, "Last-Event-ID is the number of an event of this task", field="Last-Event-ID")
         # A browser that reconnects repeats the address it began with, so what it saw since counts more.
         after = max(after, int(last))
-    if request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
+    if call.request.method == "HEAD":  # it wants to know what it would get, not to wait until it is over
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
     after = min(after, task.seq)  # who saw more than there is (a backup was restored) hears what comes from now on
     context.intake.streams.check(ADMIN)  # while there is a status to refuse it with
@@ -137,13 +136,13 @@ TASKS_SEARCHED = 500
 DEEPEST = 64
 
 
-async def trace(context: Context, request: Request) -> Response:
-    task = await find_task(context, request.path_params["id"])
+async def trace(context: Context, call: Plain) -> TraceOut:
+    task = await find_task(context, call.id)
     causes: Causes = {}
     found, left_out = await _descendants(context, await _root(context, task), causes)
     found.setdefault(task.id, task)
     traced = [await _trace_task(context, one, causes) for one in in_tree_order(found, causes)]
-    return respond(200, TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(traced), left_out=left_out))
+    return TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(traced), left_out=left_out)
 
 
 async def _root(context: Context, task: Task) -> Task:
@@ -244,8 +243,8 @@ class TaskErrors(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[TaskError, ...]
 
 
-async def errors(context: Context, request: Request) -> Response:
-    task = await find_task(context, request.path_params["id"])
+async def errors(context: Context, call: Plain) -> TaskErrors:
+    task = await find_task(context, call.id)
     found = []
     async for event in events(context, task):
         if event.kind not in ERRORS:
@@ -262,4 +261,4 @@ async def errors(context: Context, request: Request) -> Response:
                 error=msgspec.to_builtins(fault) if (fault := getattr(content, "fault", None)) is not None else None,
             )
         )
-    return respond(200, TaskErrors(errors=tuple(found[-MOST_ERRORS:])))
+    return TaskErrors(errors=tuple(found[-MOST_ERRORS:]))

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api import problems
@@ -22,13 +21,8 @@ from dragoman.api.bodies import (
     TaskIn,
     TaskQuery,
     TasksQuery,
-    read_body,
-    read_json,
-    read_query,
-    shape,
-    without_nulls,
 )
-from dragoman.api.context import Context, respond
+from dragoman.api.context import PROTOCOL, Call, Context, Plain, respond
 from dragoman.api.files import attached
 from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol, find_task, whole_task
@@ -44,7 +38,6 @@ from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
 
-PROTOCOL = "api"
 MOST_COUNTED = 1000
 MOST_DEPENDENCIES = 20
 UUID_LENGTH = 36
@@ -60,12 +53,11 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-async def submit_task(context: Context, request: Request) -> Response:
-    key = request.headers.get("idempotency-key")
+async def submit_task(context: Context, call: Call[None, TaskIn]) -> Response:
+    key = call.request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise Problem(Kind.INVALID, "an Idempotency-Key is 1 to 200 visible ASCII characters", field="Idempotency-Key")
-    tree = await read_json(context, request)
-    wanted = shape(without_nulls(tree), TaskIn)
+    tree, wanted = call.tree, call.body
     files = await attached(context, wanted.attachments) if wanted.attachments else ()
     content = messages.Request(
         input=wanted.input,
@@ -84,7 +76,7 @@ async def submit_task(context: Context, request: Request) -> Response:
     total = (
         max(0.0, (deadline - context.intake.now()) / SECOND) if deadline is not None and seconds is None else seconds
     )
-    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    trace = _TRACEPARENT.fullmatch(call.request.headers.get("traceparent", ""))
     command = Submit(
         principal=ADMIN,
         protocol=PROTOCOL,
@@ -139,8 +131,8 @@ async def _reference(context: Context, id: str, field: str) -> TaskId:
     return TaskId(id) if len(id) >= UUID_LENGTH else (await find_task(context, id, field=field)).id
 
 
-async def list_tasks(context: Context, request: Request) -> Response:
-    query = read_query(request, TasksQuery)
+async def list_tasks(context: Context, call: Call[TasksQuery, None]) -> TaskList:
+    query = call.query
     where = TaskFilter(
         status=query.status,
         type=query.type,
@@ -161,15 +153,15 @@ async def list_tasks(context: Context, request: Request) -> Response:
         tasks_out = [await whole_task(context, task) for task in tasks]
     else:
         tasks_out = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in tasks]
-    return respond(200, TaskList(tasks=tuple(tasks_out), next=on))
+    return TaskList(tasks=tuple(tasks_out), next=on)
 
 
-async def show_task(context: Context, request: Request) -> Response:
-    query = read_query(request, TaskQuery)
-    task = await find_task(context, request.path_params["id"])
+async def show_task(context: Context, call: Call[TaskQuery, None]) -> TaskOut:
+    query = call.query
+    task = await find_task(context, call.id)
     if query.wait and not task.final:
         task = await _final(context, task, query.wait)
-    return respond(200, await whole_task(context, task, with_history=query.history, raw=query.raw))
+    return await whole_task(context, task, with_history=query.history, raw=query.raw)
 
 
 async def _final(context: Context, task: Task, seconds: float) -> Task:
@@ -186,33 +178,32 @@ async def _final(context: Context, task: Task, seconds: float) -> Task:
             await context.waiters.changed(watch, left)
 
 
-async def cancel_task(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, CancelIn, optional=True)
-    task = await find_task(context, request.path_params["id"])
+async def cancel_task(context: Context, call: Call[None, CancelIn]) -> TaskOut:
+    wanted = call.body
+    task = await find_task(context, call.id)
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     if wanted.reason:
         command = msgspec.structs.replace(command, reason=wanted.reason)
-    return respond(200, await whole_task(context, await context.intake.execute(command)))
+    return await whole_task(context, await context.intake.execute(command))
 
 
-async def retry_task(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, EditedIn, optional=True)
-    task = await find_task(context, request.path_params["id"])
+async def retry_task(context: Context, call: Call[None, EditedIn]) -> TaskOut:
+    wanted = call.body
+    task = await find_task(context, call.id)
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
     command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
-    return respond(202, await whole_task(context, await context.intake.execute(command)))
+    return await whole_task(context, await context.intake.execute(command))
 
 
-async def pause_task(context: Context, request: Request) -> Response:
-    await read_body(context, request, Nothing, optional=True)
-    task = await find_task(context, request.path_params["id"])
+async def pause_task(context: Context, call: Call[None, Nothing]) -> TaskOut:
+    task = await find_task(context, call.id)
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
-    return respond(200, await whole_task(context, await context.intake.execute(command)))
+    return await whole_task(context, await context.intake.execute(command))
 
 
-async def resume_task(context: Context, request: Request) -> Response:
-    wanted = await read_body(context, request, ResumeIn, optional=True)
-    task = await find_task(context, request.path_params["id"])
+async def resume_task(context: Context, call: Call[None, ResumeIn]) -> TaskOut:
+    wanted = call.body
+    task = await find_task(context, call.id)
     answered = wanted.answer is not msgspec.UNSET
     command = Resume(
         principal=ADMIN,
@@ -221,12 +212,12 @@ async def resume_task(context: Context, request: Request) -> Response:
         answer=wanted.answer if answered else None,
         has_answer=answered,
     )
-    return respond(200, await whole_task(context, await context.intake.execute(command)))
+    return await whole_task(context, await context.intake.execute(command))
 
 
-async def explain_task(context: Context, request: Request) -> Response:
-    task = await find_task(context, request.path_params["id"])
-    return respond(200, await explain(context, task))
+async def explain_task(context: Context, call: Plain) -> WhyOut:
+    task = await find_task(context, call.id)
+    return await explain(context, task)
 
 
 async def explain(context: Context, task: Task) -> WhyOut:

@@ -10,10 +10,11 @@ import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import jsonschema_rs
 import pytest
+from starlette.responses import Response
 
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.api.routes import ROUTES, SERVED
@@ -108,6 +109,17 @@ async def test_every_route_is_documented_and_everything_documented_is_served(wor
     assert not routed & elsewhere
     assert len(documented) == len(ROUTES)
     assert all(one.handler is not None for one in SERVED)
+
+
+@pytest.mark.parametrize("route", SERVED, ids=lambda route: f"{route.method} {route.path}")
+def test_a_handler_takes_and_gives_what_its_route_declares(route: Any) -> None:
+    hints = get_type_hints(route.handler)
+    query, body = get_args(hints["call"])
+    assert (query, body) == (route.query or type(None), route.body or type(None))
+    if hints["return"] is not Response:
+        status, answer = next(iter(route.answers.items()))
+        assert hints["return"] == (answer or type(None)) or answer in get_args(hints["return"])
+        assert (status == 204) == (answer is None)
 
 
 async def test_the_documentation_is_whole(world: Any) -> None:
