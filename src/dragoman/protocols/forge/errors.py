@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from dragoman.messages import error_table
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.tasks import Failure
 from dragoman.protocols.forge.types import ErrorBody, Payload, SubmitTask
 
 
@@ -135,6 +136,20 @@ def fault_in(error: Any, *, stack: str | None = None, retryable: bool = False) -
         retryable=retryable or kind is Kind.TIMEOUT,
         facts=facts,
     )
+
+
+def failure_out(failure: Failure) -> dict[str, Any]:
+    """The `error` of an agent whose work failed: the last line of its output, and the rest as details."""
+    report = failure.report or {}
+    message = (failure.output or "").rstrip().rpartition("\n")[2] or str(report.get("message") or "the work failed")
+    return {"message": message, "details": {"type": report.get("type"), "exit_code": failure.exit_code}}
+
+
+def decline_out(fault: Fault, sentence: str) -> dict[str, Any]:
+    """The `error` of an agent that does not begin; `fault_in` reads its reason."""
+    field = {"field": fault.field.replace("parameters", "payload", 1)} if fault.field else {}
+    details = {"reason": fault.kind.value, **field, **fault.facts}
+    return {"code": Code.INVALID_REQUEST, "message": sentence, "details": details}
 
 
 class TaskError(Struct, frozen=True):

@@ -6,6 +6,7 @@
     notify:task-updated                      Progress    caller     hub
     update-task `completed` or `failed`      Result      hub        agent
     ask-user, event:question                 Ask         hub        agent
+    the task of task-assigned or get-task    Request     agent      hub (`server/forge/outbound.py`)
 
 Progress is a fraction on this wire and per cent in the hub: less than everything never rounds to 100. Times are
 milliseconds here and seconds in the hub. Errors are in `errors`.
@@ -22,7 +23,18 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.messages.files import FileRef, shown_name
-from dragoman.messages.tasks import Ask, Progress, Result, Step, ToolResult, ToolUse, fitting
+from dragoman.messages.tasks import (
+    Ask,
+    Context,
+    Progress,
+    Request,
+    Result,
+    Step,
+    ToolResult,
+    ToolUse,
+    fitting,
+    handoff_in,
+)
 from dragoman.protocols.forge import types as forge
 from dragoman.protocols.forge.types import (
     AskUser,
@@ -51,6 +63,9 @@ STATUSES_IN: Mapping[str, tuple[str, ...]] = {
     "cancelled": ("cancelled",),
 }
 """A forge status → the hub's that may be shown so, the usual one first (all-D8)."""
+
+UNTIL_ANSWERED_MS = 365 * 24 * 3600 * 1000.0
+"""Of a question without a time, which the hub would give up as any request (D8)."""
 
 _T = TypeVar("_T")
 
@@ -159,6 +174,17 @@ def task_in(value: object) -> TaskView:
     return fitting(TaskView, value) or TaskView()
 
 
+def request_in(task: TaskView) -> Request:
+    """What an agent is to do."""
+    return Request(
+        input=None if task.payload is UNSET else task.payload,
+        answer=task.answer,
+        question=task.question or None,
+        context=fitting(Context, task.context),
+        handover=handoff_in(task.handover),
+    )
+
+
 def status_in(status: str) -> str:
     """The hub's status of a task that forge shows so."""
     return STATUSES_IN[status][0] if status in STATUSES_IN else status
@@ -178,6 +204,17 @@ def ask_in(asked: AskUser | QuestionEvent, request_seconds: float) -> Ask:
         timeout_seconds=(seconds or request_seconds) if isinstance(asked, AskUser) else seconds,
         default=asked.default if has_default else None,
         has_default=has_default,
+    )
+
+
+def ask_out(ask: Ask, task_id: str) -> AskUser:
+    seconds = ask.timeout_seconds
+    return AskUser(
+        question=ask.question,
+        options=ask.options,
+        timeout=UNTIL_ANSWERED_MS if seconds is None else max(1.0, seconds * 1000),
+        default=ask.default if ask.has_default else UNSET,
+        task_id=task_id,
     )
 
 
