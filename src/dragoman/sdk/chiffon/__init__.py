@@ -1,6 +1,5 @@
 """Chiffon, as an agent and as a client that gives others work.
 
-mapping  an agent's link over any pipe                client  an orchestrator with a link of its own
-calls    one call, and its events
-http     the bytes: long poll and POST                ws      the bytes over a WebSocket, with receipts
+link   an agent's messages over any pipe       client  an orchestrator with a connection of its own, and its calls
+http   the pipe: long poll and POST            ws      the pipe over a WebSocket, with receipts
 """

@@ -1,8 +1,8 @@
 """A client that speaks chiffon itself: an orchestrator with a token of its own.
 
-A request is said again with the same request_id until the hub has it; from then on the hub owes us the result, and
-delivers it over whatever link we have, as often as it takes until we acknowledge. So a broken link, a restarted
-hub or a lost receipt changes nothing for who waits.
+The client sends a request with the same request_id until the hub has it. From then on the hub owes the result, and
+delivers it over any connection, as often as it takes until the client acknowledges it. So a broken connection, a
+restarted hub or a lost receipt changes nothing for the caller that waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.chiffon import codec, errors
+from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.types import (
     Correlation,
     Envelope,
@@ -22,12 +22,14 @@ from dragoman.protocols.chiffon.types import (
     Payload,
     Stamp,
     WorkRequest,
+    WorkResult,
+    WorkStatus,
 )
 from dragoman.sdk import trace
-from dragoman.sdk.calling.calls import ConnectedClient
-from dragoman.sdk.chiffon.calls import Call, fault_in
-from dragoman.sdk.errors import Misconfigured, NotSupported
-from dragoman.sdk.failures import refused
+from dragoman.sdk.calling.calls import ConnectedClient, PendingCall
+from dragoman.sdk.errors import Misconfigured, NotSupported, TaskFailed
+from dragoman.sdk.events import value_of
+from dragoman.sdk.failures import failed, refused
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime
@@ -35,10 +37,113 @@ from dragoman.sdk.runtime import Runtime
 log = logging.getLogger("dragoman.sdk")
 
 OPTIONS = frozenset({"priority", "dependencies", "hints", "parent"})
+UNAVAILABLE = 5002
+
+
+class Call(PendingCall):
+    """One request, and what the hub sent about it."""
+
+    def __init__(self, request: Envelope[WorkRequest]) -> None:
+        super().__init__(request.payload.task_id, request.message_id)
+        self.request = request
+        self.frame = codec.encode(request)
+        self.tries = 1
+        self.is_pinned = mapping.agent_in(request.x_custom_fields) is not None
+        self._blocks = chunks.Reassembly()
+        self._received: set[str] = set()
+
+    def send_as(self, request: Envelope[WorkRequest]) -> None:
+        """Ask again, with another request."""
+        self.id, self.request, self.frame = request.message_id, request, codec.encode(request)
+
+    def receive(self, message: Envelope[Payload]) -> None:
+        """A message of the hub about this call."""
+        if message.message_id in self._received:
+            return  # delivered again: the acknowledgment got lost
+        self._received.add(message.message_id)
+        match message.payload:
+            case ErrorPayload() as error:
+                self._failed(message, error)
+            case WorkResult() as result:
+                self._ended(message, result)
+            case WorkStatus() as status:
+                self._progressed(message, status)
+
+    def _progressed(self, message: Envelope[Payload], status: WorkStatus) -> None:
+        custom = message.x_custom_fields
+        data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(status, custom))
+        data.pop("chunk", None)
+        data.pop("stream", None)
+        if status.step is not None:
+            data["output"] = status.step.output
+        if custom.get("file") is not None:
+            data["file"] = custom["file"]
+        self._add("paused" if status.status == "paused" else "progress", message, data)
+
+    def _ended(self, message: Envelope[Payload], result: WorkResult) -> None:
+        output = self._assembled(result)
+        if output is None:
+            return
+        done = mapping.result_in(result, message.x_custom_fields)
+        data = {"output": output, "exit_code": result.exit_code, "result": done.value}
+        if done.usage:
+            data["usage"] = done.usage
+        if result.exit_code == 0:
+            self._add("completed", message, data)
+            self.finish(value_of(done.value, output or self.heard))
+            return
+        self._add("failed", message, data)
+        fault = mapping.fault_fields_in(message.x_custom_fields)
+        error = failed(
+            fault.get("message") or output.rstrip().rpartition("\n")[2] or f"exit code {result.exit_code}",
+            task_id=self.task_id,
+            kind=fault.get("kind") or "work_failed",
+            exit_code=result.exit_code,
+            output=output,
+            facts={"agent": message.x_custom_fields.get("agent_id")},
+        )
+        self.fail(error)
+
+    def _assembled(self, result: WorkResult) -> str | None:
+        """The whole output, once its last block is there."""
+        if result.output_chunk is None:
+            return result.output
+        try:
+            place = chunks.parse(result.output_chunk)
+            if place.start == 0:  # an attempt before this one may have broken off in the middle
+                self._blocks = chunks.Reassembly()
+            self._blocks = self._blocks.feed(chunks.Block(place, result.output))
+            return self._blocks.finish() if chunks.is_last(result) else None
+        except chunks.ChunkError as error:
+            self._blocks = chunks.Reassembly()
+            if chunks.is_last(result):
+                self.fail(TaskFailed(f"its output came broken: {error}", task_id=self.task_id))
+            return None
+
+    def _failed(self, message: Envelope[Payload], payload: ErrorPayload) -> None:
+        status = "cancelled" if payload.error_code == errors.TASK_CANCELLED else "failed"
+        fault = mapping.fault_fields_in(message.x_custom_fields)
+        facts = {"code": payload.error_code, "message": payload.error_message, **payload.error_context}
+        text = fault.get("message") or payload.error_message
+        self._add(status, message, {"fault": facts, "message": text})
+        error = failed(
+            text,
+            task_id=self.task_id,
+            status=status,
+            kind=fault.get("kind") or errors.KINDS.get(payload.error_code),
+            code=payload.error_code,
+            exit_code=fault.get("exit_code"),
+            facts=facts,
+        )
+        self.fail(error)
+
+    def _add(self, kind: str, message: Envelope[Payload], data: dict[str, Any]) -> None:
+        agent = mapping.text_in(message.x_custom_fields, "agent_id")
+        self.tell(kind, data, at=message.timestamp.isoformat(), agent=agent)
 
 
 class ChiffonClient(ConnectedClient[Call, Pipe]):
-    """What `Client` does, in chiffon. `dial` makes a pipe; `name` is our kind, or our id when we have none."""
+    """`Client` in chiffon. `dial` makes a pipe; `name` is the client's kind, or its id where it has none."""
 
     protocol = "chiffon"
 
@@ -57,7 +162,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         self._requests: dict[str, Call] = {}
         self._pipe: Pipe | None = None
 
-    # --- what callers want ---
+    # --- calls ---
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
@@ -74,32 +179,28 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
             raise NotSupported("this link cannot cancel")
         await self._cancel(task_id, reason)
 
-    # --- calls ---
-
     def _request(self, target: str, work: str, given: dict[str, Any], options: Mapping[str, Any]) -> Call:
         self._check(options, OPTIONS)
-        kind, _, pinned = target.partition("/")
-        span = trace.current()
-        custom: dict[str, Any] = {name: options[name] for name in ("priority", "dependencies") if options.get(name)}
-        if pinned:
-            custom["agent_id"] = pinned
-        if span is not None:
-            custom["traceparent"] = span.traceparent
-        if options.get("parent"):
-            custom["parent_task_id"] = options["parent"]
-        hints = options.get("hints")
+        kind, _, agent_id = target.partition("/")
+        span, hints, mint = trace.current(), options.get("hints"), self._runtime.mint
         request = codec.envelope(
             WorkRequest(
-                task_id=self._runtime.mint(),
+                task_id=mint(),
                 work_type=work,
                 parameters=given,
                 hints=None if hints is None else msgspec.convert(hints, Hints),
             ),
-            Stamp(self._runtime.mint(), self._runtime.now()),
-            Correlation(self._runtime.mint(), trace.uuid(span.trace_id) if span is not None else self._runtime.mint()),
+            Stamp(mint(), self._runtime.now()),
+            Correlation(mint(), mint() if span is None else mapping.trace_uuid(span.trace_id)),
             from_agent=self._name,
             to_agent=kind,
-            x_custom_fields=custom,
+            x_custom_fields=mapping.request_fields_out(
+                agent_id=agent_id,
+                priority=options.get("priority"),
+                dependencies=options.get("dependencies") or (),
+                parent_task_id=options.get("parent"),
+                traceparent=None if span is None else span.traceparent,
+            ),
         )
         return Call(request)
 
@@ -116,7 +217,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         if self._pipe is not None:
             self._pipe.send(call.frame, call.id, call.task_id)
 
-    # --- the link ---
+    # --- the connection ---
 
     def _new_link(self) -> Pipe:
         return self._dial()
@@ -134,9 +235,9 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
 
     async def _listen(self, link: Pipe) -> None:
         for arrival in await link.receive():
-            self._hear(link, arrival)
+            self._receive(link, arrival)
 
-    def _hear(self, pipe: Pipe, arrival: Frame | Accepted) -> None:
+    def _receive(self, pipe: Pipe, arrival: Frame | Accepted) -> None:
         if isinstance(arrival, Accepted):
             for id in arrival.ids:
                 if (call := self._untaken.get(id)) is not None:
@@ -145,49 +246,46 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
         try:
             message = codec.decode(arrival.data)
         except errors.ChiffonError as error:
-            log.warning("the hub said something that makes no sense: %s", error)
+            log.warning("the hub sent a message that is not valid chiffon: %s", error)
             return
-        delivery = arrival.receipt or message.x_custom_fields.get("delivery_id")
-        found = self._requests.get(message.request_id)
-        if found is not None:
-            self._hear_of(found, message, is_delivery=isinstance(delivery, str))
+        delivery = arrival.receipt or mapping.text_in(message.x_custom_fields, "delivery_id")
+        call = self._requests.get(message.request_id)
+        if call is not None:
+            if isinstance(message.payload, ErrorPayload) and delivery is None and not call.taken.done():
+                self._refused(call, message, message.payload)
+            else:
+                self._taken(call)
+                call.receive(message)
         elif isinstance(message.payload, WorkRequest):
-            self._decline(pipe, message)
-        if isinstance(delivery, str):
+            self._decline(pipe, message, message.payload.work_type)
+        if delivery is not None:
             pipe.acknowledge(delivery)
 
-    def _hear_of(self, call: Call, message: Envelope[Payload], *, is_delivery: bool) -> None:
-        payload = message.payload
-        if isinstance(payload, ErrorPayload) and not is_delivery and not call.taken.done():
-            return self._refused(call, message, payload)
-        self._taken(call)
-        return call.hear(message)
-
     def _refused(self, call: Call, message: Envelope[Payload], payload: ErrorPayload) -> None:
-        """The hub did not take the request: perhaps it is an agent's name and not a kind; perhaps later."""
+        """The hub did not take the request: the target may be an agent's id and not a kind, or it may take it later."""
         code = payload.error_code
-        if code == 5002 and not call.is_pinned:
+        if code == UNAVAILABLE and not call.is_pinned:
             self._requests.pop(call.request.request_id, None)
             self._untaken.pop(call.id, None)
             call.is_pinned = True
-            pinned = {**call.request.x_custom_fields, "agent_id": call.request.to_agent}
+            custom = call.request.x_custom_fields | mapping.request_fields_out(agent_id=call.request.to_agent)
             ids = {"message_id": self._runtime.mint(), "request_id": self._runtime.mint()}
-            call.send_as(msgspec.structs.replace(call.request, **ids, x_custom_fields=pinned))
+            call.send_as(msgspec.structs.replace(call.request, **ids, x_custom_fields=custom))
             self._keep(call)
-            return self._say(call)
-        if code != 5002 and errors.is_retryable(code) and call.tries < len(errors.RETRY_DELAYS):
+            self._say(call)
+        elif code != UNAVAILABLE and errors.is_retryable(code) and call.tries < len(errors.RETRY_DELAYS):
             delay = errors.RETRY_DELAYS[call.tries]
             call.tries += 1
             self._start(self._say_later(call, delay))
-            return None
-        facts = {"code": code, **payload.error_context}
-        fault, words = fault_in(message), f"{payload.error_message} ({code})"
-        kind = fault.get("kind") or errors.KINDS.get(code)
-        return self._refuse(call, refused(words, kind=kind, message=fault.get("message"), facts=facts))
+        else:
+            facts = {"code": code, **payload.error_context}
+            fault = mapping.fault_fields_in(message.x_custom_fields)
+            kind = fault.get("kind") or errors.KINDS.get(code)
+            text = f"{payload.error_message} ({code})"
+            self._refuse(call, refused(text, kind=kind, message=fault.get("message"), facts=facts))
 
-    def _decline(self, pipe: Pipe, message: Envelope[Payload]) -> None:
-        """Somebody wants work of a client."""
-        work_type = message.payload.work_type if isinstance(message.payload, WorkRequest) else ""
+    def _decline(self, pipe: Pipe, message: Envelope[Payload], work_type: str) -> None:
+        """An agent or the hub asks this client for work."""
         envelope = codec.envelope(
             errors.unsupported_work(work_type_requested=work_type, supported_types=()),
             Stamp(self._runtime.mint(), self._runtime.now()),

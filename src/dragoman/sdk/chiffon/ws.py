@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dragoman.protocols.chiffon import codec
-from dragoman.protocols.chiffon.types import SUBPROTOCOL
+from dragoman.protocols.chiffon.types import SUBPROTOCOL, Acknowledgment, Receipt
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal, register
 from dragoman.sdk.messages import Accepted
@@ -21,11 +21,7 @@ PATH = "/api/agent/ws?receipts=1"
 _CONTROL = re.compile(rb'\s*\{\s*"accepted"\s*:')
 
 
-class _Receipts(msgspec.Struct, frozen=True):
-    accepted: tuple[str, ...]
-
-
-_receipts = msgspec.json.Decoder(_Receipts).decode
+_receipt = msgspec.json.Decoder(Receipt).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,7 +52,7 @@ class WebSocketPipe:
         data = await self._socket.receive()
         if _CONTROL.match(data):
             try:
-                return (Accepted(_receipts(data).accepted),)
+                return (Accepted(_receipt(data).accepted),)
             except msgspec.DecodeError:
                 pass  # an envelope may begin with a field of that name; then the codec says what is wrong
         return (Frame(data),)
@@ -72,7 +68,7 @@ class WebSocketPipe:
         if not self._acks:
             return None
         acks, self._acks = self._acks, []
-        return _encode({"ack": acks})
+        return _encode(Acknowledgment(tuple(acks)))
 
     async def drain(self) -> None:
         await self._socket.drain()
