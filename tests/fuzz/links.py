@@ -37,7 +37,8 @@ from dragoman.security.keys import KeyRing, new_key
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.session import A2acpSession
 from dragoman.server.a2acp.tokens import AuthService
-from dragoman.server.chiffon.handler import ChiffonHandler, ChiffonSession
+from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.chiffon.websocket import ChiffonSession
 from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
