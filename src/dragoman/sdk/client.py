@@ -22,7 +22,7 @@ from dragoman.sdk.errors import Misconfigured, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.excepthook import install_excepthook
 from dragoman.sdk.handle import TaskHandle, id_of
-from dragoman.sdk.options import SubmitOptions, checked
+from dragoman.sdk.options import Handle, SubmitOptions, checked
 from dragoman.sdk.runtime import Runtime, SystemRuntime
 from dragoman.sdk.services import TABLE, Participant, connect
 from dragoman.sdk.work.outcome import data_of
@@ -200,16 +200,16 @@ class Client:
         """`handle.result`, also for a task's id."""
         return await (self.handle(task) if isinstance(task, str) else task).result(timeout=timeout)
 
-    async def task(self, task: TaskHandle[Any] | str) -> TaskInfo:
+    async def task(self, task: Handle) -> TaskInfo:
         """The task as it is now."""
         return await self._backend.task(id_of(task))
 
-    async def events(self, task: TaskHandle[Any] | str, *, after: int = 0) -> AsyncIterator[Event]:
+    async def events(self, task: Handle, *, after: int = 0) -> AsyncIterator[Event]:
         """`handle.events`, also for a task's id."""
         async for event in self._backend.events(id_of(task), after):
             yield event
 
-    async def cancel(self, task: TaskHandle[Any] | str, reason: str | None = None) -> None:
+    async def cancel(self, task: Handle, reason: str | None = None) -> None:
         """Stop a task and everything it asked others to do."""
         await self._backend.cancel(id_of(task), reason)
 

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
+from dragoman.sdk.blocking import BlockingPart, iterates, waits
 from dragoman.sdk.calling.retrying import HubRetries, TemporaryFailure
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.network.connect_errors import sentence
@@ -226,3 +227,14 @@ def _raise(response: httpx2.Response) -> NoReturn:
         raise StateConflict(message, version if type(version) is int else None)
     raised = RAISED.get(response.status_code)
     raise RequestRefused(message, kind=kind, facts=facts) if raised is None else raised(message)
+
+
+class SyncState(BlockingPart[SharedState]):
+    """`SharedState`, with methods that wait."""
+
+    read = waits(SharedState.read)
+    get = waits(SharedState.get)
+    create = waits(SharedState.create)
+    update = waits(SharedState.update)
+    delete = waits(SharedState.delete)
+    watch = iterates(SharedState.watch)

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
+from dragoman.sdk.blocking import Blocking, BlockingPart, each, iterates, waits
 from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client, Input
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.events import Event, Question, TaskInfo
+from dragoman.sdk.events import Event
 from dragoman.sdk.handle import TaskHandle
 from dragoman.sdk.options import SubmitOptions
 from dragoman.sdk.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dragoman.protocols.a2acp.contracts import Contract, Mode
-    from dragoman.protocols.a2acp.intents import Offering
-    from dragoman.sdk.shared_state import Change, Entity, EntityType, Shared, SharedState
+    from dragoman.sdk.shared_state import SyncState
 
 T = TypeVar("T")
-E = TypeVar("E")
 
 END_SECONDS = 2.0
 """How long what a client leaves behind may take to end."""
 
 
-class SyncClient:
-    """`Client`, synchronously: `with SyncClient() as hub: hub.call("deployer", "run_playbook", playbook="x.yml")`."""
+class SyncClient(Blocking[Client]):
+    """`Client` for programs without an event loop: the same methods, and each returns when it is done.
+
+    with SyncClient() as hub:
+        report = hub.call("run_playbook", {"playbook": "x.yml"}, agent="deployer")
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class SyncClient:
         runtime: Runtime | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self._client = Client(
+        self._asynchronous = Client(
             url,
             token=token,
             id=id,
@@ -69,7 +71,7 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-client", daemon=True)
         self._thread.start()
         try:
-            self._do(self._client.__aenter__())
+            self._wait(self._asynchronous.__aenter__())
         except BaseException:
             self._end()
             raise
@@ -77,7 +79,7 @@ class SyncClient:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            self._do(self._client.__aexit__(*exc))
+            self._wait(self._asynchronous.__aexit__(*exc))
         finally:
             self._end()
 
@@ -101,7 +103,7 @@ class SyncClient:
     def call(self, target: str, work: str, /, **input: object) -> Any: ...
 
     def call(self, /, *what: Any, **rest: Any) -> Any:
-        return self._do(self._client.call(*what, **rest))
+        return self._wait(self._asynchronous.call(*what, **rest))
 
     @overload
     def submit(
@@ -129,7 +131,7 @@ class SyncClient:
     ) -> SyncTaskHandle[Any]: ...
 
     def submit(self, /, *what: Any, **rest: Any) -> SyncTaskHandle[Any]:
-        return SyncTaskHandle(self, self._do(self._client.submit(*what, **rest)))
+        return SyncTaskHandle(self, self._wait(self._asynchronous.submit(*what, **rest)))
 
     @overload
     def stream(
@@ -140,78 +142,34 @@ class SyncClient:
     def stream(self, target: str, work: str, /, **input: object) -> Iterator[Event]: ...
 
     def stream(self, /, *what: Any, **rest: Any) -> Iterator[Event]:
-        return self._each(self._client.stream(*what, **rest))
+        return each(self, self._asynchronous.stream(*what, **rest))
 
     def handle(self, task_id: str, *, returns: Any = Any) -> SyncTaskHandle[Any]:
-        return SyncTaskHandle(self, self._client.handle(task_id, returns=returns))
+        """The handle of a task whose id is known, as from another process."""
+        return SyncTaskHandle(self, self._asynchronous.handle(task_id, returns=returns))
 
     def result(self, task: SyncTaskHandle[Any] | str, *, timeout: float | None = None) -> Any:
-        """Raises `StillRunning` after so many seconds; the task goes on, and its result may be asked for again."""
+        """`handle.result`, also for a task's id."""
         return (self.handle(task) if isinstance(task, str) else task).result(timeout=timeout)
 
-    def task(self, task: SyncTaskHandle[Any] | str) -> TaskInfo:
-        return self._do(self._client.task(str(task)))
-
-    def events(self, task: SyncTaskHandle[Any] | str, *, after: int = 0) -> Iterator[Event]:
-        return self._each(self._client.events(str(task), after=after))
-
-    def cancel(self, task: SyncTaskHandle[Any] | str, reason: str | None = None) -> None:
-        self._do(self._client.cancel(str(task), reason))
-
-    def questions(self, *, status: str | None = "open") -> list[Question]:
-        return self._do(self._client.questions(status=status))
-
-    def answer(self, question_id: str, answer: Any) -> None:
-        self._do(self._client.answer(question_id, answer))
-
-    def discover(
-        self,
-        intent: str | None = None,
-        *,
-        domain: str | None = None,
-        agent: str | None = None,
-        capability: str | None = None,
-        version: str | None = None,
-    ) -> list[Offering]:
-        return self._do(
-            self._client.discover(intent, domain=domain, agent=agent, capability=capability, version=version)
-        )
-
-    def contract(
-        self,
-        intent: str,
-        *,
-        agent: str | None = None,
-        mode: Mode = "broker",
-        encrypt: bool = False,
-        request_schema: Any = None,
-        response_schema: Any = None,
-    ) -> Contract:
-        schemas = {"request_schema": request_schema, "response_schema": response_schema}
-        return self._do(self._client.contract(intent, agent=agent, mode=mode, encrypt=encrypt, **schemas))
-
-    def terminate(self, contract: Contract | str, reason: str = "") -> None:
-        self._do(self._client.terminate(contract, reason))
-
-    def rotate(self, contract: Contract | str) -> None:
-        self._do(self._client.rotate(contract))
+    task = waits(Client.task)
+    events = iterates(Client.events)
+    cancel = waits(Client.cancel)
+    questions = waits(Client.questions)
+    answer = waits(Client.answer)
+    discover = waits(Client.discover)
+    contract = waits(Client.contract)
+    terminate = waits(Client.terminate)
+    rotate = waits(Client.rotate)
 
     @property
     def state(self) -> SyncState:
-        """What all agents share."""
-        return SyncState(self, self._client.state)
+        """The state that all agents share: tasks, agents, resources, policy."""
+        from dragoman.sdk.shared_state import SyncState
 
-    def _each(self, source: AsyncIterator[E]) -> Iterator[E]:
-        async def following() -> E | None:
-            return await anext(source, None)
+        return SyncState(self, self._asynchronous.state)
 
-        try:
-            while (event := self._do(following())) is not None:
-                yield event
-        finally:
-            self._do(source.aclose())  # type: ignore[attr-defined]
-
-    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             coroutine.close()
             raise Misconfigured("use it as `with SyncClient(…) as hub:`")
@@ -241,28 +199,25 @@ async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
     await loop.shutdown_asyncgens()
 
 
-class SyncTaskHandle(Generic[T]):
-    """`TaskHandle`, synchronously."""
+class SyncTaskHandle(BlockingPart[TaskHandle[T]], Generic[T]):
+    """A submitted task, as its caller holds it: `TaskHandle` with methods that wait.
 
-    def __init__(self, client: SyncClient, handle: TaskHandle[T]) -> None:
-        self._client = client
-        self._handle = handle
+    handle = hub.submit("write", {"topic": "tides"}, returns=Report)
+    for event in handle.events(): ...
+    report = handle.result()
+    """
 
     @property
     def id(self) -> str:
-        return self._handle.id
+        return self._asynchronous.id
 
     def result(self, *, timeout: float | None = None) -> T:
-        return self._client._do(self._handle.result(timeout=timeout))
+        """Wait for the end of the task and return its result: see `TaskHandle.result`."""
+        return self._wait(self._asynchronous.result(timeout=timeout))
 
-    def events(self, *, after: int = 0) -> Iterator[Event]:
-        return self._client._each(self._handle.events(after=after))
-
-    def cancel(self, reason: str | None = None) -> None:
-        self._client._do(self._handle.cancel(reason))
-
-    def info(self) -> TaskInfo:
-        return self._client._do(self._handle.info())
+    events = iterates(TaskHandle.events)
+    cancel = waits(TaskHandle.cancel)
+    info = waits(TaskHandle.info)
 
     def __str__(self) -> str:
         return self.id
@@ -275,31 +230,3 @@ class SyncTaskHandle(Generic[T]):
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-
-class SyncState:
-    """`SharedState`, synchronously."""
-
-    def __init__(self, client: SyncClient, state: SharedState) -> None:
-        self._client = client
-        self._state = state
-
-    def read(self) -> Shared:
-        return self._client._do(self._state.read())
-
-    def get(self, entity_type: EntityType, entity_id: str) -> Entity:
-        return self._client._do(self._state.get(entity_type, entity_id))
-
-    def create(self, entity_type: EntityType, entity_id: str, value: Mapping[str, Any]) -> Entity:
-        return self._client._do(self._state.create(entity_type, entity_id, value))
-
-    def update(self, entity_type: EntityType, entity_id: str, changes: Mapping[str, Any], *, version: int) -> Entity:
-        return self._client._do(self._state.update(entity_type, entity_id, changes, version=version))
-
-    def delete(self, entity_type: EntityType, entity_id: str, *, version: int) -> None:
-        self._client._do(self._state.delete(entity_type, entity_id, version=version))
-
-    def watch(
-        self, cursor: int | None = None, entity_type: EntityType | None = None, entity_id: str | None = None
-    ) -> Iterator[Change]:
-        return self._client._each(self._state.watch(cursor, entity_type, entity_id))

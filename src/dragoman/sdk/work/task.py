@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.messages.tasks import Context, ToolResult, ToolUse
 from dragoman.sdk import messages
+from dragoman.sdk.blocking import Blocking, waits
 from dragoman.sdk.errors import Reject
 from dragoman.sdk.peers import Handoff, HandoffReason, Handover, Help, HelpKind, Urgency
 from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
@@ -117,6 +118,15 @@ class Facts:
     def is_held(self) -> bool:
         """Whether a person paused it."""
         return self._running.is_held
+
+    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
+        """Count what the work has used up: sent with the result, and held against budgets (agentmsg)."""
+        usage = self._running.usage or {"tokens_used": 0, "cost_usd": 0}
+        self._running.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
+
+    def reject(self, reason: str) -> Reject:
+        """The exception to raise to say no: `raise task.reject("declined by a person")`."""
+        return Reject(reason)
 
 
 class Task(Facts):
@@ -251,102 +261,42 @@ class Task(Facts):
             self._running, to, reason, context or {}, tuple(capabilities), deadline, error
         )
 
-    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
-        """Count what the work has used up: sent with the result, and held against budgets (agentmsg)."""
-        usage = self._running.usage or {"tokens_used": 0, "cost_usd": 0}
-        self._running.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
-
     async def checkpoint(self) -> None:
         """A good place to stop: waits here while a person holds the task."""
         while self.is_held:
             await self.released.wait()
 
-    def reject(self, reason: str) -> Reject:
-        """The exception to raise to say no: `raise task.reject("declined by a person")`."""
-        return Reject(reason)
-
 
 T = TypeVar("T")
 
 
-class SyncTask(Facts):
-    """The task of a plain function: the same methods, and each waits until it is done."""
+class SyncTask(Facts, Blocking[Task]):
+    """The task of a handler that is a plain function: `Task`, with methods that wait until they are done.
+
+        @agent.on("resize")
+        def resize(task: SyncTask, width: int) -> str:
+            task.progress(50, "resizing")
+            return "done"
+
+    Each method raises `Reject` once the task was cancelled.
+    """
 
     def __init__(self, task: Task, running: RunningTask, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(running)
-        self._task = task
+        self._asynchronous = task
         self._loop = loop
 
-    def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
-        self._wait(self._task.progress(percent, step, output))
-
-    def log(self, text: str) -> None:
-        self._wait(self._task.log(text))
-
-    def text(self, chunk: str) -> None:
-        self._wait(self._task.text(chunk))
-
-    def think(self, text: str) -> None:
-        self._wait(self._task.think(text))
-
-    def tool_use(self, name: str, input: Any = None, *, id: str | None = None) -> str:
-        return self._wait(self._task.tool_use(name, input, id=id))
-
-    def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
-        self._wait(self._task.tool_result(id, output, is_error=is_error))
-
-    def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        self._wait(self._task.send_file(name, data, mime_type))
-
-    def ask(
-        self,
-        question: str,
-        *,
-        options: Sequence[Any] = (),
-        timeout: float | None = None,
-        default: Any | UnsetType = UNSET,
-    ) -> Any:
-        return self._wait(self._task.ask(question, options=options, timeout=timeout, default=default))
-
-    def help(
-        self,
-        question: str,
-        *,
-        help_type: HelpKind = "TECHNICAL_GUIDANCE",
-        to: str | None = None,
-        urgency: Urgency = "medium",
-        deadline: datetime | timedelta | float | None = None,
-        attempted: Sequence[str] = (),
-        error: BaseException | str | None = None,
-    ) -> Help:
-        asking = self._task.help(
-            question, help_type=help_type, to=to, urgency=urgency, deadline=deadline, attempted=attempted, error=error
-        )
-        return self._wait(asking)
-
-    def handoff(
-        self,
-        to: str | None = None,
-        reason: HandoffReason = "LOAD_BALANCING",
-        *,
-        context: dict[str, Any] | None = None,
-        capabilities: Sequence[str] = (),
-        deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
-        error: BaseException | str | None = None,
-    ) -> Handoff:
-        handing = self._task.handoff(
-            to, reason, context=context, capabilities=capabilities, deadline=deadline, error=error
-        )
-        return self._wait(handing)
-
-    def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
-        self._task.used(tokens=tokens, cost_usd=cost_usd)
-
-    def checkpoint(self) -> None:
-        self._wait(self._task.checkpoint())
-
-    def reject(self, reason: str) -> Reject:
-        return self._task.reject(reason)
+    progress = waits(Task.progress)
+    log = waits(Task.log)
+    text = waits(Task.text)
+    think = waits(Task.think)
+    tool_use = waits(Task.tool_use)
+    tool_result = waits(Task.tool_result)
+    send_file = waits(Task.send_file)
+    ask = waits(Task.ask)
+    help = waits(Task.help)
+    handoff = waits(Task.handoff)
+    checkpoint = waits(Task.checkpoint)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self.cancelled:
