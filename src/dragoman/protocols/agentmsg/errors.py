@@ -170,6 +170,21 @@ def new_report(
     )
 
 
+def agent_report(fault: Fault, *, error_id: str, agent_id: str, task_id: str) -> ErrorReport:
+    """Why an agent cannot do a task, or failed in it."""
+    details: Json = {"kind": fault.kind.value, "retryable": fault.retryable}
+    if fault.field:
+        details["field"] = fault.field
+    return new_report(
+        TYPES[fault.named or fault.kind],
+        fault.message,
+        error_id=error_id,
+        agent_id=agent_id,
+        task_id=task_id,
+        details=details | fault.facts,
+    )
+
+
 def is_retryable(report: ErrorReport) -> bool:
     """Whether trying again can help: as the report itself says, else as the table does."""
     own = report.context.details.get("retryable")

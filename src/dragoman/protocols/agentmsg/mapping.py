@@ -68,9 +68,27 @@ _encode = msgspec.json.Encoder().encode
 
 
 def request_in(task: Assignment, tree: Json) -> Request:
+    """What a caller asks for."""
     return Request(
         input={} if task.input is UNSET else task.input,
         context=None if task.context is None else fitting(Context, tree["context"]),
+    )
+
+
+def assigned_in(task: Assignment, tree: Json) -> Request:
+    """What the hub assigns: in a later round also the answer to a question, or who handed the task over. What else the
+    last owner knew is in the task's own fields."""
+    context = tree.get("context") or {}
+    metadata = context.get("metadata") or {}
+    given = tree.get("handover") or metadata.get("handover")
+    handoff = fitting(Handoff, {"from": given.get("from_agent"), **given}) if type(given) is dict else None
+    return Request(
+        input=task.input,
+        answer=task.answer,
+        context=Context(
+            metadata=metadata, history=context.get("history") or (), dependencies=context.get("dependencies") or ()
+        ),
+        handover=handoff and msgspec.structs.replace(handoff, metadata=None, history=None, story=None),
     )
 
 
@@ -113,10 +131,12 @@ def result_in(done: TaskComplete, tree: Json) -> Result:
 
 
 def result_out(done: Result) -> Json:
-    """The fields of a TASK_COMPLETE, without its task. The output is the result where there is no other."""
+    """The fields of a TASK_COMPLETE, without its task. The output is the result where there is no other; an output that
+    is the result, or its JSON, is written once."""
     value, output = done.value, done.output
     fields: Json = {"result": output or None if value is None else value}
-    if output and value is not None and value != output:
+    same = output.encode() == bytes(value) if output and isinstance(value, msgspec.Raw) else output == value
+    if output and value is not None and not same:
         fields["output"] = output
     if done.chunk is not None:
         fields["chunk"] = done.chunk
@@ -159,9 +179,9 @@ def help_in(response: HelpResponse, tree: Json) -> Json:
     return answer | {name: tree[name] for name in ("resources", "answer") if tree.get(name) is not None}
 
 
-def answer_in(response: HelpResponse, tree: Json) -> Any:  # Any: the person's own JSON
-    """What a person answered: as JSON, if the hub sends it so, else as text. None: there was no answer."""
-    return tree.get("answer", response.content) if response.response_type in ANSWERED else None
+def answer_in(response: HelpResponse, tree: Json, default: Any) -> Any:  # Any: the person's own JSON
+    """What a person answered: as JSON, if the hub sends it so, else as text; the default where no answer came."""
+    return tree.get("answer", response.content) if response.response_type in ANSWERED else default
 
 
 def help_out(answer: Any, *, answered: bool) -> Json:  # Any: the person's own JSON
