@@ -1,4 +1,4 @@
-"""The sans-IO vocabulary all five protocols share: roles, errors, guards, framing, tables.
+"""The sans-IO vocabulary all five protocols share: roles, errors, guards, framing.
 
 Nothing here knows a protocol, and nothing here touches a clock, a random source, a socket or a file. Bytes and
 values go in, values and bytes come out.
@@ -7,7 +7,6 @@ values go in, values and bytes come out.
 from dragoman.wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits, check
-from dragoman.wire.machine import Table
 from dragoman.wire.role import Role
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "RemoteProtocolError",
     "Role",
     "Stage",
-    "Table",
     "WholeMessage",
     "check",
 ]

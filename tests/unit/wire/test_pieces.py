@@ -1,10 +1,10 @@
-"""The small parts of `wire`: framing, tables, roles, errors."""
+"""The small parts of `wire`: framing, roles, errors."""
 
 from __future__ import annotations
 
 import pytest
 
-from dragoman.wire import Limits, LocalProtocolError, RemoteProtocolError, Role, Stage, Table, WholeMessage
+from dragoman.wire import Limits, LocalProtocolError, RemoteProtocolError, Role, Stage, WholeMessage
 
 
 def test_a_message_is_whole_however_it_is_cut() -> None:
@@ -23,18 +23,6 @@ def test_an_endless_message_is_refused_at_the_limit() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         message.feed(b"x")
     assert caught.value.stage is Stage.SIZE
-
-
-def test_a_table_answers_what_may_be_sent() -> None:
-    door = Table({"open": {"shut": "closed"}, "closed": {"open": "open"}}, start="open")
-    assert door.after("open", "shut") == "closed"
-    assert door.after("open", "open") is None
-    assert door.allowed("closed") == {"open"}
-
-
-def test_a_table_with_a_state_nobody_reaches_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="never reached"):
-        Table({"open": {}, "lost": {}}, start="open")
 
 
 def test_roles_face_each_other() -> None:

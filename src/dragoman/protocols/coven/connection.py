@@ -23,7 +23,7 @@ ends the request, and what it sends about it is dropped (B4).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -48,7 +48,6 @@ from dragoman.protocols.coven.types import (
     Welcome,
 )
 from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError
-from dragoman.wire.machine import Table
 from dragoman.wire.role import Role
 
 # --- the states of a stream, as a table; both ends are held to it ---
@@ -76,32 +75,30 @@ class Input(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-STREAM: Table[State, Input] = Table(
-    {
-        State.OPENED: {Input.REGISTER: State.REGISTERED},
-        State.REGISTERED: {Input.WELCOME: State.READY, Input.HEARTBEAT: State.REGISTERED},
-        State.READY: {
-            Input.MESSAGE: State.BUSY,
-            Input.HEARTBEAT: State.READY,
-            Input.SHUTDOWN: State.LEAVING,
-        },
-        State.BUSY: {
-            Input.RESPONSE: State.BUSY,
-            Input.END: State.READY,
-            Input.HEARTBEAT: State.BUSY,
-            Input.CANCEL: State.BUSY,
-            Input.SHUTDOWN: State.FINISHING,
-        },
-        State.FINISHING: {
-            Input.RESPONSE: State.FINISHING,
-            Input.END: State.LEAVING,
-            Input.HEARTBEAT: State.FINISHING,
-            Input.CANCEL: State.FINISHING,
-        },
-        State.LEAVING: {Input.HEARTBEAT: State.LEAVING},
+STREAM: Mapping[State, Mapping[Input, State]] = {
+    State.OPENED: {Input.REGISTER: State.REGISTERED},
+    State.REGISTERED: {Input.WELCOME: State.READY, Input.HEARTBEAT: State.REGISTERED},
+    State.READY: {
+        Input.MESSAGE: State.BUSY,
+        Input.HEARTBEAT: State.READY,
+        Input.SHUTDOWN: State.LEAVING,
     },
-    start=State.OPENED,
-)
+    State.BUSY: {
+        Input.RESPONSE: State.BUSY,
+        Input.END: State.READY,
+        Input.HEARTBEAT: State.BUSY,
+        Input.CANCEL: State.BUSY,
+        Input.SHUTDOWN: State.FINISHING,
+    },
+    State.FINISHING: {
+        Input.RESPONSE: State.FINISHING,
+        Input.END: State.LEAVING,
+        Input.HEARTBEAT: State.FINISHING,
+        Input.CANCEL: State.FINISHING,
+    },
+    State.LEAVING: {Input.HEARTBEAT: State.LEAVING},
+}
+"""The state that follows each input; an input without a cell is not allowed in that state."""
 
 OF_AGENTS = frozenset({Input.REGISTER, Input.RESPONSE, Input.END, Input.HEARTBEAT})
 """What agents send; the hub sends the rest."""
@@ -264,7 +261,7 @@ class Connection:
             return self._responded(message)
         if isinstance(message, Heartbeat):
             return message
-        following = STREAM.after(self.state, _input(message))
+        following = STREAM[self.state].get(_input(message))
         if following is None:
             return self._ignore(Oddity.MISPLACED)
         if isinstance(message, Cancel):
@@ -333,7 +330,7 @@ class Connection:
         return ("".join(self._text) if self._whole else None), True
 
     def _finish(self) -> None:
-        following = STREAM.after(self.state, Input.END)
+        following = STREAM[self.state].get(Input.END)
         assert following is not None  # a request is only open in BUSY and FINISHING
         self.state = following
         if self._request is not None:
@@ -370,7 +367,7 @@ class Connection:
             raise LocalProtocolError("an agent needs an id", field="agent_id")
         elif isinstance(message, SendMessage) and not message.request_id:
             raise LocalProtocolError("a request needs an id", field="request_id")
-        following = STREAM.after(self.state, input)
+        following = STREAM[self.state].get(input)
         if following is None:
             raise LocalProtocolError(f"{input} is not allowed when the stream is {self.state}")
         data = self._encode(message)

@@ -35,8 +35,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.wire.schema.conjunction import Conjunction, Node, Number, Side, elements, highest, lowest, types_meet
-from dragoman.wire.schema.disjointness import disjoint
+from dragoman.wire.schema.conjunction import (
+    Conjunction,
+    Node,
+    Number,
+    Side,
+    disjoint,
+    elements,
+    highest,
+    lowest,
+    types_meet,
+)
 from dragoman.wire.schema.library import BOUNDS, DRAFT_2020, Bounds, Document, Schema, examine, validator
 
 STEPS = 10_000

@@ -40,7 +40,7 @@ class Side:
         self.document = document
         self.name = name
         self.whole = _encode(document.root)
-        self._words: dict[str, bytes] = {}
+        self._texts: dict[str, bytes] = {}
         self._validators: dict[str, jsonschema_rs.Validator] = {}
         self._matches: dict[tuple[str, str], bool] = {}
         self._registry: jsonschema_rs.Registry | None = None
@@ -52,11 +52,11 @@ class Side:
             return {"$ref": found["$ref"]}
         return found
 
-    def words(self, at: str) -> bytes:
-        """What counts at a place, written out in one way."""
-        known = self._words.get(at)
+    def text(self, at: str) -> bytes:
+        """The same as sorted JSON."""
+        known = self._texts.get(at)
         if known is None:
-            known = self._words[at] = _encode(self.schema(at))
+            known = self._texts[at] = _encode(self.schema(at))
         return known
 
     def accepts(self, at: str, value: Any) -> bool:
@@ -104,10 +104,10 @@ class Node(NamedTuple):
         return None
 
     def equals(self, other: Node) -> bool:
-        """Whether both say the same in the same words; references make that a matter of the whole documents."""
+        """Whether both have the same text; with references in it, the whole documents must be the same."""
         if self.side.document.dialect != other.side.document.dialect:
             return False
-        mine, theirs = self.side.words(self.at), other.side.words(other.at)
+        mine, theirs = self.side.text(self.at), other.side.text(other.at)
         if mine != theirs:
             return False
         return b'"$ref"' not in mine or (self.at == other.at and self.side.whole == other.side.whole)
@@ -324,3 +324,49 @@ def _type_of(value: Any) -> str:
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return "integer"
     return {float: "number", str: "string", list: "array"}.get(type(value), "object")
+
+
+# -- whether two schemas have no document in common
+
+DEPTH = 8
+
+
+def disjoint(source: Conjunction, other: Node) -> bool:
+    """Whether surely no document of `source` satisfies `other`; False where that is hard to tell.
+
+    Asked where it matters which of several alternatives a document fits (`oneOf`, `not`, `if`).
+    """
+    return _apart(source, Conjunction([other]), DEPTH)
+
+
+def _apart(one: Conjunction, two: Conjunction, depth: int) -> bool:
+    if one.empty or two.empty:
+        return True
+    if depth == 0:
+        return False
+    for mine, theirs in ((one, two), (two, one)):
+        few = mine.candidates()
+        if few is not None:
+            return not any(theirs.accepts(value) for value in few)
+    for mine, theirs in ((one, two), (two, one)):
+        for keyword in ("anyOf", "oneOf"):
+            for atom, branches in mine.places_with(keyword):
+                places = (Conjunction([atom.inner(keyword, number)]) for number in range(len(branches)))
+                if all(_apart(theirs, place, depth - 1) for place in places):
+                    return True
+    shared = [type for type in one.types if types_meet(type, set(two.types)) is not None]
+    return all(_apart_as(type, one, two, depth) for type in shared)
+
+
+def _apart_as(type: str, one: Conjunction, two: Conjunction, depth: int) -> bool:
+    if type in ("number", "integer"):
+        low, high = max(one.lower(False), two.lower(False)), min(one.upper(False).value, two.upper(False).value)
+        return low.value > high
+    if type == "string":
+        return max(one.least("minLength"), two.least("minLength")) > min(one.most("maxLength"), two.most("maxLength"))
+    if type == "array":
+        return max(one.least("minItems"), two.least("minItems")) > min(one.longest, two.longest)
+    if type == "object":
+        names = sorted(one.required | two.required)
+        return any(_apart(one.member(name), two.member(name), depth - 1) for name in names)
+    return False

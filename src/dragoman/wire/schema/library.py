@@ -1,4 +1,5 @@
-"""JSON Schemas that strangers bring: looked through, compiled once, and never able to fetch anything or to stall us.
+"""JSON Schemas of agents that the hub does not trust: checked, compiled once, and unable to fetch anything or to stall
+the hub.
 
 A schema is draft-07 or 2020-12 (D6); without `$schema` it is 2020-12. It is refused, with a JSON pointer and a reason,
 when it exceeds one of these:
@@ -49,9 +50,9 @@ NAMELESS = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef
 MASK = "the value"
 HIDDEN = "*"
 """Stands in a pointer for a name that may be personal."""
-STRANGERS = frozenset({"additionalProperties", "unevaluatedProperties"})
+UNNAMED = frozenset({"additionalProperties", "unevaluatedProperties"})
 UNEXPECTED = "a property is there that is not allowed"
-"""What is said of those without their names."""
+"""The fault of these keywords, without the names of the properties."""
 # Any version of RFC 4122 and its successor. `$` alone would let a final newline through.
 _UUID = re.compile("^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$(?!\\n)")
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -124,7 +125,7 @@ class Compiled:
             where = error.instance_path
             if hidden:
                 where = [step if isinstance(step, int) or step in self._mentioned else HIDDEN for step in where]
-                what = UNEXPECTED if rule and rule[-1] in STRANGERS else what
+                what = UNEXPECTED if rule and rule[-1] in UNNAMED else what
             found.append(Fault(pointer(where), what, pointer(rule)))
             if len(found) == most:
                 break
@@ -155,7 +156,7 @@ def examine(schema: Any, bounds: Bounds = BOUNDS) -> Document:
         if len(places) == bounds.subschemas:
             raise SchemaError(f"more than {bounds.subschemas} schemas in one", at)
         if isinstance(found, dict):
-            _check_words(found, at, bounds)
+            _check_keywords(found, at, bounds)
         places[at] = Place(found, tuple(_parts(found, at)))
     for at, place in places.items():
         for keyword, leads in place.parts:
@@ -174,7 +175,7 @@ def compile(schema: Any, bounds: Bounds = BOUNDS) -> Compiled:
 def validator(
     schema: Schema, dialect: str, bounds: Bounds = BOUNDS, registry: jsonschema_rs.Registry | None = None
 ) -> jsonschema_rs.Validator:
-    """jsonschema-rs, with nothing left to its defaults."""
+    """A validator of jsonschema-rs, with every option set."""
     kind = jsonschema_rs.Draft7Validator if dialect == DRAFT_07 else jsonschema_rs.Draft202012Validator
     regex = jsonschema_rs.RegexOptions(size_limit=bounds.compiled_pattern, dfa_size_limit=bounds.compiled_pattern)
     try:
@@ -200,11 +201,11 @@ class Library:
     def __init__(self, most: int = 10_000, bounds: Bounds = BOUNDS) -> None:
         self.most = most
         self.bounds = bounds
-        self._shelf: dict[bytes, Compiled] = {}
+        self._compiled: dict[bytes, Compiled] = {}
         self._named: dict[bytes, Compiled] = {}
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._compiled)
 
     def compiled(self, schema: Schema, key: bytes | None = None) -> Compiled:
         """A schema ready for use, compiled at most once while it is remembered. `key` is a name for it that cannot mean
@@ -218,10 +219,10 @@ class Library:
             named = self._named[key] = self.compiled(schema)
             return named
         name = _encode(schema)
-        found = self._shelf.pop(name, None) or compile(schema, self.bounds)
-        self._shelf[name] = found
-        if len(self._shelf) > self.most:
-            del self._shelf[next(iter(self._shelf))]
+        found = self._compiled.pop(name, None) or compile(schema, self.bounds)
+        self._compiled[name] = found
+        if len(self._compiled) > self.most:
+            del self._compiled[next(iter(self._compiled))]
         return found
 
 
@@ -230,11 +231,11 @@ def pointer(path: Any) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
 
-# -- looking through ---------------------------------------------------------------------------------------------
+# -- checking ---------------------------------------------------------------------------------------------
 
 
 def _walk(schema: Schema) -> Iterator[tuple[str, Schema, int]]:
-    """Every schema in a schema, with its pointer and depth. Not by recursion: strangers write schemas."""
+    """Every schema in a schema, with its pointer and depth. Not by recursion: a schema may be nested very deeply."""
     waiting: list[tuple[str, Any, int]] = [("", schema, 0)]
     while waiting:
         at, found, depth = waiting.pop()
@@ -267,7 +268,7 @@ def _parts(schema: Schema, at: str) -> Iterator[tuple[str, str]]:
             yield "$ref", unquote(schema["$ref"][1:])
 
 
-def _check_words(schema: dict[str, Any], at: str, bounds: Bounds) -> None:
+def _check_keywords(schema: dict[str, Any], at: str, bounds: Bounds) -> None:
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise SchemaError("$ref may only point into this document, as in #/$defs/name", at)

@@ -113,7 +113,7 @@ NOISE = st.sampled_from(
 
 
 def test_a_message_is_only_sent_when_nothing_is_open() -> None:
-    assert [state for state in State if Input.MESSAGE in STREAM.allowed(state)] == [State.READY]
+    assert [state for state in State if Input.MESSAGE in STREAM[state]] == [State.READY]
     assert set(Input) - OF_AGENTS == {
         Input.WELCOME,
         Input.MESSAGE,
