@@ -224,7 +224,7 @@ class ForgeClient(ConnectedClient[Call, Session]):
             self._session.request(payload, then, stamp)
 
     def _look(self, link: Session, call: Call) -> None:
-        """Whether it has ended unheard."""
+        """Whether it has ended without a report."""
         link.request(forge.GetTask(task_id=call.task_id), lambda response: self._looked(link, call, response))
 
     def _looked(self, link: Session, call: Call, response: Response) -> None:
@@ -267,7 +267,7 @@ class ForgeClient(ConnectedClient[Call, Session]):
             raise _error(answer.error)
 
     def _attach(self, link: Session) -> None:
-        """A new link: ask again what has no answer, and look at what may have ended unheard."""
+        """A new link: ask again what has no answer, and look at what may have ended meanwhile."""
         self._session = link
         for call in list(self._untaken.values()):
             self._say(call)

@@ -1,16 +1,16 @@
 """Forge over the standard streams: for an agent that the hub starts as its child.
 
-The protocol takes the two pipes for itself before anything else can write to them:
+The link takes the two pipes for itself before anything else can write to them:
 
     stream              was                  is from then on
     ------------------  -------------------  ---------------------------------------------------------------------
-    descriptor 0        the hub's words      empty: what the agent starts (ssh, ffmpeg, …) cannot eat the hub's words
-    descriptor 1        words for the hub    the same as 2: print(), C libraries and whatever the agent starts are logs
+    descriptor 0        the hub's messages   empty: programs that the agent starts (ssh, ffmpeg, …) cannot eat them
+    descriptor 1        messages to the hub  the same as 2: print(), C libraries and started programs write logs
     logging             wherever it went     event:log, with the task it was written in; the overflow goes to 2
-    private copies      -                    the protocol's, closed in whatever the agent starts
+    private copies      -                    the link's, closed in whatever the agent starts
 
-So nothing that is printed can ever be taken for a message, or stand in the middle of one. Lines on descriptor 2 reach
-the hub's log even if the process dies the next moment, which is why print() goes there and not through the event loop.
+So nothing that is printed can be taken for a message, or stand in the middle of one. Lines on descriptor 2 reach the
+hub's log even if the process dies the next moment, which is why print() goes there and not through the event loop.
 
 Reading and writing never block the loop, and leave the descriptors' flags alone, which others may share: a read after
 the system said "readable" does not wait, nor does a write of up to PIPE_BUF bytes after "writable".
@@ -37,11 +37,12 @@ from dragoman.sdk.runtime import Runtime
 
 READ = 64 * 1024
 HIGH = 256 * 1024
-"""Bytes that may wait for the hub to read them before handlers that say more are made to wait."""
-LAST_WORDS_SECONDS = 2.0
+"""Bytes that may wait for the hub to read them before handlers that send more are made to wait."""
+CLOSE_SECONDS = 2.0
+"""For the hub to read what is still unwritten."""
 LONGEST_RECORD = 16 * 1024
 
-#: The least of logging's levels → forge's word.
+#: The least of logging's levels → forge's level.
 LEVELS: tuple[tuple[int, Level], ...] = (
     (logging.ERROR, "error"),
     (logging.WARNING, "warn"),
@@ -67,7 +68,7 @@ class StdioLink(ForgeLink):
 
 
 def take_over() -> tuple[int, int]:
-    """The hub's ends of our standard streams, out of everybody else's reach: to read from, to write to."""
+    """The pipes to the hub, out of reach of all other code: to read from, to write to."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -111,7 +112,7 @@ class StdioWire:
             self._loop.add_reader(self._in, self._readable)
         else:
             threading.Thread(target=self._read_on, name="dragoman-stdin", daemon=True).start()
-        self.send(b"\n")  # whatever was printed before, and did not end its line, ends here
+        self.send(b"\n")  # ends a line that was printed before and has no end
 
     # --- in ---
 
@@ -129,7 +130,7 @@ class StdioWire:
         self._arrived.put_nowait(data)
 
     def _read_on(self) -> None:
-        """For what cannot be watched (a file): in a thread of its own."""
+        """In a thread of its own: a file cannot be watched."""
         assert self._loop is not None
         while True:
             data = _read(self._in)
@@ -151,7 +152,7 @@ class StdioWire:
             self._write()
 
     def _write(self) -> None:
-        """As much as can be written now; the rest when the hub has read."""
+        """Write what fits now; the rest when the hub has read."""
         assert self._loop is not None
         try:
             while self._unwritten:
@@ -165,7 +166,7 @@ class StdioWire:
                     self._unwritten[0] = view[written:]
                 else:
                     self._unwritten.popleft()
-        except OSError:  # nobody reads it any more
+        except OSError:  # the hub reads it no more
             self._is_gone, self._size = True, 0
             self._unwritten.clear()
             self._arrived.put_nowait(b"")
@@ -183,7 +184,7 @@ class StdioWire:
             self._moved.set()
 
     def _is_read(self) -> bool:
-        """Whether somebody still holds the other end of our output."""
+        """Whether the other end of our output is still open."""
         return not any(events & select.POLLERR for _, events in self._poll.poll(0))
 
     async def drain(self) -> None:
@@ -198,7 +199,7 @@ class StdioWire:
         if self._loop is None:
             return
         try:
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._until(0)
         except TimeoutError:
             pass
@@ -253,23 +254,23 @@ class Records(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)[:LONGEST_RECORD].encode("utf-8", "backslashreplace").decode()
-            level = next(word for least, word in LEVELS if record.levelno >= least)
+            level = next(name for least, name in LEVELS if record.levelno >= least)
             span = trace.current()
-            said = LogEvent(
+            event = LogEvent(
                 level=level,
                 message=text,
                 context={"logger": record.name},
                 task_id=None if span is None else span.task_id,
             )
             if threading.get_ident() == self._thread:
-                self._tell(said)
+                self._send(event)
             elif self._loop is not None:
-                self._loop.call_soon_threadsafe(self._tell, said)
+                self._loop.call_soon_threadsafe(self._send, event)
         except Exception:
             self.handleError(record)
 
-    def _tell(self, said: LogEvent) -> None:
+    def _send(self, event: LogEvent) -> None:
         if self._session.has_time():
-            self._session.event(said)
+            self._session.event(event)
         else:
-            sys.stderr.write(f"{said.level}: {said.message}\n")
+            sys.stderr.write(f"{event.level}: {event.message}\n")
