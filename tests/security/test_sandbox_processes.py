@@ -21,9 +21,8 @@ import msgspec
 import pytest
 
 from dragoman.sandbox import launcher, probes, seccomp
-from dragoman.sandbox.bubblewrap import Bubblewrap
-from dragoman.sandbox.landlock import Landlock
 from dragoman.sandbox.model import Level, Limits, Probe, Report, Sandbox
+from dragoman.sandbox.processes import Bubblewrap, Landlock
 from dragoman.sandbox.program_files import interpreter
 from dragoman.sandbox.self_test import SECRET, run_probes
 

@@ -2,9 +2,8 @@
 
     model.py            the values: levels, what may be allowed, what a self-test found
     levels.py           which levels this machine has, and the strongest one that a policy accepts
-    bubblewrap.py       processes: namespaces, seccomp, Landlock, limits          ┐
-    landlock.py         processes, where namespaces are not to be had             ├ the levels
-    wasm.py             WebAssembly modules: fuel, memory, time, no files         │
+    processes.py        processes: bubblewrap, or Landlock and seccomp            ┐
+    wasm.py             WebAssembly modules: fuel, memory, time, no files         ├ the levels
     hyperlight.py       Python source in a virtual machine of its own             ┘
     launcher.py         the small program that restricts itself and becomes the command; imports nothing of ours
     egress_proxy.py     the way to allowed hosts, and to no others

@@ -38,26 +38,23 @@ class Hyperlight:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return self._failed(None, f"the self-test did not end within {SECONDS:g} s", RUN_IT_WHERE)
+            return Report.broken(self.level, None, f"the self-test did not end within {SECONDS:g} s", RUN_IT_WHERE)
         try:
             found: dict[str, Any] = json.loads(run.stdout)
         except ValueError:
             last = run.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-            return self._failed(None, f"it broke: {(last or [str(run.returncode)])[0][:STDERR_SHOWN]}", RUN_IT_WHERE)
+            why = f"it broke: {(last or [str(run.returncode)])[0][:STDERR_SHOWN]}"
+            return Report.broken(self.level, None, why, RUN_IT_WHERE)
         if not found["version"]:
             return Report.missing(self.level, f"the package {found['missing']} is not installed", INSTALL)
         if found.get("broke"):
             device = "" if Path("/dev/kvm").exists() else "there is no /dev/kvm; "
-            return self._failed(
-                found["version"], f"{device}no guest runs here: {found['broke'][:STDERR_SHOWN]}", RUN_IT_WHERE
-            )
+            why = f"{device}no guest runs here: {found['broke'][:STDERR_SHOWN]}"
+            return Report.broken(self.level, found["version"], why, RUN_IT_WHERE)
         probes = tuple(Probe(attempt=name, refused=refused, saw=saw) for name, refused, saw in found["trials"])
         return Report.judged(
             self.level, found["version"], probes, expected=len(hyperlight_host.ATTEMPTS), remedy=RUN_IT_WHERE
         )
-
-    def _failed(self, version: str | None, why: str, remedy: str) -> Report:
-        return Report(level=self.level, version=version, available=version is not None, why_not=why, remedy=remedy)
 
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
         """`command`: the file with the source, alone. A guest has no arguments, no variables and no stdin."""

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from dragoman.sandbox.bubblewrap import Bubblewrap
 from dragoman.sandbox.hyperlight import Hyperlight
-from dragoman.sandbox.landlock import Landlock
 from dragoman.sandbox.model import RUNS, BelowPolicy, Level, Policy, Report, Sandbox
+from dragoman.sandbox.processes import Bubblewrap, Landlock
 from dragoman.sandbox.wasm import Wasm
 
 

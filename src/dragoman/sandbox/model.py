@@ -138,6 +138,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return Report(level=level, version=version, why_not=why, remedy=remedy)
 
     @staticmethod
+    def broken(level: Level, version: str | None, why: str, remedy: str) -> Report:
+        """The self-test itself failed."""
+        return Report(level=level, version=version, available=version is not None, why_not=why, remedy=remedy)
+
+    @staticmethod
     def judged(level: Level, version: str, probes: tuple[Probe, ...], *, expected: int, remedy: str) -> Report:
         """Passed only when every probe was made and refused: a self-test cut short proves nothing."""
         open_ones = [f"{probe.attempt} ({probe.saw})" for probe in probes if not probe.refused]

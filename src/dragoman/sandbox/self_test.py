@@ -1,8 +1,8 @@
 """Sets the scene for the probes, runs them in the sandbox that is to be proved, and judges from outside.
 
 The scene is real: a file with a canary, listening sockets, a process to kill, a secret in the environment and in
-another process, an open descriptor. What can be seen from outside is judged there: a probe that claims to have been
-refused and left a file, a connection or a dead process behind was not.
+another process, an open descriptor. What can be seen from outside is judged there: a probe that claims to be refused
+but left a file, a connection or a dead process behind was not refused.
 """
 
 from __future__ import annotations
@@ -62,18 +62,14 @@ def run_probes(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return _broken(level, version, f"the self-test did not end within {SECONDS:g} s", remedy)
+            return Report.broken(level, version, f"the self-test did not end within {SECONDS:g} s", remedy)
         except OSError as error:
-            return _broken(level, version, f"it does not start: {error}", remedy)
+            return Report.broken(level, version, f"it does not start: {error}", remedy)
         found = tuple(_checked_from_outside(probe, setup) for probe in _results(run.stdout))
     if not found:
         printed = run.stderr.decode("utf-8", "replace").strip()[-STDERR_SHOWN:] or f"exit code {run.returncode}"
-        return _broken(level, version, f"it does not start: {printed}", remedy)
+        return Report.broken(level, version, f"it does not start: {printed}", remedy)
     return Report.judged(level, version, found, expected=len(probes.PROBES), remedy=remedy)
-
-
-def _broken(level: Level, version: str, why: str, remedy: str) -> Report:
-    return Report(level=level, version=version, available=True, why_not=why, remedy=remedy)
 
 
 def _results(output: bytes) -> Iterator[Probe]:
@@ -83,7 +79,7 @@ def _results(output: bytes) -> Iterator[Probe]:
 
 
 def _checked_from_outside(probe: Probe, setup: ProbeSetup) -> Probe:
-    """What happened, whatever was said of it."""
+    """What happened, which may not be what the probe reports."""
     happened: bool
     match probe.attempt.replace(" ", "_"):
         case "write_a_file_outside":

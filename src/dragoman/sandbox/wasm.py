@@ -38,12 +38,9 @@ class Wasm:
         try:
             found = wasm_probes.attempt(self._cache)
         except (OSError, TimeoutError, subprocess.SubprocessError) as error:
-            return Report(
-                level=self.level, version=version, available=True, why_not=f"it does not start: {error}", remedy=INSTALL
-            )
-        return Report.judged(
-            self.level, version, found, expected=wasm_probes.NUMBER, remedy="report it: this is a defect"
-        )
+            return Report.broken(self.level, version, f"it does not start: {error}", INSTALL)
+        remedy = "report it: this is a defect"
+        return Report.judged(self.level, version, found, expected=wasm_probes.NUMBER, remedy=remedy)
 
     def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
         """`command`: the module's file, binary or text, and its arguments."""

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.sandbox import launcher
-from dragoman.sandbox.bubblewrap import Bubblewrap
 from dragoman.sandbox.hyperlight import Hyperlight
-from dragoman.sandbox.landlock import Landlock
 from dragoman.sandbox.model import MIB, Level, Limits, Sandbox, Unavailable
+from dragoman.sandbox.processes import Bubblewrap, Landlock
 from dragoman.sandbox.program_files import files_needed_by
 from dragoman.sandbox.wasm import Wasm
 

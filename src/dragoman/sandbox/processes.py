@@ -1,4 +1,6 @@
-"""Bubblewrap: a process with a file system, a network, a process table and a user of its own.
+"""The two levels for processes: bubblewrap, and Landlock with seccomp where bubblewrap is not to be had.
+
+Bubblewrap gives a process a file system, a network, a process table and a user of its own:
 
     files       an empty root; the system's programs read-only; what is allowed; /tmp in memory, bounded
     network     none. With allowed hosts: still none, but a proxy on 127.0.0.1 (`egress_proxy.py`) that connects to
@@ -6,6 +8,12 @@
     processes   it sees and signals only its own; all of them die with the launcher
     kernel      the seccomp filter of `seccomp.py`; no capabilities; no new privileges; no further namespaces
     behind it   Landlock with the same files once more, and limits by rlimit and, where they are ours, control groups
+
+Landlock and seccomp alone refuse the same files, calls, limits and variables. The process table, the host's name and
+what `stat` shows of a file that cannot be opened stay shared. There is no /proc inside, and no /tmp but what is
+allowed. Landlock holds back signals to others from ABI 6 on (Linux 6.12). No socket of any family can be made, so hosts
+cannot be allowed and nothing inside can listen; pairs of sockets and pipes work. The process that starts it has to end
+what it leaves behind.
 
 As root the limit of processes is a control group, because rlimit does not bind root; where none can be made the level
 is not reached, and the self-test says so.
@@ -40,6 +48,11 @@ ITS_OWN_PROCESSES = 2
 """Bubblewrap's, outside and inside."""
 
 
+NO_FILTER = ("no seccomp filter for this machine's architecture", "use x86_64, aarch64")
+KERNEL = "use a kernel from 6.12 on, with landlock in its lsm list; as root also make control groups writable"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
 class Bubblewrap:
     level = Level.BUBBLEWRAP
 
@@ -50,26 +63,17 @@ class Bubblewrap:
     def self_test(self) -> Report:
         if self._program is None:
             return Report.missing(self.level, "bwrap is not installed", INSTALL)
-        if (
-            os.stat(self._program).st_mode & stat.S_ISUID
-        ):  # our children gain no privileges: it would not start for them
-            return Report.missing(
-                self.level, f"{self._program} is set-user-id", f"chmod u-s {self._program}, and {ALLOW}"
-            )
+        if os.stat(self._program).st_mode & stat.S_ISUID:  # children gain no privileges: it would not start for them
+            remedy = f"chmod u-s {self._program}, and {ALLOW}"
+            return Report.missing(self.level, f"{self._program} is set-user-id", remedy)
         version = self.version()
         if version is None:
             return Report.missing(self.level, f"{self._program} does not run", INSTALL)
         if seccomp.here() is None:
-            return Report.missing(
-                self.level, "no seccomp filter for this machine's architecture", "use x86_64, aarch64"
-            )
+            return Report.missing(self.level, *NO_FILTER)
         if not launcher.landlock_abi():
-            return Report.missing(
-                self.level,
-                "the kernel has no Landlock",
-                "use a kernel from 5.13 on, with landlock in its lsm list",
-                version,
-            )
+            remedy = "use a kernel from 5.13 on, with landlock in its lsm list"
+            return Report.missing(self.level, "the kernel has no Landlock", remedy, version)
         return run_probes(self.level, version, self.argv, ALLOW)
 
     def version(self) -> str | None:
@@ -89,24 +93,24 @@ class Bubblewrap:
         machine = seccomp.here()
         if self._program is None or machine is None:
             raise Unavailable(self.level, "bwrap is not installed", INSTALL)
-        path = os.environ.get("PATH")
+        needed = files_needed_by(command[0], os.environ.get("PATH"))
         families = seccomp.NETWORK if sandbox.hosts else seccomp.NO_NETWORK
         plan: dict[str, Any] = {
-            "bwrap": [self._program, *self._options(sandbox, files_needed_by(command[0], path))],
+            "bwrap": [self._program, *self._options(sandbox, needed)],
             "filter": seccomp.program(machine, families=families),
             "variables": list(sandbox.variables),
-            "group": group(sandbox.limits, beside=ITS_OWN_PROCESSES),
+            "group": _group(sandbox.limits, beside=ITS_OWN_PROCESSES),
             "again": [interpreter(), "-I", "-S", LAUNCHER],
             "inner": {
                 "variables": list(sandbox.variables),
-                "limits": rlimits(sandbox.limits, beside=ITS_OWN_PROCESSES),
-                "rules": list(_rules(sandbox, files_needed_by(command[0], path))),
+                "limits": _rlimits(sandbox.limits, beside=ITS_OWN_PROCESSES),
+                "rules": _rules(sandbox, (*needed, "/proc"), ("/dev",), ("/tmp", "/dev/shm")),
             },
         }
         if sandbox.hosts:
             proxy = [interpreter(), "-I", "-S", egress_proxy.__file__]
             plan["egress"] = {"command": proxy, "hosts": list(sandbox.hosts)}
-        return (interpreter(), "-I", "-S", launcher.file(), launcher.written({"outside": plan}), "--", *command)
+        return _launch({"outside": plan}, command)
 
     def _options(self, sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[str]:
         yield from ("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
@@ -126,9 +130,44 @@ class Bubblewrap:
             yield from ("--ro-bind-try", place, place)
         yield from ("--ro-bind", launcher.file(), LAUNCHER)
         yield from _allowed(sandbox)
-        # The root is memory too: nobody may fill it. And the kernel's settings below /proc would let root's own user
-        # write them, whatever it is called inside.
+        # The root is memory too, and must not be filled. And root's own user could write the kernel's settings below
+        # /proc, under any name inside.
         yield from ("--remount-ro", "/proc", "--remount-ro", "/", "--chdir", sandbox.cwd)
+
+
+class Landlock:
+    level = Level.LANDLOCK
+
+    def self_test(self) -> Report:
+        abi = launcher.landlock_abi()
+        if not abi:
+            return Report.missing(self.level, "the kernel has no Landlock", KERNEL)
+        if seccomp.here() is None:
+            return Report.missing(self.level, *NO_FILTER)
+        return run_probes(self.level, f"ABI {abi}", self.argv, KERNEL)
+
+    def argv(self, sandbox: Sandbox, command: tuple[str, ...]) -> tuple[str, ...]:
+        machine = seccomp.here()
+        if machine is None:
+            raise Unavailable(self.level, *NO_FILTER)
+        if sandbox.hosts:
+            raise Unavailable(self.level, "hosts cannot be told apart without a network of its own", "use bubblewrap")
+        if shown := _hidden_within(sandbox):
+            why = f"{', '.join(shown)} cannot be hidden inside what is allowed"
+            raise Unavailable(self.level, why, "allow less, or use bubblewrap")
+        plan: dict[str, Any] = {
+            "filter": seccomp.program(machine, families=()),
+            "variables": list(sandbox.variables),
+            "group": _group(sandbox.limits),
+            "limits": _rlimits(sandbox.limits),
+            "rules": _rules(sandbox, files_needed_by(command[0], os.environ.get("PATH")), DEVICES),
+            "cwd": sandbox.cwd,
+        }
+        return _launch({"alone": plan}, command)
+
+
+def _launch(plan: dict[str, dict[str, Any]], command: tuple[str, ...]) -> tuple[str, ...]:
+    return (interpreter(), "-I", "-S", launcher.file(), launcher.written(plan), "--", *command)
 
 
 def _allowed(sandbox: Sandbox) -> Iterator[str]:
@@ -136,36 +175,39 @@ def _allowed(sandbox: Sandbox) -> Iterator[str]:
     places = [
         *((place, "--ro-bind") for place in sandbox.read),
         *((place, "--bind") for place in sandbox.write),
-        *((place, "--tmpfs") for place in hidden_within(sandbox)),
+        *((place, "--tmpfs") for place in _hidden_within(sandbox)),
     ]
     for place, how in sorted(places, key=lambda each: len(Path(each[0]).parts)):
         yield from (how, place) if how == "--tmpfs" else (how, place, place)
-    for place in hidden_within(sandbox):
+    for place in _hidden_within(sandbox):
         yield from ("--remount-ro", place)
     if not any(Path(sandbox.cwd).is_relative_to(place) for place in (*sandbox.read, *sandbox.write, "/tmp")):
         yield from ("--dir", sandbox.cwd)
 
 
-def hidden_within(sandbox: Sandbox) -> list[str]:
+def _hidden_within(sandbox: Sandbox) -> list[str]:
     """Those of the hidden places that something allowed, or the system's own directories, would show."""
     shown = (*sandbox.read, *sandbox.write, *SYSTEM)
     return [place for place in sandbox.hidden if any(Path(place).is_relative_to(around) for around in shown)]
 
 
-def _rules(sandbox: Sandbox, needed: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for place in (*SYSTEM, *SETTINGS, *needed, "/proc", *sandbox.read):
-        yield place, "read"
-    yield "/dev", "device"
-    for place in ("/tmp", "/dev/shm", *sandbox.write):
-        yield place, "write"
+def _rules(
+    sandbox: Sandbox, needed: tuple[str, ...], devices: tuple[str, ...], scratch: tuple[str, ...] = ()
+) -> list[tuple[str, str]]:
+    """What Landlock allows: places, and what may be done there."""
+    return [
+        *((place, "read") for place in (*SYSTEM, *SETTINGS, *needed, *sandbox.read)),
+        *((place, "device") for place in devices),
+        *((place, "write") for place in (*scratch, *sandbox.write)),
+    ]
 
 
-def group(limits: Limits, *, beside: int = 0) -> dict[str, int]:
+def _group(limits: Limits, *, beside: int = 0) -> dict[str, int]:
     """What a control group should hold. `beside`: processes of our own in it."""
     return {"pids": limits.processes + beside, "memory": limits.memory_mb * MIB}
 
 
-def rlimits(limits: Limits, *, beside: int = 0) -> dict[str, int]:
+def _rlimits(limits: Limits, *, beside: int = 0) -> dict[str, int]:
     wanted = {
         "core": 0,
         "open_files": limits.open_files,
