@@ -22,7 +22,7 @@ from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.security.tls import Renewal
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server import a2acp, agentmsg, chiffon, forge
+from dragoman.server import a2acp, agentmsg, chiffon
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.agentmsg.handler import AgentmsgHandler
@@ -31,6 +31,7 @@ from dragoman.server.endpoint import Endpoint
 from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
+from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.hosts import Hosts
 from dragoman.server.limits import Limits
 from dragoman.server.server import GrpcPortBusy
@@ -62,7 +63,7 @@ def open_chiffon(hub: HubParts) -> tuple[Endpoint, ...]:
 
 
 def open_forge(hub: HubParts) -> tuple[Endpoint, ...]:
-    return forge.endpoints(hub.forge)
+    return (ForgeWebSocket(hub.forge),)
 
 
 def open_agentmsg(hub: HubParts) -> tuple[Endpoint, ...]:

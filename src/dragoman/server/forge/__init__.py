@@ -8,15 +8,6 @@ queries    the requests that only read, and which tasks an agent may see
 bus        publish and subscribe
 websocket  `/forge/ws`
 
-Child processes are in `supervisor`; they have a session as well.
+Child processes are in `supervisor`; they have a session as well. Nothing is imported here: the translator needs only
+what is pure.
 """
-
-from __future__ import annotations
-
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.forge.handler import ForgeHandler
-from dragoman.server.forge.websocket import ForgeWebSocket
-
-
-def endpoints(handler: ForgeHandler) -> tuple[Endpoint, ...]:
-    return (ForgeWebSocket(handler),)
