@@ -158,10 +158,15 @@ def _refused(here: Any, event: Any, stamp: Any) -> bytes | None:
     return frame
 
 
+NO_CONNECTION: Any = SimpleNamespace()
+"""These sessions only decode."""
+
+
 def _chiffon(role: Role) -> Link:
     def session(hub: Any, agent: Agent) -> ChiffonSession:
         limits, log = ServerLimits(), RefusalLog(hub)
-        return ChiffonSession(ChiffonHandler(hub, MemoryStore(), limits=limits, admin_hash=None, refusals=log), agent)
+        handler = ChiffonHandler(hub, MemoryStore(), limits=limits, admin_hash=None, refusals=log)
+        return ChiffonSession(handler, agent, NO_CONNECTION)
 
     def open() -> End:
         here: Any = HubEnd("chiffon", session) if role is Role.HUB else ChiffonAgent()
@@ -181,7 +186,7 @@ def _a2acp(role: Role) -> Link:
         hub.known[agent.id] = agent
         auth = AuthService(hub, BROKER, lambda: authority)
         vault: Any = None
-        return A2acpSession(A2acpHandler(hub, MemoryStore(), auth, vault, limits=ServerLimits()), agent)
+        return A2acpSession(A2acpHandler(hub, MemoryStore(), auth, vault, limits=ServerLimits()), agent, NO_CONNECTION)
 
     def open() -> End:
         here: Any = HubEnd("a2acp", session) if role is Role.HUB else A2acpAgent()
@@ -230,7 +235,7 @@ def _forge(role: Role, *, lines: bool = False, encoding: Encoding = Encoding.JSO
 
     def session(hub: Any, agent: Agent) -> ForgeSession:
         handler = ForgeHandler(hub, MemoryStore(), files=MemoryFiles(hub.mint), bus=Bus(), clock=lambda: 0.0)
-        return ForgeSession(handler, agent.id, lambda *line: None, encoding=encoding, limits=limits)
+        return ForgeSession(handler, agent.id, NO_CONNECTION, lambda *line: None, encoding=encoding, limits=limits)
 
     def answered(data: bytes) -> Any:
         [response] = forge_codec.read(data, Role.AGENT, encoding=encoding)

@@ -113,7 +113,7 @@ def forge_and_children(
     children = Supervisor(
         intake,
         data=Path(settings.data),
-        session=lambda agent, log, whole: ForgeSession(handler, agent, log, whole_tasks=whole),
+        session=lambda agent, connection, log, whole: ForgeSession(handler, agent, connection, log, whole_tasks=whole),
         task=store.task,
         sandbox_rules=settings.sandbox.child_rules(),
     )

@@ -29,7 +29,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -48,6 +48,7 @@ from dragoman.server.session import (
     Answered,
     Batch,
     CommandFrame,
+    Connection,
     Decoded,
     Ignored,
     Invalid,
@@ -94,15 +95,19 @@ class Wire(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class ConnectionLoop:
-    """One connection: `core.ports.LinkEnd` towards the hub, a listener towards its wire."""
+S = TypeVar("S", bound=Session)
+
+
+class ConnectionLoop(Generic[S]):
+    """One connection: `core.ports.LinkEnd` towards the hub, a listener towards its wire. `session` makes the protocol's
+    side of it."""
 
     def __init__(
         self,
         hub: Intake,
         agent: AgentId,
         session_id: SessionId,
-        session: Session,
+        session: Callable[[Connection], S],
         wire: Wire,
         *,
         hang_up: Callable[[CloseReason], None],
@@ -117,7 +122,6 @@ class ConnectionLoop:
         self._hub = hub
         self._agent = agent
         self._session_id = session_id
-        self._session = session
         self._wire = wire
         self._hang_up = hang_up
         self._receipts = receipts
@@ -157,7 +161,7 @@ class ConnectionLoop:
         self._memory = hub.memory
         self._crowded = False
         """Whether we do not read because the hub holds too many bytes."""
-        session.opened(self)
+        self.session = session(self)
 
     # -- in: the wire calls
 
@@ -170,7 +174,7 @@ class ConnectionLoop:
             self._behind_bytes += len(frame)
             self._begin(len(frame))
             return
-        decoded = self._session.decode(agent, frame)
+        decoded = self.session.decode(agent, frame)
         if self._looking is not None and isinstance(decoded, CommandFrame | LookUp | Invalid):
             self._behind.append(decoded)
             self._begin()
@@ -269,7 +273,7 @@ class ConnectionLoop:
     def _note_refusal(self, invalid: Invalid, size: int) -> None:
         """Answer it when its refusal is in the audit record."""
         self._undecided += 1
-        protocol = self._session.protocol
+        protocol = self.session.protocol
         note = NoteRefusal(
             principal=self._agent,
             protocol=protocol,
@@ -316,7 +320,7 @@ class ConnectionLoop:
 
     async def _look_up(self, lookup: LookUp, size: int) -> None:
         """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
-        request, protocol = lookup.request, self._session.protocol
+        request, protocol = lookup.request, self.session.protocol
         try:
             if lookup.after_commits and self._undecided:
                 self._all_decided = asyncio.get_running_loop().create_future()
@@ -363,7 +367,7 @@ class ConnectionLoop:
             self._refuse(refusal.fault, request.context)
             return
         agent = self._hub.agent(self._agent)
-        if agent is not None and (answer := self._session.encode_answer(command, request, outcome, agent)):
+        if agent is not None and (answer := self.session.encode_answer(command, request, outcome, agent)):
             self.write(answer)
         if self._receipts and request.receipt and request.message_id is not None:
             if not self._accepted:
@@ -379,14 +383,14 @@ class ConnectionLoop:
 
     def _refuse(self, fault: Fault, context: Any) -> None:
         agent = self._hub.agent(self._agent)
-        if agent is not None and (refusal := self._session.encode_refusal(fault, context, agent)):
+        if agent is not None and (refusal := self.session.encode_refusal(fault, context, agent)):
             self.write([refusal])
 
     def _send_receipts(self) -> None:
         accepted, self._accepted = self._accepted, []
         if accepted:
             together = [(id,) for id in accepted] if self._one_by_one else [accepted]
-            self.write([self._session.encode_receipt(ids) for ids in together])
+            self.write([self.session.encode_receipt(ids) for ids in together])
 
     # -- out: the hub calls
 
@@ -400,7 +404,7 @@ class ConnectionLoop:
         written = 0
         for outgoing in outgoing_messages:
             try:
-                encoded = self._session.encode(outgoing, agent, now)
+                encoded = self.session.encode(outgoing, agent, now)
             except Exception as error:
                 report_unencodable(self._hub, self._agent, outgoing, error)
                 written += outgoing.weight
@@ -428,7 +432,7 @@ class ConnectionLoop:
         self._flush_pieces()
         self._closed = True
         self._memory.no_matter(self._room_again)
-        self._session.closed()
+        self.session.closed()
 
     # -- writing
 
@@ -457,7 +461,7 @@ class ConnectionLoop:
         if not self._unwritten:
             self._ping()
             if self._wire.has_room:
-                self._session.writable()
+                self.session.writable()
 
     def _count_written(self, weight: int) -> None:
         self._written += weight
@@ -520,7 +524,7 @@ class ConnectionLoop:
         self._flush_pieces()
         await self._idle.wait()
         self._send_receipts()
-        self._session.closed()
+        self.session.closed()
 
 
 class _Outcomes:

@@ -136,10 +136,11 @@ class Session(ABC):
 
     protocol: str
 
-    def __init__(self, hub: Intake, agent: AgentId) -> None:
+    def __init__(self, hub: Intake, agent: AgentId, connection: Connection) -> None:
         self._hub = hub
         self._agent = agent
-        self._connection: Connection | None = None
+        self._connection = connection
+        self._is_closed = False
         self._room = asyncio.Event()
         self._waiting: deque[tuple[Outgoing, Agent]] = deque()
         self._writing: asyncio.Task[None] | None = None
@@ -172,17 +173,13 @@ class Session(ABC):
 
     # -- the connection
 
-    def opened(self, connection: Connection) -> None:
-        """The connection is open."""
-        self._connection = connection
-
     def writable(self) -> None:
         """There may be room again for what `write_if_room` had none for."""
         self._room.set()
 
     def closed(self) -> None:
         """The connection is gone, or about to be."""
-        self._connection = None
+        self._is_closed = True
         self._room.set()
         if self._writing is not None:
             self._writing.cancel()
@@ -217,7 +214,7 @@ class Session(ABC):
 
     async def _write(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> None:
         """When there is room for them."""
-        while frames and self._connection is not None:
+        while frames and not self._is_closed:
             self._room.clear()
             if self._connection.write_if_room(frames, outgoing):
                 return

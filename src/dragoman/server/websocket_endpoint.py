@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.handler import Handler
-from dragoman.server.session import Session
+from dragoman.server.session import Connection, Session
 from dragoman.server.websocket import EXTENSION, WebSocketConnection
 from dragoman.wire.closing import CloseReason
 
@@ -56,7 +57,7 @@ class Link(msgspec.Struct, frozen=True):
     """One that is open."""
 
     agent: AgentId
-    loop: ConnectionLoop
+    loop: ConnectionLoop[Session]
     wire: WebSocketConnection
     session: Session
     send: Send
@@ -90,8 +91,8 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
     # -- what a protocol says
 
     @abstractmethod
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        """The words on a new link."""
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        """The protocol's side of a new connection."""
 
     def binary(self, subprotocol: str) -> bool:
         """Whether frames are binary ones."""
@@ -190,12 +191,11 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
 
     def _linked(self, agent: Agent, session: SessionId, scope: Scope, send: Send, spoken: str) -> Link:
         socket: WebSocketConnection = scope["extensions"][EXTENSION]
-        speaking = self.session(agent, spoken)
         loop = ConnectionLoop(
             self._hub,
             agent.id,
             session,
-            speaking,
+            partial(self.session, agent, spoken),
             socket,
             hang_up=self._hanging_up(send),
             receipts=self.receipts(scope),
@@ -206,7 +206,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         )
         binary = self.binary(spoken)
         socket.attach(loop, agent.id, self._hub.memory, binary=binary, frames_at_once=self.frames_at_once)
-        return Link(agent.id, loop, socket, speaking, send)
+        return Link(agent.id, loop, socket, loop.session, send)
 
     async def _note_too_big(self, agent: AgentId) -> None:
         fault = Fault(kind=Kind.TOO_LARGE, message=f"a frame above {self._handler.limits.ws_bytes} bytes")

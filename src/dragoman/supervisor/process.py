@@ -29,6 +29,7 @@ from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.server.connection import ConnectionLoop
 from dragoman.server.forge.session import ForgeSession
+from dragoman.server.session import Connection
 from dragoman.supervisor import pipes
 from dragoman.supervisor.environment import EnvironmentFiles
 from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
@@ -71,7 +72,7 @@ class ChildContext(msgspec.Struct, frozen=True, eq=False):
     environments: EnvironmentFiles
     throttled: ThrottledPipes
     homes: Path
-    session: Callable[[AgentId, LogSink, bool], ForgeSession]
+    session: Callable[[AgentId, Connection, LogSink, bool], ForgeSession]
     environ: dict[str, str]
     sandbox_policy: SandboxPolicy
     task: Callable[[TaskId], Awaitable[Task | None]]
@@ -119,9 +120,14 @@ class ChildProcess:
         self._task_limit: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
         self._session = SessionId(self._hub.mint())
-        self._forge = context.session(child.agent, self._on_log_message, is_module)
         self._connection = ConnectionLoop(
-            self._hub, child.agent, self._session, self._forge, self, hang_up=self._agent_removed, measured=True
+            self._hub,
+            child.agent,
+            self._session,
+            lambda connection: context.session(child.agent, connection, self._on_log_message, is_module),
+            self,
+            hang_up=self._agent_removed,
+            measured=True,
         )
         self._ours: tuple[int, int, int] | None = None
         self._stdin: StdinPipe | None = None
@@ -202,7 +208,7 @@ class ChildProcess:
         # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
         either: set[asyncio.Future[Any]] = {asyncio.ensure_future(leaving), ended}
         await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        self._connection.write([self._forge.encode_shutdown(int(grace * 1000), reason)])
+        self._connection.write([self._connection.session.encode_shutdown(int(grace * 1000), reason)])
         await asyncio.wait({ended}, timeout=grace)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if ended.done():

@@ -28,6 +28,7 @@ from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Intake
 from dragoman.messages.faults import Refused
 from dragoman.server.forge.session import ForgeSession
+from dragoman.server.session import Connection
 from dragoman.supervisor.child import Child
 from dragoman.supervisor.child_log import ChildLog, ChildLogs
 from dragoman.supervisor.environment import EnvironmentFiles
@@ -86,7 +87,7 @@ class Supervisor:
         hub: Intake,
         *,
         data: Path,
-        session: Callable[[AgentId, LogSink, bool], ForgeSession],
+        session: Callable[[AgentId, Connection, LogSink, bool], ForgeSession],
         task: Callable[[TaskId], Awaitable[Task | None]],
         sandbox_rules: SandboxRules | None = None,
         environ: Mapping[str, str] | None = None,

@@ -19,7 +19,7 @@ from dragoman.server.content import reported_fault, reported_progress
 from dragoman.server.endpoint import Endpoint
 from dragoman.server.handler import Handler
 from dragoman.server.outgoing import read_account
-from dragoman.server.session import Acknowledged, CommandFrame, Decoded, Invalid, Request, Session
+from dragoman.server.session import Acknowledged, CommandFrame, Connection, Decoded, Invalid, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 from tests.bridge.sixth import protocol as echo
 
@@ -29,8 +29,8 @@ STATUSES = {Kind.UNAUTHENTICATED: 401, Kind.FORBIDDEN: 403}
 class EchoSession(Session):
     protocol = echo.NAME
 
-    def __init__(self, handler: EchoHandler, agent: AgentId) -> None:
-        super().__init__(handler.hub, agent)
+    def __init__(self, handler: EchoHandler, agent: AgentId, connection: Connection) -> None:
+        super().__init__(handler.hub, agent, connection)
         self._handler = handler
 
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
@@ -117,8 +117,8 @@ class EchoWebSocket(WebSocketEndpoint[EchoHandler]):
     path = "/echo/ws"
     subprotocols = ("echo.v1",)
 
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        return EchoSession(self._handler, agent.id)
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        return EchoSession(self._handler, agent.id, connection)
 
 
 def endpoints(hub: HubParts) -> tuple[Endpoint, ...]:

@@ -50,8 +50,6 @@ class FakeSession:
     def __init__(self) -> None:
         self.refused: list[tuple[Any, Kind]] = []
 
-    def opened(self, connection: Any) -> None: ...
-
     def writable(self) -> None: ...
 
     def closed(self) -> None: ...
@@ -92,7 +90,7 @@ class Way:
             hub,  # type: ignore[arg-type]
             AgentId("a"),
             SessionId("s"),
-            self.session,  # type: ignore[arg-type]
+            lambda connection: self.session,  # type: ignore[arg-type, return-value]
             self.wire,
             hang_up=lambda reason: None,
             **given,

@@ -90,8 +90,6 @@ class SpawnerClient:
 class FakeSession:
     protocol = "forge"
 
-    def opened(self, connection: Any) -> None: ...
-
     def writable(self) -> None: ...
 
     def closed(self) -> None: ...
@@ -128,7 +126,7 @@ async def run(hub: Hub, spawner: SpawnerClient, tmp_path: Path) -> AsyncIterator
         environments=None,  # type: ignore[arg-type]
         throttled=ThrottledPipes(),
         homes=tmp_path,
-        session=lambda agent, log, whole: FakeSession(),  # type: ignore[arg-type, return-value]
+        session=lambda agent, connection, log, whole: FakeSession(),  # type: ignore[arg-type, return-value]
         environ={},
         sandbox_policy=None,  # type: ignore[arg-type]
         task=None,  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from dragoman.server.a2acp.handler import A2acpHandler, About
 from dragoman.server.a2acp.outbound import delivery_named
 from dragoman.server.asgi import Receive, Scope, Send
 from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
-from dragoman.server.session import Acknowledged, Decoded, Invalid, Request, Session
+from dragoman.server.session import Acknowledged, Connection, Decoded, Invalid, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 MOST_ACKS = 10_000
@@ -49,8 +49,8 @@ class A2acpSession(Session):
 
     protocol = PROTOCOL
 
-    def __init__(self, handler: A2acpHandler, agent: Agent) -> None:
-        super().__init__(handler.hub, agent.id)
+    def __init__(self, handler: A2acpHandler, agent: Agent, connection: Connection) -> None:
+        super().__init__(handler.hub, agent.id, connection)
         self._handler = handler
 
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
@@ -102,8 +102,8 @@ class A2acpWebSocket(WebSocketEndpoint[A2acpHandler]):
     acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
     vouches = True
 
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        return A2acpSession(self._handler, agent)
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        return A2acpSession(self._handler, agent, connection)
 
     async def _serve(self, agent: Agent, scope: Scope, receive: Receive, send: Send, subprotocol: str | None) -> None:
         with contextlib.suppress(StoreFailed):  # then the hub reads them one by one

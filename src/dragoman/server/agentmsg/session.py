@@ -33,7 +33,7 @@ from dragoman.server.agentmsg import state
 from dragoman.server.agentmsg.answers import state_update
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, ends_in_pieces
 from dragoman.server.asgi import Scope
-from dragoman.server.session import Decoded, Request, Session
+from dragoman.server.session import Connection, Decoded, Request, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 log = structlog.get_logger("dragoman.server")
@@ -48,8 +48,8 @@ Watched = tuple[str | None, str | None]
 class AgentmsgSession(Session):
     protocol = PROTOCOL
 
-    def __init__(self, handler: AgentmsgHandler, agent: AgentId) -> None:
-        super().__init__(handler.hub, agent)
+    def __init__(self, handler: AgentmsgHandler, agent: AgentId, connection: Connection) -> None:
+        super().__init__(handler.hub, agent, connection)
         self._handler = handler
         self._watches: dict[Watched, asyncio.Task[None]] = {}
 
@@ -68,7 +68,7 @@ class AgentmsgSession(Session):
         answer = await state.read(self._handler, agent.id, query)
         if query.watch:
             self._stop(key)
-        if query.watch and self._connection is not None:  # else the connection ended meanwhile
+        if query.watch and not self._is_closed:  # else the connection ended meanwhile
             after = query.cursor if query.cursor is not None else answer.cursor
             watch = asyncio.ensure_future(self._watch(query, after, message.id))
             self._watches[key] = watch
@@ -125,8 +125,8 @@ class AgentmsgWebSocket(WebSocketEndpoint[AgentmsgHandler]):
     path = "/agentmsg/ws"
     subprotocols = (SUBPROTOCOL,)
 
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        return AgentmsgSession(self._handler, agent.id)
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        return AgentmsgSession(self._handler, agent.id, connection)
 
     def receipts(self, scope: Scope) -> bool:
         return True  # ACKs are part of the protocol

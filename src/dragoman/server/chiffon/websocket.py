@@ -25,7 +25,7 @@ from dragoman.server.asgi import Scope
 from dragoman.server.chiffon import outbound
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
-from dragoman.server.session import Acknowledged, Decoded, Invalid, Session
+from dragoman.server.session import Acknowledged, Connection, Decoded, Invalid, Session
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 
 MOST_ACKS = 10_000
@@ -39,8 +39,8 @@ class ChiffonWebSocket(WebSocketEndpoint[ChiffonHandler]):
     subprotocols = (SUBPROTOCOL,)
     acknowledgment_seconds = FIRST_ACKNOWLEDGMENT_SECONDS
 
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        return ChiffonSession(self._handler, agent)
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        return ChiffonSession(self._handler, agent, connection)
 
     def receipts(self, scope: Scope) -> bool:
         return parse_qs(scope["query_string"].decode("latin-1")).get("receipts", ["0"])[-1] in ("1", "true")
@@ -49,8 +49,8 @@ class ChiffonWebSocket(WebSocketEndpoint[ChiffonHandler]):
 class ChiffonSession(Session):
     protocol = PROTOCOL
 
-    def __init__(self, handler: ChiffonHandler, agent: Agent) -> None:
-        super().__init__(handler.hub, agent.id)
+    def __init__(self, handler: ChiffonHandler, agent: Agent, connection: Connection) -> None:
+        super().__init__(handler.hub, agent.id, connection)
         self._handler = handler
 
     def decode(self, agent: Agent, frame: bytes) -> Decoded:

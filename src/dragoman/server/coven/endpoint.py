@@ -222,7 +222,7 @@ class CovenEndpoint:
                 self._files,
                 agent=agent.id,
                 session_id=SessionId(self._hub.mint()),
-                connection=connection,
+                stream=connection,
                 context=context,
                 limits=self._limits,
                 counts=self.counts,

@@ -32,7 +32,8 @@ from dragoman.core.ports import Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Result
-from dragoman.protocols.coven.connection import Completed, Connection, Ignored, Invalid, Responded, State
+from dragoman.protocols.coven.connection import Completed, Ignored, Invalid, Responded, State
+from dragoman.protocols.coven.connection import Connection as Stream
 from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.types import FileData, Heartbeat, MessageResponse, Text
@@ -43,7 +44,7 @@ from dragoman.server.coven.grpc_port import CovenLimits
 from dragoman.server.files import FileKeeper
 from dragoman.server.outgoing import UNREAD, is_passing
 from dragoman.server.request_memory import room_for
-from dragoman.server.session import NOTHING, CommandFrame, Decoded, LookUp, Piece, Request, Session
+from dragoman.server.session import NOTHING, CommandFrame, Connection, Decoded, LookUp, Piece, Request, Session
 from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")
@@ -78,13 +79,14 @@ class CovenSession(Session):
         store: Store,
         files: FileKeeper,
         agent: AgentId,
+        connection: Connection,
         *,
-        stream: Connection,
+        stream: Stream,
         limits: CovenLimits,
         counts: Counter[str],
         end: Callable[[StreamEnd], None],
     ) -> None:
-        super().__init__(hub, agent)
+        super().__init__(hub, agent, connection)
         self.stream = stream
         self._store = store
         self._files = files
@@ -179,7 +181,7 @@ class CovenSession(Session):
 
     def _report_fault(self, command: ReportFault) -> None:
         """How a task ends is reported whatever was refused before: it is in no lane."""
-        if self._connection is not None:
+        if not self._is_closed:
             self._connection.enqueue(command, Request(context=Report(None)))
         else:
             self._hub.enqueue_then(command, lambda outcome, refusal: None)
@@ -213,7 +215,7 @@ class CovenSession(Session):
         if self.stream.request == task.request_id and self.stream.resume():
             self._task = task.id  # it was given up and is asked for again, while the agent is still at it
             return ()
-        if task.id == self._task and self._connection is not None:
+        if task.id == self._task and not self._is_closed:
             # The agent is still at the turn before: what it reports of that is not of this one.
             self._connection.write(self._abandon("the task goes on in another turn"))
         self._changed.set()
@@ -299,7 +301,7 @@ class CovenSession(Session):
 
     def shut_down(self, reason: str) -> None:
         """Ask the agent to finish and leave; no work follows (D10)."""
-        if self.stream.state in (State.READY, State.BUSY) and self._connection is not None:
+        if self.stream.state in (State.READY, State.BUSY) and not self._is_closed:
             self._connection.write([self.stream.send_shutdown(reason)])
         self._leaving = True
         self._changed.set()
@@ -323,7 +325,7 @@ class AgentStream:
         *,
         agent: AgentId,
         session_id: SessionId,
-        connection: Connection,
+        stream: Stream,
         context: Any,
         limits: CovenLimits,
         counts: Counter[str],
@@ -339,20 +341,20 @@ class AgentStream:
         self._to_write = asyncio.Event()
         self._reading = asyncio.Event()
         self._reading.set()
-        self.session = CovenSession(
-            hub, store, files, agent, stream=connection, limits=limits, counts=counts, end=self.end
-        )
         self.loop = ConnectionLoop(
             hub,
             agent,
             session_id,
-            self.session,
+            lambda connection: CovenSession(
+                hub, store, files, agent, connection, stream=stream, limits=limits, counts=counts, end=self.end
+            ),
             self,
             hang_up=self._hang_up,
             unanswered=limits.unanswered,
             joined_bytes=limits.pending_bytes,
             paced=False,
         )
+        self.session = self.loop.session
 
     # -- its life
 

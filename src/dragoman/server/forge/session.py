@@ -69,6 +69,7 @@ from dragoman.server.session import (
     Answered,
     Batch,
     CommandFrame,
+    Connection,
     Decoded,
     Invalid,
     LookUp,
@@ -108,13 +109,14 @@ class ForgeSession(Session):
         self,
         handler: ForgeHandler,
         agent: AgentId,
+        connection: Connection,
         log: LogSink | None = None,
         *,
         encoding: Encoding = Encoding.JSON,
         limits: Limits = codec.LIMITS,
         whole_tasks: bool = False,
     ) -> None:
-        super().__init__(handler.hub, agent)
+        super().__init__(handler.hub, agent, connection)
         self._whole_tasks = whole_tasks
         self._handler = handler
         self._log: LogSink = log or TaskLog(handler.hub, agent, handler.notebook(agent))
@@ -337,7 +339,7 @@ class ForgeSession(Session):
         return {"topic": topic, "subscribed": False, "had": self._subscriptions.unsubscribe(topic)}
 
     def _published(self, topic: str, publisher: str, data: Any, missed: int) -> bool:
-        if self._connection is None:
+        if self._is_closed:
             return False
         notice = Published(topic=topic, publisher=publisher, data=data, missed=missed)
         return self._connection.write_if_room([self._frame(codec.message(notice, self._stamp()))])

@@ -18,7 +18,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.protocols.forge.types import SHUTDOWN_GRACE_MS, Encoding
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
-from dragoman.server.session import Session
+from dragoman.server.session import Connection, Session
 from dragoman.server.websocket_endpoint import Link, WebSocketEndpoint
 
 FRAMES_AT_ONCE = 1000
@@ -36,8 +36,9 @@ class ForgeWebSocket(WebSocketEndpoint[ForgeHandler]):
     def binary(self, subprotocol: str) -> bool:
         return subprotocol == Encoding.MSGPACK.value
 
-    def session(self, agent: Agent, subprotocol: str) -> Session:
-        return ForgeSession(self._handler, agent.id, encoding=Encoding(subprotocol), limits=self._handler.guard)
+    def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
+        encoding = Encoding(subprotocol)
+        return ForgeSession(self._handler, agent.id, connection, encoding=encoding, limits=self._handler.guard)
 
     def farewell(self, link: Link, seconds: float) -> None:
         assert isinstance(link.session, ForgeSession)
