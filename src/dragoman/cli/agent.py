@@ -142,13 +142,11 @@ def ls(
 ) -> None:
     """List the agents."""
     answer = Hub.find(location).get("agents", kind=kind, protocol=protocol)
-    found = printing.listing(answer, "agents", COLUMNS, output)
-    if output == "table":
-        there = sum(agent.get("status") != "offline" for agent in found)
-        printing.verdict(None if not found else True, f"{printing.count(len(found), 'agent')}, {there} here now")
-        printing.suggest(
-            f"dragoman agent show {line(found[0]['id'])}" if found else "dragoman agent add NAME --protocol chiffon"
-        )
+    page = printing.Listing(answer, "agents", COLUMNS, output)
+    there = sum(agent.get("status") != "offline" for agent in page.items)
+    shown = [f"dragoman agent show {line(agent['id'])}" for agent in page.items[:1]]
+    counted = f"{page.count('agent')}, {there} here now"
+    page.end(True if page.items else None, counted, *(shown or ["dragoman agent add NAME --protocol chiffon"]))
 
 
 PENDING = (("letters", "letter"), ("state_entities", "task of the shared state"))

@@ -55,15 +55,12 @@ def ls(
     """List the questions that wait for an answer, the newest first."""
     wanted = None if status == "all" else status
     answer = newest_first(Hub.find(location), "questions", limit=limit, cursor=cursor, since=since, status=wanted)
-    found = printing.listing(answer, "questions", COLUMNS, output)
-    if output != "table":
-        return
-    open_ones = [question for question in found if question.get("status") == "open"]
-    more = printing.next_page("dragoman ask ls", answer, status=status, since=since)
-    counted = printing.count(len(open_ones), "question") + (", and more" if more else "")
+    page = printing.Listing(answer, "questions", COLUMNS, output, "dragoman ask ls", status=status, since=since)
+    open_ones = [question for question in page.items if question.get("status") == "open"]
     otherwise = "dragoman ask watch" if status == "open" else "dragoman ask ls"
     first = _how_to_answer(open_ones[0]) if open_ones else otherwise
-    printing.end_of_list(None if open_ones or more else True, f"{counted} to answer", more, first)
+    counted = printing.count(len(open_ones), "question") + (", and more" if page.more else "")
+    page.end(None if open_ones or page.more else True, f"{counted} to answer", first)
 
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")

@@ -66,23 +66,16 @@ def query(
         answer = hub.get("audit", **filters, limit=limit, cursor=cursor)
     else:
         answer = _back(hub, filters, limit, before, start)
-    found = printing.listing(answer, "records", COLUMNS, output)
-    if output != "table":
-        return
-    shown = {**filters, "since": since}
-    more = printing.next_page(
-        "dragoman audit query", answer, option="--before" if cursor is None else "--cursor", **shown
+    option = "--before" if cursor is None else "--cursor"
+    page = printing.Listing(
+        answer, "records", COLUMNS, output, "dragoman audit query", option=option, **filters, since=since
     )
+    found = page.items
     refused = sum(record.get("outcome") == "refused" for record in found)
-    printing.verdict(
-        None,
-        f"{printing.count(len(found), 'record')}, {printing.count(refused, 'refusal')}"
-        + (", and there are more" if more else ""),
-    )
-    if more:
-        printing.suggest(more, "the newest: dragoman tail audit")
-    else:
-        printing.suggest("dragoman audit query" if any(filters.values()) and not found else "dragoman audit verify")
+    counted = f"{printing.count(len(found), 'record')}, {printing.count(refused, 'refusal')}"
+    wider = "dragoman audit query" if any(filters.values()) and not found else "dragoman audit verify"
+    counted += ", and there are more" if page.more else ""
+    page.end(None, counted, wider, with_more=["the newest: dragoman tail audit"])
 
 
 def _back(hub: Hub, filters: dict[str, Any], limit: int, before: int | None, start: datetime | None) -> dict[str, Any]:

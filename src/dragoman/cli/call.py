@@ -21,7 +21,7 @@ from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
 from dragoman.cli.hubclient import Event, Hub
-from dragoman.cli.task_view import body_of, event_line, follow
+from dragoman.cli.task_view import body_of, event_line, event_text, follow
 
 Via = Literal["api", "chiffon", "coven", "forge", "agentmsg", "a2acp"]
 
@@ -140,16 +140,13 @@ def _tell(event: Event, output: Output, shown: progress_bar.ProgressBar | None) 
         printing.document(event.data, output)
     elif event.kind in WORTH_A_LINE:
         body = body_of(event)
-        words, piece = event_line(event), str(body.get("output") or "")
-        percent = body.get("percent")
-        says_more = words != "progress" or not piece  # than a piece of an answer, which is worth a line
-        if shown is not None and says_more and event.kind in ("progress", "assigned", "resumed"):
-            text = words.removeprefix("progress").removeprefix(f" · {percent} %").removeprefix(" · ")
+        percent, piece = body.get("percent"), str(body.get("output") or "")
+        is_piece = event.kind == "progress" and piece and not event_text(event)  # of an answer, as it comes
+        if shown is not None and not is_piece and event.kind in ("progress", "assigned", "resumed"):
+            text = event_text(event, with_percent=False) if event.kind == "progress" else event_line(event)
             shown.update(percent if isinstance(percent, int | float) else None, text)
             return
-        if words == "progress" and piece:  # a piece of an answer, as it comes
-            words = f"“{line(piece[:120])}”"
-        printing.note(f"  {words}")
+        printing.note(f"  “{line(piece[:120])}”" if is_piece else f"  {event_line(event)}")
         if event.kind == "asked":
             printing.note(f"  {_who_answers(body.get('asked_of'))}")
             if shown is not None:

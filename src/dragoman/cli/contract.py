@@ -44,18 +44,14 @@ def ls(
     """List the contracts, newest first."""
     answer = Hub.find(location).get("contracts", agent=agent, limit=limit, cursor=cursor)
     answer = cut(answer, "contracts", "created_at", since)
-    found = printing.listing(answer, "contracts", COLUMNS, output)
-    if output != "table":
-        return
-    more = printing.next_page("dragoman contract ls", answer, agent=agent, since=since)
-    counted = printing.count(len(found), "contract") + (", and more" if more else "")
-    if found:
-        commands = [f"dragoman contract show {line(found[0]['id'])}"]
+    page = printing.Listing(answer, "contracts", COLUMNS, output, "dragoman contract ls", agent=agent, since=since)
+    if page.items:
+        commands = [f"dragoman contract show {line(page.items[0]['id'])}"]
     elif agent is not None:
         commands = ["dragoman contract ls", "dragoman agent ls"]
     else:
         commands = ["agents make them by a handshake (a2acp); across domains: dragoman policy allow FROM TO"]
-    printing.end_of_list(True if found else None, counted, more, *commands)
+    page.end(True if page.items else None, page.count("contract"), *commands)
 
 
 @app.command

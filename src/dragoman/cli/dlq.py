@@ -48,13 +48,9 @@ def ls(
 
     answer = listed(None) if task is None else lists.meant(hub, "tasks", task, listed)
     answer = cut(answer, "deadletters", "at", since)
-    found = printing.listing(answer, "deadletters", COLUMNS, output)
-    if output != "table":
-        return
-    more = printing.next_page("dragoman dlq ls", answer, task=task, since=since)
-    counted = printing.count(len(found), "dead letter") + (", and more" if more else "")
-    first = [f"dragoman dlq {verb} {line(found[0]['id'])}" for verb in ("show", "redrive")] if found else ()
-    printing.end_of_list(not found, counted, more, *(first or ["dragoman task ls --status failed"]))
+    page = printing.Listing(answer, "deadletters", COLUMNS, output, "dragoman dlq ls", task=task, since=since)
+    first = [f"dragoman dlq {verb} {line(one['id'])}" for one in page.items[:1] for verb in ("show", "redrive")]
+    page.end(not page.items, page.count("dead letter"), *(first or ["dragoman task ls --status failed"]))
 
 
 @app.command

@@ -39,15 +39,11 @@ def ls(
     """List the files that the hub keeps, oldest first."""
     asked = {"owner": owner, "attached": "0" if unattached else None}
     answer = Hub.find(location).get("files", limit=limit, cursor=cursor, **asked)
-    found = printing.listing(answer, "files", COLUMNS, output)
-    if output != "table":
-        return
-    more = printing.next_page("dragoman file ls", answer, owner=owner)
-    size = sum(int(file.get("size") or 0) for file in found)
-    counted = f"{printing.count(len(found), 'file')}, {size:,} bytes" + (", and more" if more else "")
-    printing.verdict(True if found else None, counted)
-    if more or found:
-        printing.suggest(more or f"dragoman file rm {line(found[0]['id'])}")
+    page = printing.Listing(answer, "files", COLUMNS, output, "dragoman file ls", owner=owner)
+    size = sum(int(file.get("size") or 0) for file in page.items)
+    counted = f"{printing.count(len(page.items), 'file')}, {size:,} bytes" + (", and more" if page.more else "")
+    first = [f"dragoman file rm {line(file['id'])}" for file in page.items[:1]]
+    page.end(True if page.items else None, counted, *first)
 
 
 @app.command

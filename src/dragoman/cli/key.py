@@ -32,7 +32,7 @@ COLUMNS = (
 @app.command
 def ls(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """List the keys: the one that signs, and those whose tokens are still good."""
-    found = printing.listing(Hub.find(location).get("keys"), "keys", COLUMNS, output)
+    found = printing.Listing(Hub.find(location).get("keys"), "keys", COLUMNS, output).items
     if output == "table":
         _summary(found)
         printing.suggest("dragoman agent ls --protocol a2acp")
@@ -50,7 +50,7 @@ def rotate(
 ) -> None:
     """Sign with a new key. The old one verifies until the tokens that it signed are over."""
     answer = Hub.find(location).post("keys", "rotate", body={"distrust": True} if distrust else {})
-    found = printing.listing(answer, "keys", COLUMNS, output)
+    found = printing.Listing(answer, "keys", COLUMNS, output).items
     if output != "table":
         return
     _summary(found)

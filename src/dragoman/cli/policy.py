@@ -92,10 +92,6 @@ def rm(source: Source, target: Target, /, *, output: Output = "table", location:
 @app.command
 def ls(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """List what is allowed and forbidden."""
-    found = printing.listing(Hub.find(location).get("policies", "domains"), "domains", COLUMNS, output)
-    if output == "table":
-        printing.verdict(True if found else None, f"{printing.count(len(found), 'pair')} of domains")
-        if found:
-            printing.suggest("dragoman contract ls")
-        else:
-            printing.suggest("dragoman policy allow FROM_DOMAIN TO_DOMAIN")
+    page = printing.Listing(Hub.find(location).get("policies", "domains"), "domains", COLUMNS, output)
+    first = "dragoman contract ls" if page.items else "dragoman policy allow FROM_DOMAIN TO_DOMAIN"
+    page.end(True if page.items else None, f"{page.count('pair')} of domains", first)

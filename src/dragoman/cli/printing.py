@@ -76,21 +76,6 @@ def suggest(*commands: str) -> None:
     note(f"  next: {BETWEEN.join(map(runnable, commands))}")
 
 
-def end_of_list(good: bool | None, sentence: str, more: str | None, *commands: str) -> None:
-    """Below a list: how much it was, and the next page, or else what may come next."""
-    verdict(good, sentence)
-    suggest(*([more] if more else commands))
-
-
-def next_page(command: str, answer: Mapping[str, Any], *, option: str = "--cursor", **filters: Any) -> str | None:
-    """The command that lists what comes after `answer`, by the same filters; None where that was all."""
-    cursor = answer.get("next")
-    if not cursor:
-        return None
-    given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
-    return f"{command}{given}{escaping.line(program.typed('--limit'))} {option} {escaping.line(cursor)}"
-
-
 def runnable(command: str) -> str:
     """A command of ours as it works here: by the name we were called by, and for the same hub. Other words pass."""
     name, _, rest = command.partition(" ")
@@ -165,17 +150,48 @@ class Report:
             document({**facts, name: self._records})
 
 
-def listing(answer: Mapping[str, Any], key: str, columns: Sequence[Column], form: Form) -> Sequence[Item]:
-    """A list that the API gave. Returns its items, for the words around it."""
-    items: Sequence[Item] = answer.get(key) or []
-    if form == "json":
-        document(answer)
-    elif form == "jsonl":
-        for item in items:
-            document(item, form)
-    elif items:
-        table(items, columns)
-    return items
+class Listing:
+    """A list that the API gave, printed at once. `command` lists it, `filters` are the options that it was given."""
+
+    def __init__(
+        self,
+        answer: Mapping[str, Any],
+        key: str,
+        columns: Sequence[Column],
+        form: Form,
+        command: str = "",
+        *,
+        option: str = "--cursor",
+        **filters: Any,
+    ) -> None:
+        self.items: Sequence[Item] = answer.get(key) or []
+        self._form = form
+        self.more = self._next_page(command, answer.get("next"), option, filters)
+        """The command for the next page, if there is one."""
+        if form == "json":
+            document(answer)
+        elif form == "jsonl":
+            for item in self.items:
+                document(item, form)
+        elif self.items:
+            table(self.items, columns)
+
+    def end(self, good: bool | None, sentence: str, *commands: str, with_more: Sequence[str] = ()) -> None:
+        """Below a table: how much it was, and what may come next: where there is more, the next page."""
+        if self._form == "table":
+            verdict(good, sentence)
+            if self.more or commands:
+                suggest(*([self.more, *with_more] if self.more else commands))
+
+    def count(self, noun: str) -> str:
+        return count(len(self.items), noun) + (", and more" if self.more else "")
+
+    @staticmethod
+    def _next_page(command: str, cursor: Any, option: str, filters: Mapping[str, Any]) -> str | None:
+        if not cursor:
+            return None
+        given = "".join(f" --{name} {escaping.line(value)}" for name, value in filters.items() if value)
+        return f"{command}{given}{escaping.line(program.typed('--limit'))} {option} {escaping.line(cursor)}"
 
 
 def table(items: Sequence[Item], columns: Sequence[Column]) -> None:

@@ -52,18 +52,14 @@ def ls(
     """List tasks, the newest first."""
     answer = Hub.find(location).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
     answer = cut(answer, "tasks", "created_at", since)
-    found = printing.listing(answer, "tasks", COLUMNS, output)
-    if output != "table":
-        return
-    failed = [task for task in found if task.get("status") == "failed"]
-    more = printing.next_page("dragoman task ls", answer, status=status, type=type, agent=agent, since=since)
-    counted = (
-        printing.count(len(found), "task")
-        + (", and more" if more else "")
-        + (f", {len(failed)} failed" if failed else "")
+    page = printing.Listing(
+        answer, "tasks", COLUMNS, output, "dragoman task ls", status=status, type=type, agent=agent, since=since
     )
-    first = f"dragoman task show {line((failed or found)[0]['id'])}" if found else "dragoman call AGENT WORK key=value"
-    printing.end_of_list(False if failed else True if found else None, counted, more, first)
+    failed = [task for task in page.items if task.get("status") == "failed"]
+    shown = (failed or page.items)[:1]
+    first = f"dragoman task show {line(shown[0]['id'])}" if shown else "dragoman call AGENT WORK key=value"
+    counted = page.count("task") + (f", {len(failed)} failed" if failed else "")
+    page.end(False if failed else True if shown else None, counted, first)
 
 
 @app.command

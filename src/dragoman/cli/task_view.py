@@ -128,14 +128,18 @@ def body_of(event: Event) -> Mapping[str, Any]:
 
 
 def event_line(event: Event) -> str:
+    """An event in a line: its kind, and what it says."""
+    return " · ".join(part for part in (line(event.kind.replace("_", " ")), event_text(event)) if part)
+
+
+def event_text(event: Event, *, with_percent: bool = True) -> str:
     """What an event says, in a line; its output is not in it."""
     body = body_of(event)
     text = body.get("step")
     step: Mapping[str, Any] = text if isinstance(text, Mapping) else {}
     place = f"step {step['number']}" + (f"/{step['total']}" if step.get("total") else "") if step.get("number") else ""
-    percent = body.get("percent")
+    percent = body.get("percent") if with_percent else None
     parts = [
-        event.kind.replace("_", " "),
         f"to {body['agent']}" if body.get("agent") else "",
         f"attempt {body['attempt']}" if body.get("attempt") else "",
         f"in a sandbox: {body['sandbox']}" if body.get("sandbox") else "",
