@@ -30,7 +30,7 @@ COMMANDS = (
     ("dlq", "dragoman.cli.dlq:app", LOOK, "Dead letters: ls, show, redrive, discard."),
     ("file", "dragoman.cli.file:app", LOOK, "Files that agents and people uploaded: ls, rm."),
     ("contract", "dragoman.cli.contract:app", LOOK, "Contracts between agents: ls, show, end."),
-    ("policy", "dragoman.cli.policy:app", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
+    ("policy", "dragoman.cli.contract:policies", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
     ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the master key: ls, rotate, give-up."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify, checkpoint."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
@@ -42,13 +42,13 @@ COMMANDS = (
     ),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "Which sandbox holds untrusted code on this machine: check."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
-    ("cert", "dragoman.cli.cert:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
+    ("cert", "dragoman.cli.key:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
     ("config", "dragoman.cli.about:app", LOOK, "The settings, and where each came from: show."),
     ("completion", "dragoman.cli.about:completion", LOOK, "Print or install completion for a shell."),
     ("version", "dragoman.cli.about:version", LOOK, "Print the version."),
 )
 
-GROUPS = {name: path.endswith(":app") for name, path, _, _ in COMMANDS}
+GROUPS = {name: path.endswith((":app", ":policies")) for name, path, _, _ in COMMANDS}
 """Which of them have commands of their own."""
 
 ANYWHERE = frozenset({"--hub", "--data", "--output", "-o"})

@@ -17,8 +17,7 @@ from dragoman.cli.arguments import LOCAL, HubLocation, Output
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.scenarios.fake_agents import FakeAgents
-from dragoman.cli.scenarios.steps import NotTried, Outcome, run
-from dragoman.cli.scenarios.temporary_hub import hub_for
+from dragoman.cli.scenarios.steps import NotTried, Outcome, hub_for, run
 
 app = App(name="conformance", help="Check a hub or an agent against the protocols: hub, agent.")
 

@@ -38,9 +38,8 @@ from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.scenarios.fake_agents import FakeAgent, FakeAgents, now
-from dragoman.cli.scenarios.steps import Outcome, Unmet, run
+from dragoman.cli.scenarios.steps import Outcome, Unmet, hub_for, run
 from dragoman.cli.scenarios.steps import Step as ScenarioStep
-from dragoman.cli.scenarios.temporary_hub import hub_for
 
 if TYPE_CHECKING:
     from dragoman.protocols.a2acp.contracts import DomainPolicy
