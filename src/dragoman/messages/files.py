@@ -23,6 +23,27 @@ class FileRef(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     sha256: str
 
 
+class _Attachment(msgspec.Struct):
+    """A file as a hub names it: some leave its size out."""
+
+    id: str
+    name: str
+    mime_type: str
+    sha256: str
+    size: int = 0
+
+
+def attachments_in(given: object) -> tuple[FileRef, ...]:
+    """The files that the hub names beside work; none if a caller uses the field for something else."""
+    try:
+        return tuple(
+            FileRef(id=one.id, name=one.name, mime_type=one.mime_type, size=one.size, sha256=one.sha256)
+            for one in msgspec.convert(given, tuple[_Attachment, ...])
+        )
+    except msgspec.ValidationError:
+        return ()
+
+
 class KeptFile(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A file and who brought it: only they may make it part of a task."""
 

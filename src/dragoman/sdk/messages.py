@@ -22,12 +22,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import UNSET, Struct
 
 from dragoman.messages import tasks
 from dragoman.messages.faults import Fault, Kind
-from dragoman.messages.files import FileRef
 from dragoman.sdk.peers import HandshakeRequest
 
 
@@ -77,27 +75,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
         """The input as the arguments of a handler: a value that is no object is the argument `input`."""
         given = self.request.given
         return given if isinstance(given, dict) else {} if given is None else {"input": given}
-
-
-def attachments_in(given: object) -> tuple[FileRef, ...]:
-    """The files that the hub names beside work; none if a caller uses the field for something else."""
-    try:
-        return tuple(
-            FileRef(id=one.id, name=one.name, mime_type=one.mime_type, size=one.size, sha256=one.sha256)
-            for one in msgspec.convert(given, tuple[_Attachment, ...])
-        )
-    except msgspec.ValidationError:
-        return ()
-
-
-class _Attachment(Struct):
-    """A file as a hub names it: some leave its size out."""
-
-    id: str
-    name: str
-    mime_type: str
-    sha256: str
-    size: int = 0
 
 
 class Cancel(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from dragoman.messages.tasks import Answer, Ask, Json, Progress, Request, Result, Step, ToolResult, ToolUse, fitting
+from dragoman.messages.files import attachments_in
+from dragoman.messages.tasks import (
+    Answer,
+    Ask,
+    Context,
+    Json,
+    Progress,
+    Request,
+    Result,
+    Step,
+    ToolResult,
+    ToolUse,
+    fitting,
+    handoff_in,
+)
 from dragoman.protocols.a2acp.types import RESERVED, Message
 
 PROGRESS: Final = "progress"
@@ -83,6 +97,20 @@ def request_out(request: Request, attachments: Sequence[Json] = ()) -> Json:
     if attachments:
         payload["attachments"] = list(attachments)
     return payload
+
+
+def request_in(payload: Json, schema: object, fields: TaskFields) -> Request:
+    """The request of a payload in clear. `attachments` and `handover` that a hub did not write are part of the
+    input."""
+    handover = handoff_in(payload.get("handover"))
+    files = attachments_in(payload.get("attachments") or ())
+    given = content_in(payload, schema)
+    if files:
+        given.pop("attachments", None)
+    if handover is not None:
+        given.pop("handover", None)
+    context = fitting(Context, fields.context)
+    return Request(input=given, context=context, handover=handover, attachments=files or None)
 
 
 def content_in(payload: Json, schema: object) -> Json:
@@ -218,11 +246,11 @@ def value_out(value: Any, schema: object) -> tuple[Json, str | None]:
     return ({}, "") if value is None and not is_bare else ({VALUE: value}, VALUE)
 
 
-def value_in(message: Message, schema: object) -> Any:
-    """The value that a caller gets of a response."""
-    content = content_in(message.payload or {}, schema)
-    if isinstance(message.value_in, str):
-        return content.get(message.value_in)
+def value_in(payload: Json, schema: object, named: object = None) -> Any:
+    """The value that a caller gets of a response's payload. `named`: the message's `value_in`, which is any JSON."""
+    content = content_in(payload, schema)
+    if isinstance(named, str):
+        return content.get(named)
     if isinstance(schema, dict) and schema.get("$comment") == BARE:
         return content.get(VALUE)
     return content

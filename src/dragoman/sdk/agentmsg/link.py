@@ -26,6 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.files import attachments_in
 from dragoman.messages.tasks import Failure
 from dragoman.protocols.agentmsg import errors, mapping
 from dragoman.protocols.agentmsg.connection import Inbox
@@ -65,7 +66,6 @@ from dragoman.sdk.messages import (
     Report,
     Resume,
     Welcomed,
-    attachments_in,
     failure,
     part,
 )

@@ -26,6 +26,7 @@ from msgspec import UNSET
 
 from dragoman.messages import tasks
 from dragoman.messages.faults import Kind
+from dragoman.messages.files import attachments_in
 from dragoman.protocols.chiffon import chunks, codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
@@ -58,7 +59,6 @@ from dragoman.sdk.messages import (
     Refused,
     Report,
     Resume,
-    attachments_in,
 )
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime

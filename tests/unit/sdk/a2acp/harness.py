@@ -22,8 +22,7 @@ from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import RESERVED, Message, MessageType, Stamp
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.sdk.a2acp.channel import Channel
-from dragoman.sdk.a2acp.client import A2acpClient
-from dragoman.sdk.a2acp.entry import service_over
+from dragoman.sdk.a2acp.entry import A2acpClient, service_over
 from dragoman.sdk.a2acp.identity import BROKER, Identity
 from dragoman.sdk.failures import failure
 from dragoman.sdk.links import LinkDown

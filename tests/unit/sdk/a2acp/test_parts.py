@@ -15,15 +15,14 @@ from tests.unit.sdk.a2acp.harness import MemoryBroker, agree, soon
 from tests.unit.sdk.harness import FakeRuntime
 
 from dragoman import Agent, Misconfigured, NotAllowed, TaskFailed
-from dragoman.protocols.a2acp import codec
+from dragoman.protocols.a2acp import codec, mapping
 from dragoman.protocols.a2acp.contracts import Capability, Contract
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.protocols.a2acp.types import Encryption, Message, MessageType, Stamp, TokenGrant, TokenRequest
-from dragoman.sdk.a2acp import payloads, token_cache
-from dragoman.sdk.a2acp.io import HttpPost
+from dragoman.sdk.a2acp.channel import HttpPost
+from dragoman.sdk.a2acp.identity import TokenCache, claims
 from dragoman.sdk.a2acp.keyring import KeyRing, Pair, Unopened, path_for
-from dragoman.sdk.a2acp.token_cache import TokenCache
 from dragoman.sdk.address import parse
 from dragoman.sdk.failures import FAILURES, AuthFailed, RateLimitExceeded
 from dragoman.sdk.links import LinkDown
@@ -78,7 +77,7 @@ async def test_a_refused_token_is_asked_for_again(runtime: FakeRuntime) -> None:
 def test_what_is_no_token_is_not_read() -> None:
     for text in ("", "a.b", "a.!.c", "x.e30.y"):
         with pytest.raises(NotAllowed):
-            token_cache.claims(text)
+            claims(text)
 
 
 # -- keys
@@ -169,17 +168,17 @@ def test_a_ring_is_kept_for_its_owner_only(runtime: FakeRuntime, tmp_path: Path)
     ],
 )
 def test_what_is_returned_becomes_an_object_and_back(schema: Any, value: Any, payload: Any) -> None:
-    said = payloads.output_schema(schema)
-    assert payloads.payload(said, value) == payload
-    if isinstance(said, dict) and said.get("$comment"):
-        assert payloads.value(said, {**payload, "correlation_id": "x"}) == value
-        assert said.get("$defs") == schema.get("$defs")
+    declared = mapping.output_schema(schema)
+    assert mapping.value_out(value, declared)[0] == payload
+    if isinstance(declared, dict) and declared.get("$comment"):
+        assert mapping.value_in({**payload, "correlation_id": "x"}, declared) == value
+        assert declared.get("$defs") == schema.get("$defs")
 
 
 def test_what_the_protocol_puts_into_a_payload_is_not_the_handlers_unless_it_asks() -> None:
     payload = {"a": 1, "correlation_id": "x", "traceparent": "y"}
-    assert payloads.content(True, payload) == {"a": 1}
-    assert payloads.content({"properties": {"correlation_id": {}}}, payload) == {"a": 1, "correlation_id": "x"}
+    assert mapping.content_in(payload, True) == {"a": 1}
+    assert mapping.content_in(payload, {"properties": {"correlation_id": {}}}) == {"a": 1, "correlation_id": "x"}
 
 
 # -- failures
