@@ -24,7 +24,19 @@ from bench.figures import Figure, Settings, median_run
 from bench.hub import RESULT, hub, request, round_trips, uuid4
 from dragoman.core.ids import DAY, AgentId, Instant, TaskId
 from dragoman.core.model.audit import AuditRecord, seal
-from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
+from dragoman.core.model.tasks import (
+    Attempt,
+    Event,
+    EventKind,
+    Origin,
+    Status,
+    Task,
+    TaskLineage,
+    TaskOutcome,
+    TaskOutput,
+    TaskRouting,
+    TaskTiming,
+)
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.stores.sqlite.store import SqliteStore
@@ -107,19 +119,16 @@ def finished(n: int, order: bytes) -> tuple[Task, list[Event]]:
         ),
         created_at=at,
         updated_at=at,
-        route=Route(type="run_playbook", kind="infra").queue,
-        deadline=Instant(at + 3_600_000_000),
-        idle_limit=300_000_000,
         rank=at,
-        trace_id=trace.replace("-", ""),
-        kind="infra",
         owner=agent,
-        attempts=1,
-        progress=100,
         finished_at=at,
-        result_digest=os.urandom(32).hex(),
-        outcome=3,
         seq=3,
+        routing=TaskRouting(route=Route(type="run_playbook", kind="infra").queue, kind="infra"),
+        timing=TaskTiming(deadline=Instant(at + 3_600_000_000), idle_limit=300_000_000),
+        lineage=TaskLineage(trace_id=trace.replace("-", "")),
+        attempt=Attempt(count=1),
+        output=TaskOutput(progress=100),
+        outcome=TaskOutcome(digest=os.urandom(32).hex(), event=3),
     )
     body = msgspec.Raw(b'{"input":{"playbook":"deploy_kuma.yml"},"hints":{"max_duration_seconds":300}}')
     return task, [

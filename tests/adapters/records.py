@@ -53,6 +53,7 @@ from dragoman.core.model.state import Change, Changed, Entity, Operation, Regist
 from dragoman.core.model.tasks import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.files import FileRef
+from tests.support.heads import task_head
 
 TASKS = [TaskId(f"task-{n}") for n in range(6)] + [TaskId("01890a5d-ac96-774b-bcce-b302099a8057"), TaskId("träge ✓")]
 AGENTS = [AgentId("ada"), AgentId("bob"), AgentId("cy")]
@@ -79,7 +80,7 @@ def task(id: str, **fields: Any) -> Task:
         "rank": 0,
         "trace_id": "t",
     }
-    return Task(id=TaskId(id), **{**defaults, **fields})
+    return task_head(id=TaskId(id), **{**defaults, **fields})
 
 
 def event(task: str, seq: int, **fields: Any) -> Event:

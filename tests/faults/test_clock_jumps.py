@@ -117,10 +117,10 @@ async def test_leases_and_retries_are_unaffected_by_a_jump_while_the_hub_runs(
     assert (await world.task(task.id)).status is Status.ASSIGNED  # not early
     await world.advance(2)
     retried = await world.task(task.id)
-    assert retried.fault is not None
-    assert retried.fault.kind is Kind.TIMEOUT  # and not late
+    assert retried.outcome.fault is not None
+    assert retried.outcome.fault.kind is Kind.TIMEOUT  # and not late
     await world.advance(2)
-    assert (await world.task(task.id)).attempts == 2
+    assert (await world.task(task.id)).attempt.count == 2
     assert [p.delivery.task for p in agent.take()] == [task.id, task.id]
 
 
@@ -210,7 +210,7 @@ async def test_a_frozen_hub_reads_what_was_sent_meanwhile_and_recovers() -> None
     assert world.intake.agent(agent.agent).breaker.state is BreakerState.OPEN
     for outgoing in given:
         await world.finish("i1", outgoing.delivery.task)
-    assert [((await world.task(task.id)).status, (await world.task(task.id)).attempts) for task in tasks] == [
+    assert [((await world.task(task.id)).status, (await world.task(task.id)).attempt.count) for task in tasks] == [
         (Status.COMPLETED, 1)
     ] * 5
     await world.advance(60)

@@ -176,10 +176,10 @@ async def test_waiting_tasks_are_not_blamed_for_the_hubs_own_absence() -> None:
         await world.restart()
         await world.advance(5)
         waiting = await world.task(task.id)
-        assert (waiting.status.value, waiting.attempts) == ("queued", 0)
+        assert (waiting.status.value, waiting.attempt.count) == ("queued", 0)
     agent = await world.connect("i1")
     assert agent.work == [task.id]
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
 
 
 async def test_an_agent_that_lost_its_connection_just_before_the_hub_died_has_time_to_come_back() -> None:
@@ -195,7 +195,7 @@ async def test_an_agent_that_lost_its_connection_just_before_the_hub_died_has_ti
     await world.restart()
     await world.advance(25)
     waiting = await world.task(task.id)
-    assert (waiting.owner, waiting.status.value, waiting.attempts) == ("i1", "assigned", 1)
+    assert (waiting.owner, waiting.status.value, waiting.attempt.count) == ("i1", "assigned", 1)
     await world.advance(10)
     assert (await world.task(task.id)).status.value == "queued"
 

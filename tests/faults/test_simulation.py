@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.faults.simulation import BUSY_LANES, WEIGHTS, simulate, trace
 from tests.faults.spoiling import spoil
+from tests.support.heads import task_head
 
 from dragoman.app.intake import Intake
 from dragoman.core.commands import Submit
@@ -101,7 +102,7 @@ def promised(command):
     """A task as a hub would describe it that has not stored it yet."""
     origin = Origin(principal=command.principal, protocol="x", request_id=command.request_id, digest="")
     times = {"created_at": 0, "updated_at": 0, "deadline": 0, "idle_limit": 0, "rank": 0}
-    return Task(
+    return task_head(
         id=command.task_id, type=command.type, status=Status.QUEUED, route="", trace_id="", origin=origin, **times
     )
 

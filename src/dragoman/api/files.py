@@ -84,7 +84,7 @@ async def upload_file(context: Context, call: Call[FileQuery, None]) -> FileRef:
 
 async def list_task_files(context: Context, call: Plain) -> FileList:
     task = await find_task(context, call.id)
-    return FileList(files=task.files)
+    return FileList(files=task.output.files)
 
 
 async def download_file(context: Context, call: Plain) -> Response:
@@ -95,7 +95,7 @@ async def download_file(context: Context, call: Plain) -> Response:
             "the task is personal",
             next=Next("only its caller and its agent can download its files"),
         )
-    ref = next((file for file in task.files if file.id == call.request.path_params["file"]), None)
+    ref = next((file for file in task.output.files if file.id == call.request.path_params["file"]), None)
     data = None if ref is None else await _files(context).fetch(ref.id)
     if ref is None or data is None:
         listed = f"GET /api/v1/tasks/{task.id}/files"

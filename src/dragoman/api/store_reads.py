@@ -26,7 +26,7 @@ HISTORY_BYTES = 8 * 1024 * 1024
 
 
 def page_size(task: Task) -> int:
-    return 16 if task.output_bytes > MUCH_OUTPUT else 500
+    return 16 if task.output.bytes > MUCH_OUTPUT else 500
 
 
 async def find_task(context: Context, id: str, *, field: str | None = None) -> Task:
@@ -126,9 +126,9 @@ async def account(context: Context, task: Task) -> Account:
             for event in tail:
                 ending.feed(event)
             if ending.account.whole:
-                source = await context.store.events(task.id, after=task.source - 1, limit=1)
+                source = await context.store.events(task.id, after=task.attempt.source - 1, limit=1)
                 whole = Transcript()
-                for event in (*source, *(event for event in tail if event.seq > task.source)):
+                for event in (*source, *(event for event in tail if event.seq > task.attempt.source)):
                     whole.feed(event)
                 return whole.account
     transcript = Transcript()

@@ -142,7 +142,7 @@ async def trace(context: Context, call: Plain) -> TraceOut:
     found, left_out = await _descendants(context, await _root(context, task), causes)
     found.setdefault(task.id, task)
     traced = [await _trace_task(context, one, causes) for one in in_tree_order(found, causes)]
-    return TraceOut(trace_id=task.trace_id, task_id=task.id, tasks=tuple(traced), left_out=left_out)
+    return TraceOut(trace_id=task.lineage.trace_id, task_id=task.id, tasks=tuple(traced), left_out=left_out)
 
 
 async def _root(context: Context, task: Task) -> Task:
@@ -155,14 +155,14 @@ async def _root(context: Context, task: Task) -> Task:
 
 
 async def _above(context: Context, task: Task) -> Task | None:
-    if task.parent is not None:
-        return await context.store.task(task.parent)
+    if task.lineage.parent is not None:
+        return await context.store.task(task.lineage.parent)
     asker = task.origin.principal
     if asker in (ADMIN, HUB):
         return None
     where = TaskFilter(agent=asker, before=task.created_at)
     page, _ = await context.store.tasks(where, after=None, limit=TASKS_SEARCHED)
-    return next((one for one in page if one.trace_id == task.trace_id), None)
+    return next((one for one in page if one.lineage.trace_id == task.lineage.trace_id), None)
 
 
 async def _descendants(context: Context, root: Task, causes: Causes) -> tuple[dict[TaskId, Task], int]:
@@ -189,21 +189,25 @@ async def _below(context: Context, task: Task) -> tuple[list[Task], bool]:
     """The tasks that a task led to, and whether there may be more."""
     found: list[Task] = []
     more = False
-    if task.has_children:
+    if task.lineage.has_children:
         page, on = await context.store.tasks(TaskFilter(parent=task.id), after=None, limit=MOST_TASKS)
         found, more = list(page), on is not None
     until = Instant((task.finished_at or context.intake.now()) + 1)
     for agent in _agents_of(task):
         where = TaskFilter(principal=agent, since=task.created_at, before=until)
         page, on = await context.store.tasks(where, after=None, limit=TASKS_SEARCHED)
-        found += [one for one in page if one.parent is None and one.trace_id == task.trace_id and one.id != task.id]
+        found += [
+            one
+            for one in page
+            if one.lineage.parent is None and one.lineage.trace_id == task.lineage.trace_id and one.id != task.id
+        ]
         more = more or on is not None
     return found, more
 
 
 def _agents_of(task: Task) -> list[AgentId]:
     """The agents that had it."""
-    agents = dict.fromkeys((task.owner, *(agent for pair in task.handed for agent in pair)))
+    agents = dict.fromkeys((task.owner, *(agent for pair in task.lineage.handed for agent in pair)))
     return [agent for agent in agents if agent is not None and agent not in (ADMIN, HUB)]
 
 

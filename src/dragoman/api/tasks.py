@@ -222,11 +222,11 @@ async def explain_task(context: Context, call: Plain) -> WhyOut:
 
 async def explain(context: Context, task: Task) -> WhyOut:
     queued = task.status is Status.QUEUED
-    kinds = sorted({*USED_UP, *needs(task.constraints)}) if queued else ()
+    kinds = sorted({*USED_UP, *needs(task.agreement.constraints)}) if queued else ()
     agents = [_facts(context, agent, kinds) for agent in (context.intake.agents() if queued else ())]
-    if queued and needs_in(task.constraints):
+    if queued and needs_in(task.agreement.constraints):
         agents = [await _with_resources(context, facts) for facts in agents]
-    found = [await context.store.task(id) for id in task.blocked_by[:MOST_DEPENDENCIES]]
+    found = [await context.store.task(id) for id in task.lineage.blocked_by[:MOST_DEPENDENCIES]]
     question: Question | None = None if task.question is None else await context.store.question(task.question)
     ahead, exact = await _ahead(context, task) if task.queue is not None else (0, True)
     return why(
@@ -235,7 +235,7 @@ async def explain(context: Context, task: Task) -> WhyOut:
         agents=agents,
         totals=_accounts(context, HUB, kinds),
         per_task=context.intake.policy.per_task,
-        contract=None if task.contract is None else await context.intake.contract(task.contract),
+        contract=None if task.agreement.contract is None else await context.intake.contract(task.agreement.contract),
         dependencies=[other for other in found if other is not None],
         question=question,
         watched=context.intake.watched(task),

@@ -74,7 +74,7 @@ class DirectoryView:
             rules=self.rules,
             serving_since=self._serving_since,
             agent=None if owner is None else directory.agents.get(owner),
-            link=None if task.session is None else directory.links.get(task.session),
+            link=None if task.attempt.session is None else directory.links.get(task.attempt.session),
             is_linked=owner in directory.links_of,
             heard_at=None if owner is None else directory.heard_at.get(owner),
         )

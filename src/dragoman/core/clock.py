@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agents.registry import probe
 from dragoman.core.agreements.terms import still_agreed
@@ -44,20 +45,20 @@ def task_woke(work: Work, task: Task) -> None:
         expire(work, task)
     elif task.status is Status.QUEUED and not still_agreed(work, task):
         part(work, task)
-    elif work.now >= task.deadline:
+    elif work.now >= task.timing.deadline:
         if (late := heard_until(work, task)) is not None and work.now < late:
-            work.put(msgspec.structs.replace(task, wake_at=late))
+            work.put(replace(task, wake_at=late))
         else:
             deadline_passed(work, task, blame=late is None)
     elif task.status is Status.QUEUED:
         if task.queue is None:
-            place(work, task, prefer=task.prefers)  # its retry is due
+            place(work, task, prefer=task.attempt.prefers)  # its retry is due
         else:
             still_queued(work, task)
     elif task.status in (Status.ASSIGNED, Status.RUNNING):
         still_at_work(work, task)
     else:
-        work.put(msgspec.structs.replace(task, wake_at=task.deadline if task.firm else None))
+        work.put(replace(task, wake_at=task.timing.deadline if task.timing.firm else None))
 
 
 def check_anew(work: Work, task: Task) -> None:
@@ -74,7 +75,7 @@ def expire(work: Work, task: Task) -> None:
     fault = Fault(
         kind=Kind.TIMEOUT,
         message=f"{task.type!r} reached nobody in its time",
-        facts={"message_id": task.origin.request_id, "attempted_retries": max(0, task.attempts - 1)},
+        facts={"message_id": task.origin.request_id, "attempted_retries": max(0, task.attempt.count - 1)},
     )
     origin = task.origin
     work.audit(
@@ -92,16 +93,16 @@ def heard_until(work: Work, task: Task) -> Instant | None:
     """Until when an agent may say how its work went whose deadline passed while it could not; None if it could."""
     late = Instant(work.serving_since + work.rules.idle_limit)
     kept_from_us = task.status in (Status.ASSIGNED, Status.RUNNING) and task.last_attempt < work.serving_since
-    return late if kept_from_us and task.deadline < late else None
+    return late if kept_from_us and task.timing.deadline < late else None
 
 
 def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
     owner, held, at_work = task.owner, task.status in HELD, task.status in (Status.ASSIGNED, Status.RUNNING)
     fault = Fault(
         kind=Kind.TIMEOUT,
-        message=f"not done by its deadline, {rfc3339(task.deadline)}",
+        message=f"not done by its deadline, {rfc3339(task.timing.deadline)}",
         retryable=True,
-        facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
+        facts={"attempted_retries": max(0, task.attempt.count - 1), "last_attempt": rfc3339(task.last_attempt)},
     )
     waited_for = stood_still_for(work, task)
     task = give_up(work, task, fault)
@@ -115,39 +116,44 @@ def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
 
 def still_queued(work: Work, task: Task) -> None:
     """Nobody took it. Somebody there but busy: go on waiting. Nobody there: an attempt failed."""
-    route = route_of(task.route)
+    route = route_of(task.routing.route)
     could = [agent for agent in addressed(work, route) if serves(agent, route)]
     hasty = fails_soon(work, task, could)
     if any(present(work, agent.id) for agent in could):
         bound = None  # what its caller allows for the whole, where nobody is known to be there (chiffon-D6)
-        if hasty and task.total_limit is not None and not any(is_here(work, agent) for agent in could):
-            bound = Instant(task.created_at + task.total_limit)
+        if hasty and task.timing.total_limit is not None and not any(is_here(work, agent) for agent in could):
+            bound = Instant(task.created_at + task.timing.total_limit)
         if bound is not None and work.now >= bound:
             give_up(work, task, nobody_connected(work, task, could))
             return
-        wait = max(task.idle_limit, work.now - task.created_at)
-        wake_at = min(task.deadline, Instant(work.now + wait), task.expires_at or task.deadline, bound or task.deadline)
-        attempts = task.attempts - task.unreached
-        work.put(msgspec.structs.replace(task, wake_at=wake_at, attempts=attempts, unreached=0))
+        wait = max(task.timing.idle_limit, work.now - task.created_at)
+        wake_at = min(
+            task.timing.deadline,
+            Instant(work.now + wait),
+            task.timing.expires_at or task.timing.deadline,
+            bound or task.timing.deadline,
+        )
+        attempts = task.attempt.count - task.attempt.unreached
+        work.put(replace(task, wake_at=wake_at, attempt=replace(task.attempt, count=attempts, unreached=0)))
         for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
             fill(work, agent.id)
         return
     rested = Instant(work.serving_since + work.rules.idle_limit)
     if not hasty and work.now < rested:  # nobody could be connected while we were down: let them come back first
-        wake_at = min(task.deadline, rested, task.expires_at or task.deadline)
-        work.put(msgspec.structs.replace(task, wake_at=wake_at))
+        wake_at = min(task.timing.deadline, rested, task.timing.expires_at or task.timing.deadline)
+        work.put(replace(task, wake_at=wake_at))
         return
     fault = nobody_connected(work, task, could)
     if hasty:
         looked_in_vain(work, task, fault)
         return
-    attempts, unreached = task.attempts + 1, task.unreached + 1
-    waited = msgspec.structs.replace(task, attempts=attempts, unreached=unreached, owner=None, queue=None)
+    attempts, unreached = task.attempt.count + 1, task.attempt.unreached + 1
+    waited = replace(task, owner=None, queue=None, attempt=replace(task.attempt, count=attempts, unreached=unreached))
     fail_attempt(work, waited, fault)
 
 
 def nobody_connected(work: Work, task: Task, could: Sequence[Agent]) -> Fault:
-    route = route_of(task.route)
+    route = route_of(task.routing.route)
     last = max((at for agent in could if (at := last_heard(work, agent)) is not None), default=None)
     return Fault(
         kind=Kind.UNAVAILABLE,
@@ -164,16 +170,26 @@ def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
     """One more attempt found nobody connected: the next one follows soon, and the task stays in its queue until then,
     for an agent that comes in between. What its caller allows for the whole bounds that, too (chiffon-D6)."""
     delays = work.rules.unreachable_delays
-    tries = max(1, task.unreached) + 1  # the first one was when it was placed
-    task = msgspec.structs.replace(task, attempts=tries, unreached=tries, owner=None)
-    left = (task.total_limit or work.rules.total_limit) - sum(delays[:tries])
+    tries = max(1, task.attempt.unreached) + 1  # the first one was when it was placed
+    task = replace(task, owner=None, attempt=replace(task.attempt, count=tries, unreached=tries))
+    left = (task.timing.total_limit or work.rules.total_limit) - sum(delays[:tries])
     if tries >= len(delays) or left <= 0:
-        give_up(work, msgspec.structs.replace(task, attempts=min(tries, len(delays))), fault)
+        give_up(
+            work,
+            replace(task, attempt=replace(task.attempt, count=min(tries, len(delays)))),
+            fault,
+        )
         return
     retry_at = Instant(work.now + min(delays[tries], left))
     said = AttemptFailed(fault=fault, attempt=tries, retry_at=rfc3339(retry_at))
     task = work.record(task, EventKind.ATTEMPT_FAILED, said)
-    work.put(msgspec.structs.replace(task, fault=fault, wake_at=min(task.deadline, retry_at)))
+    work.put(
+        replace(
+            task,
+            wake_at=min(task.timing.deadline, retry_at),
+            outcome=replace(task.outcome, fault=fault),
+        )
+    )
 
 
 def watched(work: Work, task: Task) -> Watched:
@@ -182,7 +198,7 @@ def watched(work: Work, task: Task) -> Watched:
         rules=work.rules,
         serving_since=work.serving_since,
         agent=agent,
-        link=None if task.session is None else work.link(task.session),
+        link=None if task.attempt.session is None else work.link(task.attempt.session),
         is_linked=agent is not None and bool(work.links_to(agent.id)),
         heard_at=None if agent is None else work.directory.heard_at.get(agent.id),
     )
@@ -193,10 +209,10 @@ def still_at_work(work: Work, task: Task) -> None:
     owner, facts = task.owner, watched(work, task)
     rule = rule_of(task, facts, work.now)
     if rule.silence is Silence.VOUCHED or work.now < rule.at:
-        look = Instant(work.now + task.idle_limit) if rule.silence is Silence.VOUCHED else rule.at
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, look)))
+        look = Instant(work.now + task.timing.idle_limit) if rule.silence is Silence.VOUCHED else rule.at
+        work.put(replace(task, wake_at=min(task.timing.deadline, look)))
         return
-    if task.status is Status.ASSIGNED and task.session is None and still_unfetched(work, task, rule.last_sign):
+    if task.status is Status.ASSIGNED and task.attempt.session is None and still_unfetched(work, task, rule.last_sign):
         return
     if rule.silence is Silence.LINK_LOST:
         lost_for_good(work, task, rule.last_sign)
@@ -208,17 +224,17 @@ def still_at_work(work: Work, task: Task) -> None:
             message=f"{owner} {'said nothing of it' if facts.is_linked else 'did not come back'} "
             "after the hub was started again",
             retryable=True,
-            facts={"agent_id": owner, "last_heartbeat": rfc3339(task.last_sign_at or task.created_at)},
+            facts={"agent_id": owner, "last_heartbeat": rfc3339(task.timing.last_sign_at or task.created_at)},
         )
     else:
         fault = Fault(
             kind=Kind.TIMEOUT,
-            message=f"no sign of life from {owner} for {task.idle_limit / 1e6:g} s",
+            message=f"no sign of life from {owner} for {task.timing.idle_limit / 1e6:g} s",
             retryable=True,
-            facts={"attempted_retries": max(0, task.attempts - 1), "last_attempt": rfc3339(task.last_attempt)},
+            facts={"attempted_retries": max(0, task.attempt.count - 1), "last_attempt": rfc3339(task.last_attempt)},
         )
-    blamed, lost = not missed and not task.answered, missed or lost_by(task, facts) is not None
-    fail_attempt(work, task, fault, counts=blamed, lost=lost, spent=not task.answered)
+    blamed, lost = not missed and not task.attempt.answered, missed or lost_by(task, facts) is not None
+    fail_attempt(work, task, fault, counts=blamed, lost=lost, spent=not task.attempt.answered)
     fill(work, owner)
 
 
@@ -226,11 +242,11 @@ def still_unfetched(work: Work, task: Task, sign: Instant) -> bool:
     """Whether a work order waits for its agent's next poll. As long as the agent polls it may; then an attempt failed,
     which is no failure of the agent: as with a task that stands in a queue."""
     assert task.owner is not None
-    order = None if task.delivery is None else work.one(DeliveryById(task.delivery))
+    order = None if task.attempt.delivery is None else work.one(DeliveryById(task.attempt.delivery))
     if order is None or order.state is not DeliveryState.WAITING:
         return False
-    if present(work, task.owner) or work.now < sign + task.idle_limit:
-        work.put(msgspec.structs.replace(task, wake_at=min(task.deadline, Instant(work.now + task.idle_limit))))
+    if present(work, task.owner) or work.now < sign + task.timing.idle_limit:
+        work.put(replace(task, wake_at=min(task.timing.deadline, Instant(work.now + task.timing.idle_limit))))
         return True
     fault = Fault(
         kind=Kind.UNAVAILABLE,
@@ -246,7 +262,7 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     """Nothing was heard of it since its link broke. One broken link is one failure, however much work was on it; one
     that its agent made good in time is none, and neither is one that the hub did not see the end of."""
     assert task.owner is not None
-    owner, lost_at, facts = task.owner, task.lost_at or 0, watched(work, task)
+    owner, lost_at, facts = task.owner, task.timing.lost_at or 0, watched(work, task)
     fault = Fault(
         kind=Kind.UNAVAILABLE,
         message=f"the connection to {owner} was lost while it worked on the task",
@@ -256,7 +272,11 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
     if lost_at >= work.serving_since and not task.stands_still:
         failed(work, owner)
     for other in still_held(work, work.tasks(work.tasks_of(owner))):
-        if other.status in (Status.ASSIGNED, Status.RUNNING) and other.lost_at == lost_at and lost_by(other, facts):
+        if (
+            other.status in (Status.ASSIGNED, Status.RUNNING)
+            and other.timing.lost_at == lost_at
+            and lost_by(other, facts)
+        ):
             fail_attempt(work, other, fault, counts=False, lost=True, spent=not other.stands_still)
     fill(work, owner)
 
@@ -273,6 +293,6 @@ def await_return(work: Work, command: AwaitReturn) -> int:
     for task in work.tasks(work.tasks_of(command.agent)):
         due = back_by(task, watched(work, task)) if task.status in (Status.ASSIGNED, Status.RUNNING) else None
         if due is not None and (task.wake_at is None or task.wake_at > due):
-            work.put(msgspec.structs.replace(task, wake_at=due))
+            work.put(replace(task, wake_at=due))
             woken += 1
     return woken

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.lookups import SeenMessageById
@@ -38,7 +38,7 @@ def next_version(work: Work, registry: Registry, name: str, was: Entity | None) 
 def take_back(work: Work, entry: Entity, by: AgentId) -> int:
     """Delete what an agent said of itself, while it is there; returns the version that its end is."""
     version = entry.version + 1
-    emptied = msgspec.structs.replace(entry, version=version, value={}, past=(), updated_at=work.now, updated_by=by)
+    emptied = replace(entry, version=version, value={}, past=(), updated_at=work.now, updated_by=by)
     work.share(Change(Operation.DELETE, entry.registry, entry.name, version, {}, by), emptied)
     return version
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.commands import Command
 from dragoman.core.directory import Directory
@@ -575,29 +576,32 @@ class Work:
         self.put(
             Event(
                 task=task.id, seq=seq, at=self.now, kind=kind, agent=agent, body=body, protocol=protocol, raw=raw,
-                personal=task.personal,
+                personal=task.agreement.personal,
             )
         )  # fmt: skip
-        return msgspec.structs.replace(task, seq=seq, updated_at=self.now)
+        return replace(task, seq=seq, updated_at=self.now)
 
-    def sign_of_life(self, task: Task, **fields: Any) -> Task:
-        """The task of an agent that was just heard (not yet put).
+    def sign_of_life(self, task: Task, *, acknowledged: bool = True, **changes: Any) -> Task:
+        """The task after a message from its agent (not yet put). `acknowledged`: the message also acknowledges the work
+        order.
 
-        Where the link that it was given over is gone it hangs on the agent's next one from now on: that one vouches for
-        it, and when it breaks, too, the task is missed. Where it stands still its deadline has moved along.
+        If the link that the task was given over is gone, the task moves to the agent's next one; when that breaks, too,
+        the agent is missed. If the task waits, its deadline has moved along.
         """
-        session = task.session
+        timing, attempt = task.timing, task.attempt
+        session = attempt.session
         if session is not None and task.owner is not None and self.link(session) is None:
             session = next((link.session for link in self.links_to(task.owner) if link.ordered), session)
-        return msgspec.structs.replace(
+        return replace(
             task,
-            last_sign_at=self.now,
-            deadline=task.due(self.now),
-            lost_at=None,
-            session=session,
-            answered=False,
-            expires_at=None,
-            **fields,
+            timing=replace(timing, last_sign_at=self.now, deadline=task.due(self.now), lost_at=None, expires_at=None),
+            attempt=replace(
+                attempt,
+                session=session,
+                answered=False,
+                delivery=None if acknowledged else attempt.delivery,
+            ),
+            **changes,
         )
 
     # -- the audit record ----------------------------------------------------------------------------------------------
@@ -694,7 +698,7 @@ class Work:
                     continue
                 raised = told is None or step(told, row) is not None
             if raised:
-                entry.row = row = msgspec.structs.replace(row, version=row.version + 1)
+                entry.row = row = replace(row, version=row.version + 1)
             operation = Operation.CREATE if base is None else Operation.UPDATE
             by = row.origin.principal if base is None else row.owner or HUB
             log.append(Change(operation, Registry.TASK, id, row.version, patch or {}, by, 1))

@@ -103,7 +103,7 @@ def request_context(request: Request, metadata: dict[str, Any] | None = None) ->
 
 def resource_limits(task: Task, request: Request) -> dict[str, Any]:
     """The limits of memory and of quality that the caller set."""
-    quality = task.constraints.get("quality_threshold")
+    quality = task.agreement.constraints.get("quality_threshold")
     return resource_needs(request.hints or {}) | ({} if quality is None else {"quality_threshold": quality})
 
 
@@ -124,7 +124,7 @@ def reported_fault(task: Task, event: Event) -> Fault:
     reason = content.reason if isinstance(content, Failure) else None
     if event.kind is EventKind.CANCELLED:
         return Fault(kind=Kind.CANCELLED, message=reason or "cancelled on request")
-    return task.fault or Fault(kind=Kind.WORK_FAILED, message=reason or "the work failed")
+    return task.outcome.fault or Fault(kind=Kind.WORK_FAILED, message=reason or "the work failed")
 
 
 def file_reference(file: FileRef, task: Task) -> dict[str, Any]:

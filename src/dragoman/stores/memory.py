@@ -268,7 +268,6 @@ class MemoryStore:
                 ("status", where.status),
                 ("type", where.type),
                 ("owner", where.agent),
-                ("parent", where.parent),
             )
             if value is not None
         }
@@ -280,6 +279,7 @@ class MemoryStore:
             task
             for task in newest
             if all(getattr(task, name) == value for name, value in wanted.items())
+            and where.parent in (None, task.lineage.parent)
             and where.principal in (None, task.origin.principal)
             and (where.since is None or task.created_at >= where.since)
             and (where.before is None or task.created_at < where.before)
@@ -370,7 +370,7 @@ class MemoryStore:
         return sorted(found, key=lambda row: row.cursor)[:limit]
 
     async def attached(self, files: Sequence[str]) -> Collection[str]:
-        return {file.id for task in self.rows(Task) for file in task.files}.intersection(files)
+        return {file.id for task in self.rows(Task) for file in task.output.files}.intersection(files)
 
     async def counts(self) -> Mapping[str, int]:
         statuses = Counter(task.status for task in self.rows(Task))

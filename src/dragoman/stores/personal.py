@@ -22,15 +22,18 @@ WITH_DIRECT_MESSAGES = frozenset({Delivery, Question, DeadLetter})
 KEPT = WITH_DIRECT_MESSAGES | {Event, Task}
 WORDS = ("question", "options", "default", "answer", "details")
 """What a question says, and is answered."""
-HEAD = ("name", "description", "thread", "metadata")
-"""What the head of a task says. The names of its files are never taken there (`core.tasks.output`)."""
+HEAD = ("name", "description", "metadata")
+"""The texts in the head of a task; its thread is one, too. The names of its files are never taken there
+(`core.tasks.output`)."""
 NO_HEAD: dict[str, Any] = dict.fromkeys(HEAD)
 NO_WORDS: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
 
 
 def is_personal(row: Any) -> bool:
     kind = type(row)
-    if kind is Event or kind is Task or (kind is Question and row.personal):
+    if kind is Task:
+        return bool(row.agreement.personal)
+    if kind is Event or (kind is Question and row.personal):
         return bool(row.personal)
     return kind in WITH_DIRECT_MESSAGES and row.direct_message is not None and row.direct_message.personal
 
@@ -39,8 +42,11 @@ def any_personal(rows: Sequence[Any]) -> bool:
     """Few are, and this is asked of every row there is."""
     for row in rows:
         kind = type(row)
-        if kind is Event or kind is Task:
+        if kind is Event:
             if row.personal:
+                return True
+        elif kind is Task:
+            if row.agreement.personal:
                 return True
         elif kind in WITH_DIRECT_MESSAGES and (row.direct_message is not None or kind is Question) and is_personal(row):
             return True
@@ -87,10 +93,15 @@ def _shut(row: Row, vault: Vault | None) -> Row:
 
 
 def _headless(row: Task, vault: Vault) -> Task:
-    words: dict[str, Any] = {name: value for name in HEAD if (value := getattr(row, name)) is not None}
-    if not words:
+    texts: dict[str, Any] = {name: value for name in HEAD if (value := getattr(row, name)) is not None}
+    lineage = row.lineage
+    if lineage.thread is not None:
+        texts["thread"] = lineage.thread
+        lineage = msgspec.structs.replace(lineage, thread=None)
+    if not texts:
         return row
-    return msgspec.structs.replace(row, **NO_HEAD, shut=vault.lock(msgspec.json.encode(words), _of_head(row)))
+    locked = vault.lock(msgspec.json.encode(texts), _of_head(row))
+    return msgspec.structs.replace(row, **NO_HEAD, lineage=lineage, shut=locked)
 
 
 def _with_head(row: Task, vault: Vault | None) -> Task:
@@ -99,8 +110,9 @@ def _with_head(row: Task, vault: Vault | None) -> Task:
         return row
     if vault is None:
         return msgspec.structs.replace(row, shut=None)
-    words = msgspec.json.decode(vault.unlock(row.shut, _of_head(row)))
-    return msgspec.structs.replace(row, **words, shut=None)
+    texts = msgspec.json.decode(vault.unlock(row.shut, _of_head(row)))
+    lineage = msgspec.structs.replace(row.lineage, thread=texts.pop("thread", None))
+    return msgspec.structs.replace(row, **texts, lineage=lineage, shut=None)
 
 
 def _opened(row: Any, vault: Vault | None) -> Any:

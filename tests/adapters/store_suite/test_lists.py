@@ -50,7 +50,7 @@ def test_tasks_are_listed_newest_first_page_by_page_under_every_filter(kind: str
                     and where.type in (None, t.type)
                     and where.agent in (None, t.owner)
                     and where.principal in (None, t.origin.principal)
-                    and where.parent in (None, t.parent)
+                    and where.parent in (None, t.lineage.parent)
                     and (where.since is None or t.created_at >= where.since)
                     and (where.before is None or t.created_at < where.before)
                 ]

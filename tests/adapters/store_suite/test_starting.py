@@ -16,11 +16,22 @@ from dragoman.core.model.contracts import Party, Standing
 from dragoman.core.model.deliveries import DeliveryState, DirectMessage, MessageKind
 from dragoman.core.model.holdings import Holding
 from dragoman.core.model.state import Registry
-from dragoman.core.model.tasks import Status
+from dragoman.core.model.tasks import Origin, Status
 from dragoman.core.ports import Changes, Recovered, Store
 from dragoman.stores.memory import MemoryStore
 from tests.adapters import records
-from tests.adapters.records import agent, chain, changed_state, contract, delivery, entity, every_lookup, question, task
+from tests.adapters.records import (
+    agent,
+    chain,
+    changed_state,
+    contract,
+    delivery,
+    entity,
+    every_lookup,
+    origin,
+    question,
+    task,
+)
 from tests.adapters.store_suite.stores import KINDS, PATIENCE, bounded, commit, every_store, everything, property_test
 
 
@@ -89,6 +100,10 @@ async def test_opening_returns_what_a_hub_begins_with(kind: str, tmp_path: Path)
     )
 
 
+def asked(id: str, size: int) -> Origin:
+    return msgspec.structs.replace(origin(f"request of {id}"), bytes=size)
+
+
 @every_store
 async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_path: Path) -> None:
     words = msgspec.Raw(b'{ "text" : "\xc3\xa4" }')
@@ -96,9 +111,9 @@ async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_pa
         sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg"
     )
     rows = [
-        task("a", status=Status.RUNNING, request_bytes=10),
-        task("b", status=Status.COMPLETED, request_bytes=100),
-        task("c", queue="code", request_bytes=1000),
+        task("a", status=Status.RUNNING, origin=asked("a", 10)),
+        task("b", status=Status.COMPLETED, origin=asked("b", 100)),
+        task("c", queue="code", origin=asked("c", 1000)),
         task("d", queue="code"),
         delivery("1", "1", "bob", kind=MessageKind.DIRECT_MESSAGE, direct_message=spoken, size=16),
         delivery("2", "2", "ann", kind=MessageKind.UNDELIVERED, direct_message=spoken, size=16),

@@ -24,6 +24,7 @@ from tests.adapters.records import (
     task,
 )
 from tests.adapters.store_suite.stores import commit, everything, load
+from tests.support.heads import changed
 
 BAD: dict[str, Changes] = {
     "adds a task that exists": Changes(added=[event("t", 2), task("t", origin=origin("other"))]),
@@ -122,7 +123,7 @@ async def test_reads_and_loads_see_the_last_commit(store: Store) -> None:
     await commit(store, task("t"))
     now = task("t")
     for step in range(20):
-        now = msgspec.structs.replace(now, status=Status.RUNNING, owner=AgentId("bob"), progress=step, seq=step + 1)
+        now = changed(now, status=Status.RUNNING, owner=AgentId("bob"), progress=step, seq=step + 1)
         await commit(store, event("t", step + 1), changed=[now])
         page, _ = await store.tasks(TaskFilter(agent=AgentId("bob")), after=None, limit=5)
         assert (await store.task(TaskId("t")), list(page)) == (now, [now])

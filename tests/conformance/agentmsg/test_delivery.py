@@ -300,8 +300,8 @@ async def test_what_asks_for_something_expires_like_everything_else(
     reports = [one["payload"]["context"]["details"]["type"] for one in heard if one["type"] == "ERROR_REPORT"]
     assert sorted(reports) == ["HELP_REQUEST", "TASK_ASSIGNMENT", "TASK_HANDOFF"]
     failed = await stage.named("t-1")
-    assert failed.fault is not None
-    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
+    assert failed.outcome.fault is not None
+    assert (failed.status, failed.outcome.fault.kind) == (Status.FAILED, Kind.TIMEOUT)
 
 
 @pytest.mark.requirement("AM-MTA-3")

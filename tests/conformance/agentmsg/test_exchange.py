@@ -133,7 +133,7 @@ async def test_a_failure_that_is_sent_again_after_a_crash_ends_no_second_attempt
     assert (await bob.hears("TASK_ASSIGNMENT"))["payload"]["task"]["attempt"] == 2
     async with reopened(stage):
         assert (await bob.send(failure)).status_code == 202
-        assert ((await stage.named("t-1")).status, (await stage.named("t-1")).attempts) == (Status.ASSIGNED, 2)
+        assert ((await stage.named("t-1")).status, (await stage.named("t-1")).attempt.count) == (Status.ASSIGNED, 2)
         assert stage.intake.agent(AgentId("bob")).breaker.failures == 1  # type: ignore[union-attr]
 
 
@@ -243,7 +243,7 @@ async def test_the_trace_travels_in_the_metadata(stage: Stage, pair: tuple[Speak
     await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
     order = await bob.hears("TASK_ASSIGNMENT")
     assert order["metadata"]["traceparent"].split("-")[1] == TRACE
-    assert (await stage.named("t-1")).trace_id == TRACE
+    assert (await stage.named("t-1")).lineage.trace_id == TRACE
     await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1})
     assert (await ada.hears("TASK_COMPLETE"))["metadata"]["traceparent"].split("-")[1] == TRACE
     letter = await ada.say("ERROR_REPORT", "bob", note(ada, "?"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
@@ -258,7 +258,7 @@ async def test_the_trace_of_the_request_counts_where_the_message_has_none(
     ada, _ = pair
     said = ada.message("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
     await stage.post("/messages", said, ada.token, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
-    assert (await stage.named("t-1")).trace_id == TRACE
+    assert (await stage.named("t-1")).lineage.trace_id == TRACE
 
 
 @pytest.mark.requirement("agentmsg/all-D8")

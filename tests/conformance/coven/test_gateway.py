@@ -41,7 +41,7 @@ async def test_all_seven_events_reach_the_task_in_order() -> None:
         await agent.respond(say, done={})
         done = await hub.status(task.id, "completed")
         bodies = await hub.bodies(task.id)
-        (file,) = done.files
+        (file,) = done.output.files
         assert bodies == [
             {"status": "running", "thinking": "hm"},
             {"status": "running", "output": "Hello"},
@@ -61,8 +61,8 @@ async def test_error_ends_a_request_as_a_failure_with_its_message() -> None:
         task = await hub.submit()
         await agent.respond((await agent.work()).request_id, error="out of tokens")
         failed = await hub.status(task.id, "failed")
-        assert failed.fault is not None
-        assert (failed.fault.kind, failed.fault.message) == ("work_failed", "out of tokens")
+        assert failed.outcome.fault is not None
+        assert (failed.outcome.fault.kind, failed.outcome.fault.message) == ("work_failed", "out of tokens")
 
 
 @pytest.mark.requirement("CO-SND-2")
@@ -143,7 +143,7 @@ async def test_a_stream_that_ends_with_a_request_open_is_a_retryable_failure() -
         await second.respond(again.request_id, done={"full_response": "whole"})
         assert [one.event for one in await call.rest()] == [Done(full_response="whole")]
         task = await hub.task(await call.task_id())
-        assert task.attempts == 2
+        assert task.attempt.count == 2
 
 
 @pytest.mark.requirement("coven-D10")
@@ -222,8 +222,8 @@ async def test_a_file_above_the_quota_fails_the_task_and_not_the_stream() -> Non
         work = await agent.work()
         await agent.respond(work.request_id, file={"filename": "big", "data": b"x" * 2000})
         failed = await hub.status(task.id, "failed")
-        assert failed.fault is not None
-        assert failed.fault.kind == "too_large"
+        assert failed.outcome.fault is not None
+        assert failed.outcome.fault.kind == "too_large"
         await agent.respond(work.request_id, done={})
         following = await hub.submit()
         await agent.respond((await agent.work()).request_id, done={})

@@ -77,11 +77,11 @@ async def test_the_trace_of_the_caller_reaches_the_agent() -> None:
         data = await outside.soon(agent.call.read())
         said = coven_pb2.ServerMessage.FromString(data).send_message
         assert said.traceparent.split("-")[1] == trace
-        assert (await hub.task(await call.task_id())).trace_id == trace
+        assert (await hub.task(await call.task_id())).lineage.trace_id == trace
         body = await hub.call(
             SendMessage(request_id="q2", content="x", to_agent="worker", traceparent=header.replace("4bf9", "5bf9"))
         )
-        assert (await hub.task(await body.task_id())).trace_id == "5" + trace[1:]
+        assert (await hub.task(await body.task_id())).lineage.trace_id == "5" + trace[1:]
 
 
 @pytest.mark.requirement("CO-EXT-4")
@@ -157,7 +157,7 @@ async def test_a_caller_hears_everything_and_resumes_without_a_gap() -> None:
         await agent.respond(work.request_id, tool_result={"id": "t", "output": "o"})
         await agent.respond(work.request_id, done={"full_response": "two"})
         task_id = first[-1].task_id
-        assert (await hub.status(task_id, "completed")).attempts == 1
+        assert (await hub.status(task_id, "completed")).attempt.count == 1
         rest = await (await hub.follow(task_id, first[-1].cursor)).rest()
         assert [one.event for one in (*first, *rest)] == [
             Thinking("one"),

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.api import Context, app
 from dragoman.app.metrics import Counters, Gauges, Metrics
@@ -247,7 +248,7 @@ def make_task(n: int = 1, **changes: Any) -> Task:
         "route": Route("run_playbook", "infra").queue, "deadline": Instant(NOW + 60 * MINUTE),
         "idle_limit": 30 * SECOND, "rank": NOW + n, "trace_id": "0" * 31 + "1", "kind": "infra",
     }  # fmt: skip
-    return Task(**{**base, **changes})
+    return task_head(**{**base, **changes})
 
 
 def make_event(task: Task, seq: int, kind: EventKind, body: Any = None, **changes: Any) -> Event:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import changed
 
 from dragoman.api.bodies import TaskIn
 from dragoman.core.commands import Cancel, Lineage, Pause, Resume, Retry, Routing, Submit, Timing
@@ -160,7 +161,7 @@ async def test_an_output_of_many_events_is_read_page_by_page(world: Any, make: A
     told = (await world.client.get(f"{API}/{task.id}")).json()
     assert told["output"] == "".join(f"{n}\n" for n in range(1200))
     assert max(sizes) <= 500
-    world.store._tables[type(task)][task.id] = replace(task, output_bytes=1 << 26)
+    world.store._tables[type(task)][task.id] = changed(task, output_bytes=1 << 26)
     sizes.clear()
     assert (await world.client.get(f"{API}/{task.id}")).json()["output"] == told["output"]
     assert max(sizes) <= 16
@@ -406,7 +407,7 @@ async def test_a_trace_is_found_from_any_of_its_tasks(world: Any, make: Any) -> 
     world.know(make.agent("lab", protocol="a2acp"))
     for one in (root, child, asked, below):
         told = (await world.client.get(f"{API}/{one.id}/trace")).json()
-        assert (told["task_id"], told["trace_id"], told["left_out"]) == (one.id, one.trace_id, 0)
+        assert (told["task_id"], told["trace_id"], told["left_out"]) == (one.id, one.lineage.trace_id, 0)
         assert [(got["id"], got["cause"]) for got in told["tasks"]] == [
             (root.id, None),
             (child.id, root.id),

@@ -46,7 +46,7 @@ async def test_no_clock_runs_out_while_the_hub_waits_for_agents_to_finish(
             for id in (at_work.id, queued.id):
                 task = await intake.store.task(id)
                 assert task is not None
-                seen.append((task.status.value, task.attempts))
+                seen.append((task.status.value, task.attempt.count))
 
         monkeypatch.setattr(Supervisor, "drain", an_hour_later)
     assert seen == [("assigned", 1), ("queued", 0)]

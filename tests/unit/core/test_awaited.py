@@ -184,7 +184,7 @@ async def test_a_lost_answer_is_sent_again(world):
     for _ in range(2):
         await tell_again(world, task.origin.request_id)
         [again] = await world.poll("boss")
-        assert (again.delivery.kind, again.event.seq) == ("result", (await world.task(task.id)).outcome)
+        assert (again.delivery.kind, again.event.seq) == ("result", (await world.task(task.id)).outcome.event)
     assert await world.ask_ack("boss", [again]) == 1
     assert await world.poll("boss") == []
 
@@ -228,7 +228,7 @@ async def test_a_work_order_that_a_poll_took_and_lost_is_given_again(world):
     assert await world.poll("i1") == []
     await world.advance(30)
     [again] = await world.poll("i1")
-    assert (again.delivery.id, again.delivery.attempt, again.task.attempts) == (first.delivery.id, 2, 1)
+    assert (again.delivery.id, again.delivery.attempt, again.task.attempt.count) == (first.delivery.id, 2, 1)
     await world.restart()
     await world.advance(30)
     i1 = await world.connect("i1")  # it comes back by another way
@@ -270,7 +270,7 @@ async def test_an_agent_that_takes_work_and_stays_silent_has_failed_in_the_end(w
     assert await world.poll("i1") == []
     await world.advance(6)  # the grace time, and the pause before the next attempt
     [again] = await world.poll("i1")
-    assert (again.delivery.task, again.task.attempts) == (task.id, 2)
+    assert (again.delivery.task, again.task.attempt.count) == (task.id, 2)
 
 
 # -- what counts once

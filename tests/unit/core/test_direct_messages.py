@@ -214,7 +214,7 @@ async def test_work_that_was_paused_before_anybody_acknowledged_it_is_given_out_
     await world.ask(Resume(principal=ADMIN, task_id=task.id))
     await world.advance(1)
     assert bob.work == [task.id]
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
 
 
 async def test_a_poll_that_never_acknowledges_gets_it_again(world):
@@ -345,7 +345,7 @@ async def test_a_work_order_that_is_not_acknowledged_is_put_before_the_agent_aga
     task = await world.submit(None, pinned="bob")
     await world.advance(7.5)
     assert [p.delivery.attempt for p in bob.take()] == [1, 2, 3, 4]
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
     await world.advance(14)
     assert "attempt_failed" in await world.story(task.id)
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.adapters import records
+from tests.support.heads import changed
 from tests.support.world import World
 
 from dragoman.app import intake
@@ -137,7 +138,7 @@ async def child(world):
     child = await world.submit(parent=parent.id)
     await world.finish("i1", parent.id)
     await heard(world)
-    await insert(world, changed=[msgspec.structs.replace(await world.task(child.id), deadline=Instant(world.time * 2))])
+    await insert(world, changed=[changed(await world.task(child.id), deadline=Instant(world.time * 2))])
     return parent.id, lambda: world.finish("i1", child.id)
 
 
@@ -145,7 +146,7 @@ async def dependent(world):
     """It waits no more for the one, and does for the other: both are kept."""
     done, other = await ended(world), await world.submit(total_seconds=3e6, idle_seconds=3e6)
     waits = await world.submit(dependencies=(done.id, other.id))
-    assert (await world.task(waits.id)).blocked_by == (other.id,)
+    assert (await world.task(waits.id)).lineage.blocked_by == (other.id,)
 
     async def go_on():
         await world.ask(Cancel(principal=AgentId("boss"), task_id=waits.id))
@@ -163,7 +164,7 @@ async def open_question(world):
 
 async def set_aside(world):
     task = await world.task((await ended(world)).id)
-    held = msgspec.structs.replace(task, reserved=Reserved(AgentId("i1"), {"budget": 1.0}))
+    held = changed(task, reserved=Reserved(AgentId("i1"), {"budget": 1.0}))
     await insert(world, changed=[held])
     return task.id, lambda: insert(world, changed=[task])
 

@@ -36,7 +36,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     done = await world.ask(takes(world, "bob", request, estimated="soon"))
     assert (done.answer["accepted"], done.answer["estimated"]) == (True, "soon")
     moved = await world.task(task.id)
-    assert (moved.owner, moved.status, moved.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
+    assert (moved.owner, moved.status, moved.lineage.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
     [yours] = bob.take()
     assert yours.delivery.kind is MessageKind.HANDOFF
     body = msgspec.json.decode(yours.event.body)
@@ -62,7 +62,7 @@ async def test_a_new_owner_that_never_acknowledges_the_task_is_assigned_it_again
         await world.advance(1)
         await world.ask(Beat(principal=AgentId("bob")))
     assert [outgoing.delivery.kind for outgoing in bob.take()][:2] == [MessageKind.HANDOFF, MessageKind.WORK]
-    assert (await world.task(task.id)).attempts == 2
+    assert (await world.task(task.id)).attempt.count == 2
     assert [dead.kind for dead in await world.store.dead_letters(limit=10)] == [MessageKind.HANDOFF]
 
 
@@ -80,7 +80,7 @@ async def test_the_time_that_a_task_waited_for_help_is_not_taken_from_who_takes_
             await world.ask(Beat(principal=AgentId(id)))
     await world.ask(takes(world, "bob", request))
     theirs = await world.task(task.id)
-    assert (theirs.owner, theirs.deadline) == ("bob", task.deadline + 200 * SECOND)
+    assert (theirs.owner, theirs.timing.deadline) == ("bob", task.timing.deadline + 200 * SECOND)
 
 
 async def test_with_a_no_the_owner_keeps_it(world):
@@ -178,10 +178,10 @@ async def test_after_eight_hands_it_fails(world):
         await world.ask(takes(world, f"a{n + 1}", request))
     await world.ask(hands(world, "a8", task.id, to=AgentId("ann")))
     failed = await world.task(task.id)
-    assert (failed.status, failed.fault.facts["reason"]) == (Status.FAILED, "CAPABILITY_LIMIT")
+    assert (failed.status, failed.outcome.fault.facts["reason"]) == (Status.FAILED, "CAPABILITY_LIMIT")
     await world.ask(Retry(principal=ADMIN, task_id=task.id))
     again = await world.task(task.id)
-    assert (again.owner, again.handed) == ("a0", ())  # as if nobody had begun it
+    assert (again.owner, again.lineage.handed) == ("a0", ())  # as if nobody had begun it
     request = hands(world, "a0", task.id, to=AgentId("a1"))
     await world.ask(request)
     await world.ask(takes(world, "a1", request))
@@ -266,7 +266,7 @@ async def test_an_agent_that_hands_a_task_over_does_not_change_what_it_may_need(
     await bob.ack(*bob.take())
     await world.ask(takes(world, "bob", request))
     moved = await world.task(task.id)
-    assert (moved.owner, moved.constraints) == ("bob", needs)
+    assert (moved.owner, moved.agreement.constraints) == ("bob", needs)
     other = await world.submit(None, pinned="bob", constraints={resource.constraint: 40})
     assert other.owner == "bob"
 
@@ -359,7 +359,7 @@ async def test_a_polling_agent_finds_a_task_that_was_handed_over_between_two_pol
         hands(world, "ann", task.id, to=AgentId("pol") if named else None, known=Handoff(metadata={"n": 2}))
     )
     moved = await world.task(task.id)
-    assert (moved.owner, moved.status, moved.handed) == ("pol", Status.ASSIGNED, (("ann", "pol"),))
+    assert (moved.owner, moved.status, moved.lineage.handed) == ("pol", Status.ASSIGNED, (("ann", "pol"),))
     [told] = ann.take()
     assert (told.event.answer["accepted"], told.event.answer["agent_id"]) == (True, "pol")
     await world.advance(50)  # longer than an agent may be silent over its work: it has not got it yet

@@ -159,7 +159,7 @@ async def test_the_order_of_a_paused_task_leaves_again_only_when_it_goes_on(infr
         await peer.ack(*taken)
     assert kind(told) == [MessageKind.WORK, MessageKind.PAUSE, MessageKind.RESUME]
     now = await infra.task(task.id)
-    assert (now.status, now.attempts, now.delivery) == (Status.RUNNING, 1, None)
+    assert (now.status, now.attempt.count, now.attempt.delivery) == (Status.RUNNING, 1, None)
     assert await infra.store.deliveries() == []
 
 
@@ -185,7 +185,7 @@ async def test_the_order_of_a_paused_task_that_a_poll_lost_is_offered_again_only
     await steer(infra, Resume, task.id)
     await infra.advance(30)
     assert kind(await infra.poll("i1")) == [MessageKind.WORK, MessageKind.PAUSE, MessageKind.RESUME]
-    assert (await infra.task(task.id)).attempts == 1
+    assert (await infra.task(task.id)).attempt.count == 1
 
 
 @pytest.mark.parametrize("how", [None, "hub killed", "link broken"])

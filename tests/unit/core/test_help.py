@@ -357,7 +357,7 @@ async def test_help_that_gets_its_turn_because_other_help_is_called_off_is_calle
     _, task = await working(world)
     for _ in range(6):
         await world.ask(asks(world, "ann", task.id, to=AgentId("i1")))
-    helping = [row for row in world.store.rows(Task) if row.helps is not None]
+    helping = [row for row in world.store.rows(Task) if row.lineage.helps is not None]
     assert [row.status for row in helping] == [Status.ASSIGNED] + 5 * [Status.QUEUED]
     await world.finish("ann", task.id)
     for row in helping:
@@ -444,5 +444,5 @@ async def test_a_task_that_helps_with_personal_work_is_personal(world, protocol,
     assert (asked.asked_of, asked.personal) == (asked_of, True)
     for given in dan.work:
         helping = await world.task(given)
-        assert (helping.personal, helping.helps) == (True, asked.id)
+        assert (helping.agreement.personal, helping.lineage.helps) == (True, asked.id)
     assert len(dan.work) == (asked_of is not None)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.heads import task_head
 
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent, Breaker, BreakerState
@@ -29,7 +30,7 @@ def task(**changes: Any) -> Task:
         "route": Route("a", "infra").queue, "deadline": NOW, "idle_limit": 30 * SECOND, "rank": 0,
         "trace_id": "0" * 32,
     }  # fmt: skip
-    return Task(**{**base, **changes})
+    return task_head(**{**base, **changes})
 
 
 def agent(id: str = "mux-1", **changes: Any) -> Agent:

@@ -35,7 +35,7 @@ async def answer(world: World, question: Any) -> None:
 
 async def state(world: World, task: Task) -> tuple[str, int]:
     now = await world.task(task.id)
-    return now.status.value, now.attempts
+    return now.status.value, now.attempt.count
 
 
 def answers(peer: Any) -> list[Any]:

@@ -102,7 +102,7 @@ async def test_a_task_that_is_stuck_with_its_agent_can_be_retried(world):
     assert (stop.delivery.kind, order.delivery.kind) == (MessageKind.CANCEL, MessageKind.WORK)
     assert order.task.request_id != task.request_id
     again = await world.task(task.id)
-    assert (again.status.value, again.attempts, again.round) == ("assigned", 1, 1)
+    assert (again.status.value, again.attempt.count, again.attempt.round) == ("assigned", 1, 1)
     late = Finish(principal=AgentId("i1"), task_id=task.id, digest="old", request_id=task.request_id)
     assert (await world.refused(late)).kind is Kind.CONFLICT
     await world.finish("i1", task.id, request_id=order.task.request_id)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
@@ -23,7 +24,7 @@ def task(id: str = "t-1", **changes: Any) -> Task:
         "route": Route("a", "infra").queue, "deadline": NOW, "idle_limit": 30 * SECOND, "rank": 0,
         "trace_id": "0" * 32, "owner": AgentId("mux-1"),
     }  # fmt: skip
-    return Task(**{**base, **changes})
+    return task_head(**{**base, **changes})
 
 
 def events(*said: tuple[EventKind, str | None, dict[str, Any]]) -> list[Event]:

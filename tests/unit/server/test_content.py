@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.agents import CONSTRAINTS
-from dragoman.core.model.tasks import Origin, Status, Task
+from dragoman.core.model.tasks import Origin, Status
 from dragoman.messages.tasks import Request
 from dragoman.server.content import resource_limits
 from dragoman.server.forge import outbound
@@ -27,7 +28,7 @@ from dragoman.server.forge import outbound
 def test_an_agent_of_another_protocol_learns_what_the_work_may_need(
     hints: dict[str, Any] | None, told: dict[str, int]
 ) -> None:
-    task = Task(
+    task = task_head(
         id=TaskId("t"), type="x", status=Status.QUEUED, created_at=Instant(0), updated_at=Instant(0), route='["x"]',
         origin=Origin(principal=AgentId("boss"), protocol="chiffon", request_id="r", digest="d"), deadline=Instant(0),
         idle_limit=1, rank=0, trace_id="0" * 32, constraints={"quality_threshold": 0.5},

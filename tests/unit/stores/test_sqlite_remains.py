@@ -11,9 +11,8 @@ from tests.adapters.records import event, file, task
 from dragoman.core.ids import TaskId
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite import lists, recovery, schema, writer
-from dragoman.stores.sqlite.frames import TaskColumns, TaskUpdates
-from dragoman.stores.sqlite.rows import encode, pack
+from dragoman.stores.sqlite import lists, recovery, writer
+from dragoman.stores.sqlite.rows import pack
 
 LONG = 3000
 NUMBERS = {"long": 1, "stays": 2, "other": 3}
@@ -89,34 +88,3 @@ def test_pairs_go_with_their_task(disk: writer.Disk) -> None:
     assert disk.connection.execute(both).fetchone() == (0, 1)
     write(disk, removed=[over])
     assert disk.connection.execute(both).fetchone() == (0, 0)
-
-
-def test_a_database_of_before_learns_who_depends_on_whom_and_whose_files_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = str(tmp_path / "old.db")
-    with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:4])
-        then.setattr(schema, "VERSION", 4)
-        old = schema.connect(path)
-    told = {"files": (file("f1"), file("f2")), "dependencies": (TaskId("stays"),)}
-    rows = [task("long", **told), task("other", status=Status.FAILED, **told)]
-    old.executemany(TaskColumns.INSERT, TaskColumns.added([1, 3], encode(rows), TaskUpdates())[0])
-    old.close()
-    new = schema.connect(path)
-    assert set(new.execute("SELECT file, no FROM attached")) == {("f1", 1), ("f2", 1), ("f1", 3), ("f2", 3)}
-    assert set(new.execute("SELECT dependency, no FROM blocked")) == {("stays", 1)}
-
-
-def test_a_database_of_before_learns_which_tasks_were_asked_on_a_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = str(tmp_path / "old.db")
-    with monkeypatch.context() as then:
-        then.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:6])
-        then.setattr(schema, "VERSION", 6)
-        old = schema.connect(path)
-    rows = [task("on it", contract="c1"), task("other")]
-    old.executemany(TaskColumns.INSERT, TaskColumns.added([1, 3], encode(rows), TaskUpdates())[0])
-    old.close()
-    assert list(schema.connect(path).execute("SELECT contract, task FROM under")) == [("c1", "on it")]

@@ -42,7 +42,7 @@ from dragoman.core.commands import (
 from dragoman.core.ids import HOUR, Instant, SessionId, TaskId, instant
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import Outgoing
-from dragoman.core.model.tasks import Origin, Priority, Status, Task
+from dragoman.core.model.tasks import Origin, Priority, Status, Task, TaskLineage, TaskRouting, TaskTiming
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
@@ -219,7 +219,8 @@ def _named_tasks(command: Command, owner: Agent, now: Instant) -> list[Task]:
         Task(
             id=id, type="work", status=status, owner=owner.id, created_at=now, updated_at=now,
             origin=Origin(principal=owner.id, protocol=owner.protocol, request_id=f"named:{id}", digest=""),
-            route=Route(type="work").queue, deadline=now, idle_limit=0, rank=0, trace_id="0" * 32,
+            rank=0, routing=TaskRouting(route=Route(type="work").queue),
+        timing=TaskTiming(deadline=now, idle_limit=0), lineage=TaskLineage(trace_id="0" * 32),
         )
         for id, status in named
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agents.registry import known, probe
 from dragoman.core.commands import CloseLink, OpenLink, PaceLink, PartLink, RefillLink
@@ -52,7 +52,7 @@ def open_link(work: Work, command: OpenLink) -> int:
                 work.close_link(old.session, CloseReason.OTHER_PROCESS)
     if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
-        agent = msgspec.structs.replace(agent, connected=connected, last_seen_at=work.now)
+        agent = replace(agent, connected=connected, last_seen_at=work.now)
         work.put(followed_by(agent, command.instance) if fresh else agent)
     if fresh:
         take_back(work, link)
@@ -75,7 +75,7 @@ def followed_by(agent: Agent, instance: str | None) -> Agent:
     if instance is None:
         return agent
     former = agent.former_instances if agent.instance is None else (agent.instance, *agent.former_instances)
-    return msgspec.structs.replace(agent, instance=instance, former_instances=former[:MOST_INSTANCES])
+    return replace(agent, instance=instance, former_instances=former[:MOST_INSTANCES])
 
 
 def refill_link(work: Work, command: RefillLink) -> int:
@@ -89,7 +89,7 @@ def pace_link(work: Work, command: PaceLink) -> int:
     link = work.link(command.session)
     if link is None or command.written <= link.written:
         return 0
-    paced = msgspec.structs.replace(link, written=command.written)
+    paced = replace(link, written=command.written)
     work.put_link(paced)
     return send_waiting(work, paced) if link.full and not paced.full else 0
 
@@ -97,7 +97,7 @@ def pace_link(work: Work, command: PaceLink) -> int:
 def part_link(work: Work, command: PartLink) -> None:
     link = work.link(command.session)
     if link is not None:
-        work.put_link(msgspec.structs.replace(link, parting=True))
+        work.put_link(replace(link, parting=True))
 
 
 def close_link(work: Work, command: CloseLink) -> None:
@@ -109,7 +109,7 @@ def close_link(work: Work, command: CloseLink) -> None:
         return
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
-        work.put(msgspec.structs.replace(agent, connected=False, last_seen_at=work.now))
+        work.put(replace(agent, connected=False, last_seen_at=work.now))
     if command.fault is not None:
         give_back(work, link, command.fault)
     elif command.lost:
@@ -121,12 +121,14 @@ def lose(work: Work, link: Link) -> None:
     stands still it is noted: no clock runs until it goes on."""
     soon = Instant(work.now + work.rules.grace)
     for task in work.tasks(work.tasks_of(link.agent)):
-        if task.session != link.session or task.waiting is Waiting.HELD:  # `resume` sees to what a person paused
+        if (
+            task.attempt.session != link.session or task.waiting is Waiting.HELD
+        ):  # `resume` sees to what a person paused
             continue
         wake_at = task.wake_at
         if task.status is not Status.WAITING:
             wake_at = soon if wake_at is None else min(wake_at, soon)
-        work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=wake_at))
+        work.put(replace(task, wake_at=wake_at, timing=replace(task.timing, lost_at=work.now)))
 
 
 def give_back(work: Work, link: Link, fault: Fault) -> None:
@@ -135,8 +137,8 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
     ours = work.directory.parting
     if ours:
         why = f"the hub was stopped while {link.agent} worked on the task"
-        fault = msgspec.structs.replace(fault, message=why)
-    held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.session == link.session]
+        fault = replace(fault, message=why)
+    held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.attempt.session == link.session]
     at_it = () if ours else [task.id for task in _begun([task for task in held if not task.stands_still])]
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True, spent=task.id in at_it)
@@ -172,7 +174,7 @@ def forgotten(work: Work, link: Link) -> None:
     held = _of_earlier_links(work, link)
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
-    if any(task.lost_at is not None and task.lost_at >= work.serving_since for task in held):
+    if any(task.timing.lost_at is not None and task.timing.lost_at >= work.serving_since for task in held):
         failed(work, link.agent)  # we saw it end
 
 
@@ -187,4 +189,4 @@ def _started_anew(link: Link, while_it: str) -> Fault:
 
 def _of_earlier_links(work: Work, link: Link) -> list[Task]:
     held = work.tasks(work.tasks_of(link.agent))
-    return [task for task in held if task.status in HELD and task.session not in (None, link.session)]
+    return [task for task in held if task.status in HELD and task.attempt.session not in (None, link.session)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core import versions
 from dragoman.core.agents import status
@@ -23,7 +23,17 @@ from dragoman.core.lookups import AskedBy
 from dragoman.core.model import breaker
 from dragoman.core.model.agents import GUEST, PLANNER, Agent, BreakerState, Revoked
 from dragoman.core.model.state import Registry
-from dragoman.core.model.tasks import EventKind, Origin, Priority, QuestionStatus, Status, Task
+from dragoman.core.model.tasks import (
+    EventKind,
+    Origin,
+    Priority,
+    QuestionStatus,
+    Status,
+    Task,
+    TaskLineage,
+    TaskRouting,
+    TaskTiming,
+)
 from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
@@ -39,7 +49,7 @@ REVOKED = 256
 
 
 def add(work: Work, command: AddAgent) -> Agent:
-    agent = msgspec.structs.replace(command.agent, created_at=work.now)
+    agent = replace(command.agent, created_at=work.now)
     if agent.id in RESERVED or work.agent(agent.id) is not None:
         raise refuse(
             Kind.CONFLICT,
@@ -96,7 +106,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
             fail_attempt(work, task, fault, counts=False)
     for question in work.find(AskedBy(agent.id)):
         if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
-            work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+            work.put(replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     for link in work.all_links_of(agent.id):
         work.close_link(link.session, CloseReason.AGENT_REMOVED)
     for registry, name in (
@@ -115,7 +125,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
 
 
 def rotate_token(work: Work, command: RotateToken) -> Agent:
-    agent = msgspec.structs.replace(known(work, command.agent), token_hash=command.token_hash)
+    agent = replace(known(work, command.agent), token_hash=command.token_hash)
     work.put(agent)
     for link in work.all_links_of(agent.id):
         work.close_link(link.session, CloseReason.TOKEN_REPLACED)
@@ -133,7 +143,7 @@ def revoke_token(work: Work, command: RevokeToken) -> Agent:
         raise refuse(Kind.CONFLICT, message, field="jti", agent_id=agent.id)
     if command.until > work.now:
         kept += (Revoked(command.jti, command.until),)
-    agent = msgspec.structs.replace(agent, revoked=kept)
+    agent = replace(agent, revoked=kept)
     work.put(agent)
     return agent
 
@@ -157,7 +167,7 @@ def register(work: Work, command: RegisterAgent) -> Agent:
     given = tuple(name for name in agent.capabilities if name not in agent.declared)
     said = agent.declared if command.capabilities is None else tuple(dict.fromkeys(command.capabilities))
     seats = agent.max_concurrent if agent.added_concurrent is None else agent.added_concurrent
-    agent = msgspec.structs.replace(
+    agent = replace(
         agent,
         kind=command.kind or agent.kind,
         name=command.name or agent.name,
@@ -192,7 +202,7 @@ def agent_woke(work: Work, agent: Agent) -> None:
     rested = breaker.rested(agent.breaker, work.now)
     if rested == agent.breaker:
         return
-    work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=rested)))
+    work.put(with_wake_time(work, replace(agent, breaker=rested)))
     probe(work, agent.id)
 
 
@@ -211,15 +221,12 @@ def probe(work: Work, agent_id: AgentId) -> None:
         origin=Origin(principal=HUB, protocol="hub", request_id=work.mint(), digest=""),
         created_at=work.now,
         updated_at=work.now,
-        route=Route(type=HEALTH_CHECK, pinned=agent_id).queue,
-        deadline=Instant(work.now + 2 * work.rules.idle_limit),
-        idle_limit=work.rules.idle_limit,
         rank=work.now,
-        trace_id=work.mint().replace("-", ""),
         name="health check",
         priority=Priority.CRITICAL,
-        kind=agent.kind,
-        pinned=agent_id,
+        routing=TaskRouting(route=Route(type=HEALTH_CHECK, pinned=agent_id).queue, kind=agent.kind, pinned=agent_id),
+        timing=TaskTiming(deadline=Instant(work.now + 2 * work.rules.idle_limit), idle_limit=work.rules.idle_limit),
+        lineage=TaskLineage(trace_id=work.mint().replace("-", "")),
     )
     task = work.record(task, EventKind.SUBMITTED, Request(input={}))
     assign(work, task, agent, link)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.wake_times import RESOURCES, with_wake_time
@@ -88,8 +88,8 @@ def forgotten(work: Work, agent: AgentId, current: tuple[str, ...]) -> None:
     heartbeats are no sign of that work."""
     for task in still_held(work, work.tasks(work.tasks_of(agent))):
         named = task.id in current or task.origin.called in current
-        silent = work.now - (task.last_sign_at or task.created_at) >= task.idle_limit
-        if task.status in (Status.ASSIGNED, Status.RUNNING) and task.delivery is None and silent and not named:
+        silent = work.now - (task.timing.last_sign_at or task.created_at) >= task.timing.idle_limit
+        if task.status in (Status.ASSIGNED, Status.RUNNING) and task.attempt.delivery is None and silent and not named:
             fault = Fault(
                 kind=Kind.UNAVAILABLE,
                 message=f"{agent} has the task and does not know it any more",
@@ -105,7 +105,7 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     if task is not None and task.owner != command.principal:
         task = None  # not there and not yours are the same
     id = command.report.get("error_id") or command.message_id
-    private = task.personal if task is not None else agent is not None and agent.does_personal_work
+    private = task.agreement.personal if task is not None else agent is not None and agent.does_personal_work
     if agent is not None and not note_error(work, agent, command, id, private=private):
         return task  # heard already: its acknowledgment got lost
     if command.severity in COUNTS:
@@ -114,7 +114,7 @@ def report_error(work: Work, command: ReportError) -> Task | None:
         return task
     said = ErrorReported(report=command.report, severity=command.severity)
     task = work.record(task, EventKind.ERROR_REPORTED, said, agent=command.principal)
-    task = work.sign_of_life(task)
+    task = work.sign_of_life(task, acknowledged=False)
     work.put(task)
     if command.severity is not Severity.CRITICAL:
         return task
@@ -231,9 +231,7 @@ def heard(work: Work, id: AgentId) -> None:
     if agent.silent_at is not None and agent.silent_since is None:
         return
     back = agent.silent_since is not None
-    agent = msgspec.structs.replace(
-        agent, silent_at=_next_look(work, work.now), silent_since=None, last_seen_at=work.now
-    )
+    agent = replace(agent, silent_at=_next_look(work, work.now), silent_since=None, last_seen_at=work.now)
     work.put(with_wake_time(work, agent))
     if back:
         entity = work.entity(Registry.AGENT, id)
@@ -256,8 +254,8 @@ def look(work: Work, agent: Agent) -> Agent:
         sign = work.now
     due = _next_look(work, sign)
     if due > work.now:
-        return msgspec.structs.replace(agent, silent_at=due)
-    return fallen_silent(work, msgspec.structs.replace(agent, silent_at=None, silent_since=work.now), Instant(sign))
+        return replace(agent, silent_at=due)
+    return fallen_silent(work, replace(agent, silent_at=None, silent_since=work.now), Instant(sign))
 
 
 def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman.core.agreements import domain_policy
 from dragoman.core.commands import Submit
@@ -82,7 +83,7 @@ def between_the_same(work: Work, contract: Contract) -> bool:
 
 def still_agreed(work: Work, task: Task) -> bool:
     """Whether a task may be given to anybody: not if one of the two is gone who agreed on what it is done on."""
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     return contract is None or between_the_same(work, contract)
 
 
@@ -129,22 +130,22 @@ def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
 def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:
     """Whether work that was begun meets the terms of an agent that is to go on with it: those that it declared for such
     work, and those of the contract that the task is done on."""
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None and agent.id in contract.parties:
         return True
     if contract is not None and contract.encrypted and contract.end_to_end:
         return False  # nobody else can read what is asked
     offer = agent.offer(task.type)
-    if (task.personal or (offer is not None and offer.pii)) and agent.protocol in SEALS:
+    if (task.agreement.personal or (offer is not None and offer.pii)) and agent.protocol in SEALS:
         return False  # it would come in clear
     if offer is None:
         return True
     wanted = offer.required_capabilities
-    if (offer.pii and not task.personal) or granted(work, task.origin.principal, wanted) != set(wanted):
+    if (offer.pii and not task.agreement.personal) or granted(work, task.origin.principal, wanted) != set(wanted):
         return False
     if offer.input_schema is True:
         return True
-    source = read_request(work.event(task.id, task.source).body)
+    source = read_request(work.event(task.id, task.attempt.source).body)
     return LIBRARY.compiled(offer.input_schema).accepts(None if source.input is UNSET else source.input)
 
 
@@ -156,7 +157,7 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
 def check_again(work: Work, task: Task, edited: bytes | None) -> None:
     """Whether work that ended may be begun anew: it asks its agent once more, so its contract must be in force. What
     people put in the place of its input is held to its terms, and cannot take that of a ciphertext."""
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None:
         check_in_force(work, contract)
     if edited is None:
@@ -164,7 +165,7 @@ def check_again(work: Work, task: Task, edited: bytes | None) -> None:
     if contract is not None and contract.end_to_end:
         what = "only the two agents can read what was asked, or write it; try it again as it is"
         raise refuse(Kind.FORBIDDEN, what, field="input", contract_id=contract.id)
-    target = None if task.pinned is None else work.agent(task.pinned)
+    target = None if task.routing.pinned is None else work.agent(task.routing.pinned)
     offer = contract.offer if contract is not None else None if target is None else target.offer(task.type)
     if offer is not None and offer.input_schema is not True:
         check_content(msgspec.json.decode(edited), offer, contract)
@@ -185,7 +186,7 @@ def kept(work: Work, task: Task, said: Result) -> Result | Fault:
     In some protocols a result is nothing but words. They may be JSON that fits, which is the result then; or fit as
     they are, or as the `output` that a caller is told of where only an object can be.
     """
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None and contract.end_to_end:
         return said
     owner = None if task.owner is None else work.agent(task.owner)
@@ -197,7 +198,7 @@ def kept(work: Work, task: Task, said: Result) -> Result | Fault:
     if type(content) is str:
         meant = read(content)
         if meant is not None and terms.accepts(meant):
-            return msgspec.structs.replace(said, result=meant)
+            return replace(said, result=meant)
         if terms.accepts({"output": content}):
             return said
         if type(meant) is dict and not terms.accepts(content):
@@ -215,7 +216,7 @@ def unwrapped(said: Result) -> Result:
     name, content = said.value_in, said.result
     if type(name) is not str or type(content) is not dict or said.envelope is not None:  # sealed, it is theirs to read
         return said
-    return msgspec.structs.replace(said, result=content.get(name))
+    return replace(said, result=content.get(name))
 
 
 def read(words: str) -> Any:

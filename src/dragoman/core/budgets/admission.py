@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.core.ids import QuestionId
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Question, Status, Task, Waiting
@@ -47,13 +49,13 @@ def check(work: Work, constraints: Mapping[str, Any]) -> None:
 
 
 def must_be_approved(work: Work, task: Task) -> bool:
-    risk = task.constraints.get("risk")
-    return isinstance(risk, int | float) and risk >= work.policy.risk_high and not task.approved
+    risk = task.agreement.constraints.get("risk")
+    return isinstance(risk, int | float) and risk >= work.policy.risk_high and not task.agreement.approved
 
 
 def mark(work: Work, task: Task) -> Task:
     """Say in the story of a risky task that it is one (the task is not yet put)."""
-    risk = task.constraints.get("risk")
+    risk = task.agreement.constraints.get("risk")
     if risk is None or risk < work.policy.risk_low:
         return task
     high = risk >= work.policy.risk_high
@@ -69,7 +71,7 @@ def mark(work: Work, task: Task) -> Task:
 def hold(work: Work, task: Task) -> Task:
     """Ask a person before anybody sees the task. No clock runs meanwhile."""
     words = (
-        f"{task.origin.principal} asks for {task.name or task.type!r} at risk {task.constraints['risk']:g} "
+        f"{task.origin.principal} asks for {task.name or task.type!r} at risk {task.agreement.constraints['risk']:g} "
         f"(high is {work.policy.risk_high:g}). Shall it be done?"
     )
     question = Question(
@@ -79,8 +81,8 @@ def hold(work: Work, task: Task) -> Task:
         question=words,
         options=(APPROVE, REFUSE),
         created_at=work.now,
-        details={APPROVAL: True, "risk": task.constraints["risk"]},
-        personal=task.personal,
+        details={APPROVAL: True, "risk": task.agreement.constraints["risk"]},
+        personal=task.agreement.personal,
     )
     work.put(question)
     said = messages.Question(question_id=question.id, question=words, options=question.options)
@@ -91,10 +93,10 @@ def hold(work: Work, task: Task) -> Task:
         work.now,
         waiting=Waiting.PERSON,
         question=question.id,
-        asked=True,
         queue=None,
         wake_at=None,
-        last_sign_at=work.now,
+        lineage=replace(task.lineage, has_questions=True),
+        timing=replace(task.timing, last_sign_at=work.now),
     )
     work.put(task)
     return task

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.model.agents import CONSTRAINTS, RESOURCES, Agent
@@ -155,10 +156,10 @@ def needed(work: Work, task: Task) -> Amounts:
     """What must be set aside for the next attempt of a task: what it may use, less what it used. Health checks are the
     hub's own, and cost nothing."""
     per_task = work.policy.per_task
-    if (not task.constraints and per_task is None) or task.origin.principal == HUB:
+    if (not task.agreement.constraints and per_task is None) or task.origin.principal == HUB:
         return NOTHING
-    asked = set_aside(task.constraints, per_task)
-    return asked if task.spent is None else less(asked, task.spent.before)
+    asked = set_aside(task.agreement.constraints, per_task)
+    return asked if task.spending.spent is None else less(asked, task.spending.spent.before)
 
 
 def less(asked: Amounts, spent: Amounts) -> Amounts:
@@ -270,17 +271,17 @@ def reserve(work: Work, task: Task, agent: AgentId) -> Task:
     for kind, amount in asked.items():
         for whose in (agent, HUB):
             book(work, whose, kind, reserved=amount)
-    return msgspec.structs.replace(task, reserved=Reserved(agent, dict(asked)))
+    return replace(task, spending=replace(task.spending, reserved=Reserved(agent, dict(asked))))
 
 
 def release(work: Work, task: Task) -> Task:
     """Give back what was set aside and is not needed any more (the task is not yet put)."""
-    if task.reserved is None:
+    if task.spending.reserved is None:
         return task
-    for kind, amount in task.reserved.amounts.items():
-        for whose in (task.reserved.agent, HUB):
+    for kind, amount in task.spending.reserved.amounts.items():
+        for whose in (task.spending.reserved.agent, HUB):
             book(work, whose, kind, reserved=-amount)
-    return msgspec.structs.replace(task, reserved=None)
+    return replace(task, spending=replace(task.spending, reserved=None))
 
 
 def moved(work: Work, task: Task, agent: AgentId) -> Task:
@@ -293,14 +294,14 @@ def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused |
     """Why a task cannot change hands and ask for this much then. What it has of everybody's, it has already."""
     if not asked and not work.limits:
         return None
-    had = NOTHING if task.reserved is None else task.reserved.amounts
+    had = NOTHING if task.spending.reserved is None else task.spending.reserved.amounts
     more = {kind: max(0.0, _rounded(amount - had.get(kind, 0))) for kind, amount in asked.items()}
     for whose, amounts in ((agent, asked), (HUB, more)):
         for kind in dict.fromkeys((*USED_UP, *asked)):
             of = account(work, whose, kind)
             if is_short(of, amounts.get(kind, 0)):
                 refusal = exceeds(kind, whose, amounts.get(kind, 0), of)
-                return Refused(msgspec.structs.replace(refusal.fault, field=None))  # whoever is told sent no amount
+                return Refused(replace(refusal.fault, field=None))  # whoever is told sent no amount
     return None
 
 

@@ -14,7 +14,7 @@ again; a person who retries it lets it begin with nothing used. What was used is
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets import budget
 from dragoman.core.ids import HUB
@@ -27,17 +27,17 @@ def noted(task: Task, amounts: budget.Amounts) -> Task:
     """The task with what its attempt has used so far (not yet put). A figure that falls counts for nothing."""
     if not amounts:
         return task
-    spent = task.spent or Spent()
+    spent = task.spending.spent or Spent()
     now = {**spent.now, **{kind: max(amount, spent.now.get(kind, 0)) for kind, amount in amounts.items()}}
-    return msgspec.structs.replace(task, spent=Spent(before=spent.before, now=now))
+    return replace(task, spending=replace(task.spending, spent=Spent(before=spent.before, now=now)))
 
 
 def excess(work: Work, task: Task) -> Fault | None:
     """That a task has used more than it may, if it has."""
-    spent = task.spent
+    spent = task.spending.spent
     if spent is None or task.origin.principal == HUB:
         return None
-    allowed = budget.set_aside(task.constraints, work.policy.per_task)
+    allowed = budget.set_aside(task.agreement.constraints, work.policy.per_task)
     for kind in budget.USED_UP:
         used, most = spent.total(kind), allowed.get(kind)
         if most is not None and used > most:

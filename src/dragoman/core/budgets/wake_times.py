@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
@@ -29,7 +29,7 @@ def with_wake_time(work: Work, agent: Agent) -> Agent:
     if work.allotted(agent.id):
         times += [expiry(work, agent, kind) for kind in RESOURCES]
     earliest: Instant | None = min((at for at in times if at is not None), default=None)
-    return agent if agent.wake_at == earliest else msgspec.structs.replace(agent, wake_at=earliest)
+    return agent if agent.wake_at == earliest else replace(agent, wake_at=earliest)
 
 
 def expiry(work: Work, agent: Agent, kind: str) -> Instant | None:

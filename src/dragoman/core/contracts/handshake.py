@@ -27,6 +27,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.domain_policy import domain_of
@@ -90,7 +91,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     if target.protocol not in SHAKES_HANDS:
         return agree(work, question, None)
     proposal = DeliveryId(work.mint())
-    question = msgspec.structs.replace(question, details=question.details | {"proposal": proposal})
+    question = replace(question, details=question.details | {"proposal": proposal})
     work.put(question)
     tell(work, target.id, MessageKind.PROPOSAL, question=question.id, id=proposal)
     return question
@@ -219,21 +220,21 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
         message = f"the contract to renew is {standing} meanwhile; shake hands for a new one"
         return failed(work, question, Fault(kind=Kind.CONTRACT, message=message, facts={"standing": standing}))
     if old is not None and question.details.get("same_key"):
-        contract = msgspec.structs.replace(contract, secret=old.secret)  # it may have been rotated since
+        contract = replace(contract, secret=old.secret)  # it may have been rotated since
     if contract.secret is not None and public_key is not None:
         changes = contract.end_to_end and contract.secret.target_key not in (None, public_key)
         kid = work.mint() if changes else contract.secret.kid  # between the two alone, that is another key
-        secret = msgspec.structs.replace(contract.secret, kid=kid, target_key=public_key)
-        contract = msgspec.structs.replace(contract, secret=secret)
+        secret = replace(contract.secret, kid=kid, target_key=public_key)
+        contract = replace(contract, secret=secret)
     if contract.secret is not None and contract.secret.target_key is None and needs_key(work, contract):
         fault = Fault(kind=Kind.FORBIDDEN, message="the target sent no public_key, and what passes must be encrypted")
         return failed(work, question, fault)
-    contract = msgspec.structs.replace(contract, handshake=question.id, since=work.now)
+    contract = replace(contract, handshake=question.id, since=work.now)
     work.put(contract)
     if old is not None:
         reason = f"renewed as {contract.id}"
         over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
-        work.put(msgspec.structs.replace(old, **over))
+        work.put(replace(old, **over))
     question = told(work, question, QuestionStatus.ANSWERED, {"contract_id": contract.id})
     tell(work, contract.target.agent, MessageKind.CONTRACT, contract=contract.id)
     return question
@@ -258,7 +259,7 @@ def too_late(work: Work, question: Question) -> None:
 
 def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
     """It is over: the source hears how, and a proposal that the target has not taken yet is taken back."""
-    question = msgspec.structs.replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
+    question = replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
     work.put(question)
     if question.asked_of is not None:
         for proposal in work.find(Lane(TaskId(question.id), question.asked_of)):
@@ -296,8 +297,8 @@ def end_contract(work: Work, command: EndContract) -> Contract:
         raise refuse(Kind.CONFLICT, f"the contract is already {standing.value}", standing=standing.value)
     ended = {"standing": Standing.TERMINATED, "since": work.now, "by": command.principal, "reason": command.reason}
     for former in superseded(work, command.collaboration):
-        work.put(msgspec.structs.replace(former, **ended))
-    contract = msgspec.structs.replace(contract, **ended)
+        work.put(replace(former, **ended))
+    contract = replace(contract, **ended)
     work.put(contract)
     for party in contract.parties:
         if party != command.principal:
@@ -329,7 +330,7 @@ def rotate_key(work: Work, command: RotateKey) -> Contract:
         source_key=command.secret.source_key or old.source_key,
         target_key=command.secret.target_key or old.target_key,
     )
-    contract = msgspec.structs.replace(contract, secret=secret, former=old, rotated_at=work.now)
+    contract = replace(contract, secret=secret, former=old, rotated_at=work.now)
     work.put(contract)
     tell(work, contract.other(command.principal), MessageKind.CONTRACT, contract=contract.id)
     return contract
@@ -367,7 +368,7 @@ def end_contracts_of(work: Work, command: EndContractsOf) -> int:
     reason = f"{command.agent} was removed"
     for contract in page:
         over = {"standing": Standing.TERMINATED, "since": work.now, "by": command.by, "reason": reason}
-        work.put(msgspec.structs.replace(contract, **over))
+        work.put(replace(contract, **over))
         work.audit(principal=command.by, action="contract.end", subject=contract.collaboration, reason=reason)
         tell(work, contract.other(command.agent), MessageKind.CONTRACT, contract=contract.id)
     if max(len(page), end_what_waits_for(work, command.agent)) == PAGE:
@@ -396,13 +397,13 @@ def end_handshakes_with(work: Work, agent: AgentId) -> None:
 
 def is_bound_to(work: Work, task: Task, agent: AgentId) -> bool:
     """Whether a task was asked of this agent on a contract: nobody else may do it then."""
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     return contract is not None and contract.target.agent == agent
 
 
 def part(work: Work, task: Task) -> None:
     """Nobody may do it any more: whoever comes under the name of one who agreed to its terms did not."""
-    facts = {"contract_id": task.contract, "standing": Standing.TERMINATED.value}
+    facts = {"contract_id": task.agreement.contract, "standing": Standing.TERMINATED.value}
     what = "one of the two who agreed was removed, and nobody else may do it; shake hands for a new contract"
     task = end(work, task, Status.FAILED, fault=Fault(kind=Kind.CONTRACT, message=what, facts=facts))
     end_children(work, task, "failed")

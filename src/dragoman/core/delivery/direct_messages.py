@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
@@ -68,7 +68,7 @@ def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
     contract = work.contract(id)
     if contract is None or {command.principal, command.to} != set(contract.parties):
         raise refuse(Kind.CONTRACT, "the contract is not between the two of you", field="contract_id", contract_id=id)
-    begun = task is not None and task.contract == id and not task.final
+    begun = task is not None and task.agreement.contract == id and not task.final
     standing = contract.at(work.now)
     if not between_the_same(work, contract):
         standing, begun = Standing.TERMINATED, False
@@ -101,8 +101,8 @@ def _send(
     lane, last = TaskId(id), None
     if about is not None:
         lane = TaskId(f"~{about}") if task is None else about
-        if task is not None and task.personal:
-            direct_message = msgspec.structs.replace(direct_message, personal=True)
+        if task is not None and task.agreement.personal:
+            direct_message = replace(direct_message, personal=True)
         last = work.one(LaneEnd(lane, to))
     delivery = Delivery(
         id=id,
@@ -141,7 +141,7 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         rank=work.now,
         created_at=work.now,
         head=last is None,
-        direct_message=msgspec.structs.replace(dead.direct_message, expires_at=None),
+        direct_message=replace(dead.direct_message, expires_at=None),
         size=len(dead.direct_message.body),
         reason=dead.reason if dead.kind is MessageKind.UNDELIVERED else None,
     )

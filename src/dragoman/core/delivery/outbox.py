@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.commands import Acknowledge, RefillLink
 from dragoman.core.ids import ADMIN, HUB, MILLISECOND, AgentId, DeliveryId, Instant, SessionId, TaskId, minted_at
@@ -75,7 +75,7 @@ def lease(
         wake_at = Instant(work.now + work.rules.poll_lease)
     if delivery.direct_message is not None and delivery.direct_message.expires_at is not None and wake_at is not None:
         wake_at = min(wake_at, delivery.direct_message.expires_at)
-    delivery = msgspec.structs.replace(
+    delivery = replace(
         delivery,
         state=DeliveryState.LEASED,
         session=link.session,
@@ -95,7 +95,7 @@ def lease(
         is_notice = delivery.kind is not MessageKind.WORK  # seats bound work
         send_over(work, link, outgoing, more=is_notice and link.window is not None and not gone and not again)
     else:
-        work.put_link(msgspec.structs.replace(link, credit=link.credit - 1, given=link.given + outgoing.weight))
+        work.put_link(replace(link, credit=link.credit - 1, given=link.given + outgoing.weight))
         work.send(link, outgoing)
     return None if gone else delivery
 
@@ -105,7 +105,7 @@ def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False)
     weight = 0 if link.quota is None else outgoing.weight
     if more or weight:
         given = link.given + weight
-        work.put_link(msgspec.structs.replace(link, outstanding=link.outstanding + more, given=given))
+        work.put_link(replace(link, outstanding=link.outstanding + more, given=given))
     work.send(link, outgoing)
 
 
@@ -117,7 +117,7 @@ def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage 
         if asked is None or not asked.escalations:
             return direct_message
         others = tuple(one for one in asked.escalations if one.agent != delivery.receiver)
-        return msgspec.structs.replace(direct_message, escalations=others)
+        return replace(direct_message, escalations=others)
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
     if delivery.contract is not None:
@@ -127,14 +127,14 @@ def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage 
 
 def is_patient(work: Work, order: Delivery) -> bool:
     """Whether the idle clock of a task is set so long that it would not notice in time that a work order was lost."""
-    return work.known_task(order.task).idle_limit > work.rules.idle_limit
+    return work.known_task(order.task).timing.idle_limit > work.rules.idle_limit
 
 
 def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: Task | None = None) -> Instant:
     """Until when an agent that converses may acknowledge this attempt."""
     own = None
     if delivery.kind in ORDERS:
-        own = (task or work.known_task(delivery.task)).retry
+        own = (task or work.known_task(delivery.task)).timing.retry
     elif delivery.kind is MessageKind.DIRECT_MESSAGE and delivery.direct_message is not None:
         own = delivery.direct_message.retry
     return Instant(since + wait_of(work.rules, delivery.id, attempt, work.policy.retry, own))
@@ -158,12 +158,12 @@ def unheard(work: Work, delivery: Delivery) -> Delivery:
     opened = minted_at(delivery.session)
     if opened is None or opened // MILLISECOND >= work.serving_since // MILLISECOND:
         return delivery
-    return msgspec.structs.replace(delivery, attempt=max(0, delivery.attempt - 1))
+    return replace(delivery, attempt=max(0, delivery.attempt - 1))
 
 
 def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
     """The same, held by nobody."""
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         state=DeliveryState.WAITING,
         session=None,
@@ -209,7 +209,7 @@ def hurry(work: Work, urgent: Delivery) -> None:
         for row in rows[looked:]:
             if row.rank <= urgent.rank or row.state is not DeliveryState.WAITING:
                 return
-            work.put(msgspec.structs.replace(row, rank=urgent.rank))
+            work.put(replace(row, rank=urgent.rank))
         if len(rows) < page:
             return
         looked, page = page, page * 4
@@ -253,7 +253,7 @@ def vacate(work: Work, delivery: Delivery) -> None:
     link = work.link(delivery.session)
     if link is None or link.window is None or not link.ordered:
         return
-    work.put_link(msgspec.structs.replace(link, outstanding=max(0, link.outstanding - 1)))
+    work.put_link(replace(link, outstanding=max(0, link.outstanding - 1)))
     if link.outstanding == link.window:
         work.ask_afterwards(RefillLink(principal=link.agent, session=link.session))
 
@@ -261,8 +261,8 @@ def vacate(work: Work, delivery: Delivery) -> None:
 def _work_received(work: Work, delivery: Delivery) -> None:
     """An acknowledged work order is a sign of life; whether the work has begun, the agent will say."""
     task = work.task(delivery.task)
-    if task is not None and task.delivery == delivery.id and not task.final:
-        work.put(work.sign_of_life(task, delivery=None))
+    if task is not None and task.attempt.delivery == delivery.id and not task.final:
+        work.put(work.sign_of_life(task))
 
 
 def advance(work: Work, lane: Sequence[Delivery]) -> None:
@@ -281,7 +281,7 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
         head = not before
         if (delivery.kind is MessageKind.WORK and delivery.state is DeliveryState.LEASED) or held(work, delivery):
             if head and not delivery.head:
-                work.put(msgspec.structs.replace(delivery, head=True))
+                work.put(replace(delivery, head=True))
         else:
             free = waiting_again(unheard(work, delivery), head=head)
             link = way_out(work, free, before)
@@ -310,7 +310,7 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
     An agent that did get it recognises the request id. What a person paused is given to nobody until it goes on
     (`order_goes_on`).
     """
-    if task is None or task.delivery != order.id or task.lost_at is not None or task.outlived(work.now):
+    if task is None or task.attempt.delivery != order.id or task.timing.lost_at is not None or task.outlived(work.now):
         return None
     if task.waiting is Waiting.HELD:
         return None
@@ -318,9 +318,12 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
     if polled and order.wake_at is None and not converses(work, order.receiver):
         return None  # whoever polled it has it until the task's clocks say otherwise
     deadline = task.due(work.now)
-    wake_at = min(deadline, Instant(work.now + task.idle_limit))
-    task = msgspec.structs.replace(
-        task, session=link.session, last_sign_at=work.now, deadline=deadline, wake_at=wake_at
+    wake_at = min(deadline, Instant(work.now + task.timing.idle_limit))
+    task = replace(
+        task,
+        wake_at=wake_at,
+        attempt=replace(task.attempt, session=link.session),
+        timing=replace(task.timing, last_sign_at=work.now, deadline=deadline),
     )
     work.put(task)
     return lease(work, order, link, task)
@@ -333,11 +336,11 @@ def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
 
 def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
     """Take the work order of a task out of its lane: it is answered, or no longer meant for this agent."""
-    if task.delivery is None:
+    if task.attempt.delivery is None:
         return
     rest = []
     for delivery in work.find(Lane(task.id, receiver)):
-        if delivery.id == task.delivery:
+        if delivery.id == task.attempt.delivery:
             work.remove(delivery)
         else:
             rest.append(delivery)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.commands import RefillLink, Unanswered, WaitAnew
 from dragoman.core.delivery.outbox import (
@@ -50,7 +51,7 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
     if not converses(work, delivery.receiver):
         return work.rules.notice_attempts
     if delivery.kind in ORDERS:
-        own = work.known_task(delivery.task).retry
+        own = work.known_task(delivery.task).timing.retry
         if own is not None and own.attempts is not None:
             return own.attempts
     said = work.policy.retry
@@ -102,7 +103,7 @@ def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: i
     if not converses(work, direct_message.sender):
         return
     id = DeliveryId(work.mint())
-    words = msgspec.structs.replace(direct_message, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    words = replace(direct_message, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
         id=id, task=TaskId(id), receiver=direct_message.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
         created_at=work.now, direct_message=words, reason=fault,
@@ -130,14 +131,18 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
         said = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
         task = work.record(task, EventKind.DEAD_LETTERED, said, agent=delivery.receiver)
         if delivery.kind is MessageKind.HANDOFF and task.owner == delivery.receiver and unbegun(task, delivery):
-            task = msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace))
+            task = replace(
+                task,
+                wake_at=Instant(work.now + work.rules.grace),
+                timing=replace(task.timing, lost_at=work.now),
+            )
         work.put(task)
     give_up(work, delivery, reason, onward=onward)
 
 
 def unbegun(task: Task, order: Delivery) -> bool:
     """Whether nothing was heard of a task since its agent said that it takes it over: it may have forgotten that."""
-    return task.status is Status.RUNNING and (task.last_sign_at or 0) <= order.created_at
+    return task.status is Status.RUNNING and (task.timing.last_sign_at or 0) <= order.created_at
 
 
 def never_acknowledged(delivery: Delivery) -> Fault:
@@ -204,7 +209,7 @@ def send_waiting(work: Work, link: Link) -> int:
                 if not ahead and not delivery.head:
                     work.put(waiting_again(delivery, head=True))
                 return sent
-            if lease(work, msgspec.structs.replace(delivery, head=ahead == 0), current, task) is not None:
+            if lease(work, replace(delivery, head=ahead == 0), current, task) is not None:
                 ahead += 1
             sent += 1
         if not ahead and not is_alone(some):
@@ -212,7 +217,7 @@ def send_waiting(work: Work, link: Link) -> int:
     more = sent > 0 and max(len(stale), len(waiting)) >= PAGE
     if link.behind is not None and (current := work.link(link.session)) is not None:
         behind = (leased[-1].rank, leased[-1].id) if len(leased) >= PAGE else None
-        work.put_link(msgspec.structs.replace(current, behind=behind))
+        work.put_link(replace(current, behind=behind))
         more = more or behind is not None
     if link.ordered and more:
         work.ask_afterwards(RefillLink(principal=receiver, session=link.session))
@@ -243,10 +248,10 @@ def renew_waits(work: Work, command: WaitAnew) -> int:
         if row.direct_message is not None and row.direct_message.expires_at is not None:
             wake_at = min(wake_at, row.direct_message.expires_at)
         if wake_at != row.wake_at:
-            work.put(msgspec.structs.replace(row, wake_at=wake_at))
+            work.put(replace(row, wake_at=wake_at))
             moved += 1
     if len(rows) == MANY:
-        work.ask_afterwards(msgspec.structs.replace(command, rank=rows[-1].rank, after=rows[-1].id))
+        work.ask_afterwards(replace(command, rank=rows[-1].rank, after=rows[-1].id))
     return moved
 
 
@@ -291,15 +296,21 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
     """An agent that converses, or polled, did not acknowledge a work order: put it before the agent again, as long as
     that makes sense; the task's own clocks decide when it has failed."""
     order, task = unheard(work, order), work.task(order.task)
-    if task is None or task.delivery != order.id:
+    if task is None or task.attempt.delivery != order.id:
         work.remove(order)
         return
     if task.waiting is Waiting.HELD:
-        work.put(msgspec.structs.replace(order, wake_at=Instant(work.now + work.rules.poll_lease)))
+        work.put(replace(order, wake_at=Instant(work.now + work.rules.poll_lease)))
         return
     if task.outlived(work.now) or order.attempt >= attempts_of(work, order):
-        work.put(msgspec.structs.replace(order, wake_at=None))
-        work.put(msgspec.structs.replace(task, lost_at=work.now, wake_at=Instant(work.now + work.rules.grace)))
+        work.put(replace(order, wake_at=None))
+        work.put(
+            replace(
+                task,
+                wake_at=Instant(work.now + work.rules.grace),
+                timing=replace(task.timing, lost_at=work.now),
+            )
+        )
         return
     link = None if order.session is None else work.link(order.session)
     if link is not None and link.ordered:
@@ -313,13 +324,13 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
 def order_goes_on(work: Work, task: Task) -> Task:
     """A person lets a task go on: a work order that was kept back leaves, and what stands behind it. Whoever may still
     have it keeps it; who converses has one more wait to acknowledge it in. Returns the task as it is then."""
-    order = None if task.delivery is None else work.one(DeliveryById(task.delivery))
+    order = None if task.attempt.delivery is None else work.one(DeliveryById(task.attempt.delivery))
     if order is None:
         return task
     if held(work, order):
         if order.wake_at is not None and converses(work, order.receiver):
             soon = due_at(work, order, order.attempt, work.now, task)
-            work.put(msgspec.structs.replace(order, wake_at=min(order.wake_at, soon)))
+            work.put(replace(order, wake_at=min(order.wake_at, soon)))
         return task
     link = way_out(work, order, ())
     if link is not None and order_again(work, unheard(work, order), link, task) is not None:

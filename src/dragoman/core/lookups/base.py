@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
@@ -38,4 +39,4 @@ class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
 
     def widened(self) -> Lookup[R]:
         """The same question with room for more rows."""
-        return msgspec.structs.replace(self, limit=self.most * 4)
+        return replace(self, limit=self.most * 4)

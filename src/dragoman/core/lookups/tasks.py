@@ -59,7 +59,7 @@ class Children(Lookup[Task], frozen=True, gc=False):
     parent: TaskId
 
     def matches(self, row: Task) -> bool:
-        return row.parent == self.parent and not row.final
+        return row.lineage.parent == self.parent and not row.final
 
     def order(self, row: Task) -> str:
         return row.id
@@ -72,7 +72,7 @@ class AllChildren(Lookup[Task], frozen=True, gc=False):
     parent: TaskId
 
     def matches(self, row: Task) -> bool:
-        return row.parent == self.parent
+        return row.lineage.parent == self.parent
 
     def order(self, row: Task) -> str:
         return row.id
@@ -85,7 +85,7 @@ class Dependents(Lookup[Task], frozen=True, gc=False):
     dependency: TaskId
 
     def matches(self, row: Task) -> bool:
-        return self.dependency in row.blocked_by and not row.final
+        return self.dependency in row.lineage.blocked_by and not row.final
 
     def order(self, row: Task) -> str:
         return row.id
@@ -99,7 +99,7 @@ class Relying(Lookup[Task], frozen=True, gc=False):
     limit: int
 
     def matches(self, row: Task) -> bool:
-        return self.dependency in row.dependencies and not row.final
+        return self.dependency in row.lineage.dependencies and not row.final
 
     def order(self, row: Task) -> str:
         return row.id
@@ -130,7 +130,7 @@ class Under(Lookup[Task], frozen=True, gc=False):
     limit: int
 
     def matches(self, row: Task) -> bool:
-        return row.contract == self.contract
+        return row.agreement.contract == self.contract
 
     def order(self, row: Task) -> str:
         return row.id

@@ -21,9 +21,9 @@ def asked_for(agent: Agent, task: Task) -> bool:
 def inherits(agent: Agent, task: Task) -> bool:
     """Whether it has what the task is a part of, from whoever asked for the part."""
     return (
-        task.subtask_owner is not None
-        and agent.id == task.subtask_owner.agent
-        and agent.created_at <= task.subtask_owner.since
+        task.lineage.subtask_owner is not None
+        and agent.id == task.lineage.subtask_owner.agent
+        and agent.created_at <= task.lineage.subtask_owner.since
     )
 
 
@@ -51,7 +51,7 @@ def is_party(agent: Agent | None, principal: AgentId | None, task: Task) -> bool
 
 def had(agent: Agent, task: Task) -> bool:
     """Whether the task went through its hands."""
-    return any(agent.id in pair for pair in task.handed) and _was_there(agent, task)
+    return any(agent.id in pair for pair in task.lineage.handed) and _was_there(agent, task)
 
 
 def _was_there(agent: Agent, task: Task) -> bool:

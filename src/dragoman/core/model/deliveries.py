@@ -199,7 +199,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     @property
     def personal(self) -> bool:
         """Whether what it says is somebody's own business: then nothing of it may be logged."""
-        return bool(getattr(self.event, "personal", False) or (self.task is not None and self.task.personal))
+        return bool(getattr(self.event, "personal", False) or (self.task is not None and self.task.agreement.personal))
 
     @property
     def weight(self) -> int:

@@ -43,7 +43,7 @@ def holding_of(row: Any) -> tuple[AgentId, Holding] | None:
     """What a row adds to whose holding, if anything."""
     kind = type(row)
     if kind is Task:
-        return None if row.final else (row.origin.principal, Holding(bytes=row.request_bytes))
+        return None if row.final else (row.origin.principal, Holding(bytes=row.origin.bytes))
     if kind is Delivery:
         if row.direct_message is None or row.kind is not MessageKind.DIRECT_MESSAGE:
             return None

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import Instant
-from dragoman.core.model.tasks import FINAL, Status, Task
+from dragoman.core.model.tasks import FINAL, Attempt, Status, Task, TaskTiming
 from dragoman.messages.faults import Kind, refuse
 
 Q, A, R, W = Status.QUEUED, Status.ASSIGNED, Status.RUNNING, Status.WAITING
@@ -41,8 +41,12 @@ def move(task: Task, status: Status, now: Instant, **changes: Any) -> Task:
             task_id=task.id,
             status=task.status.value,
         )
-    if status is W and task.firm:
-        changes["wake_at"] = changes.get("deadline", task.deadline)
+    if status is W and task.timing.firm:
+        timing: TaskTiming = changes.get("timing", task.timing)
+        changes["wake_at"] = timing.deadline
     if status in FINAL:
-        changes = {"queue": None, "wake_at": None, "delivery": None, "waiting": None, "finished_at": now} | changes
-    return msgspec.structs.replace(task, status=status, updated_at=now, **changes)
+        changes = {"queue": None, "wake_at": None, "waiting": None, "finished_at": now} | changes
+        attempt: Attempt = changes.get("attempt", task.attempt)
+        if attempt.delivery is not None:
+            changes["attempt"] = replace(attempt, delivery=None)
+    return replace(task, status=status, updated_at=now, **changes)

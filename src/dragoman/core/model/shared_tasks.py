@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.state import Entity, Registry
@@ -61,16 +61,16 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
         if (agent := shown_agent(new)) != shown_agent(old):
             patch = patch or {}
             patch["assigned_agent"] = agent
-    if old.progress != new.progress:
+    if old.output.progress != new.output.progress:
         patch = patch or {}
-        patch["progress"] = new.progress
+        patch["progress"] = new.output.progress
     if old.waiting is not new.waiting:
         patch = patch or {}
         patch["waiting"] = new.waiting
     if old.priority is not new.priority or old.metadata is not new.metadata:
         patch = patch or {}
         patch["context"] = {"priority": new.priority}
-        if old.metadata is not new.metadata and not new.personal:  # the log of changes is in clear
+        if old.metadata is not new.metadata and not new.agreement.personal:  # the log of changes is in clear
             patch["context"]["metadata"] = new.metadata
     return patch
 
@@ -97,7 +97,7 @@ def in_full(entity: Entity) -> Entity:
     }
     times = {"created_at": rfc3339(entity.created_at), "updated_at": rfc3339(entity.updated_at)}
     value = {**times, **entity.value, "context": context | entity.value.get("context", {})}
-    return msgspec.structs.replace(entity, value=value)
+    return replace(entity, value=value)
 
 
 def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
@@ -108,7 +108,7 @@ def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
         "task_type": task.type,
         "priority": task.priority.value,
         "metadata": metadata or {},
-        "dependencies": list(task.called_dependencies or task.dependencies),
+        "dependencies": list(task.lineage.called_dependencies or task.lineage.dependencies),
         "history": [],
     }
     value: dict[str, Any] = {
@@ -120,8 +120,8 @@ def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
     }
     if (agent := shown_agent(task)) is not None:
         value["assigned_agent"] = agent
-    if task.progress is not None:
-        value["progress"] = task.progress
+    if task.output.progress is not None:
+        value["progress"] = task.output.progress
     if task.waiting is not None:
         value["waiting"] = task.waiting.value
     return Entity(

@@ -57,14 +57,14 @@ class Rule(NamedTuple):
 def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
     """The rule that ends an agent's silence about a task. Of several that ran out while nobody looked, the one that
     says most about the cause."""
-    sign = Instant(max(task.last_sign_at or task.created_at, watched.serving_since, watched.heard_at or 0))
+    sign = Instant(max(task.timing.last_sign_at or task.created_at, watched.serving_since, watched.heard_at or 0))
     if watched.link is not None and watched.link.vouches:
-        return Rule(Silence.VOUCHED, task.deadline, sign)
+        return Rule(Silence.VOUCHED, task.timing.deadline, sign)
     ends = (
         (Silence.LINK_LOST, lost_by(task, watched)),
         (Silence.HUB_STOPPED, back_by(task, watched)),
-        (Silence.IDLE, Instant(sign + task.idle_limit)),
-        (Silence.DEADLINE, task.deadline),
+        (Silence.IDLE, Instant(sign + task.timing.idle_limit)),
+        (Silence.DEADLINE, task.timing.deadline),
     )
     rules = [Rule(silence, at, sign) for silence, at in ends if at is not None]
     return next((rule for rule in rules if rule.at <= now), None) or min(rules, key=lambda rule: rule.at)
@@ -72,11 +72,11 @@ def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
 
 def lost_by(task: Task, watched: Watched) -> Instant | None:
     """By when an agent must be heard whose link broke; None if it was. Nobody is heard while the hub is down."""
-    if task.lost_at is None or task.lost_at < (task.last_sign_at or 0):
+    if task.timing.lost_at is None or task.timing.lost_at < (task.timing.last_sign_at or 0):
         return None
-    if task.lost_at < watched.serving_since:
+    if task.timing.lost_at < watched.serving_since:
         return Instant(watched.serving_since + watched.rules.idle_limit)
-    return Instant(task.lost_at + watched.rules.grace)
+    return Instant(task.timing.lost_at + watched.rules.grace)
 
 
 def back_by(task: Task, watched: Watched) -> Instant | None:
@@ -85,9 +85,9 @@ def back_by(task: Task, watched: Watched) -> Instant | None:
 
     To be connected again is no answer: it may be a new process, which knows nothing of what the old one did."""
     agent = watched.agent
-    if agent is None or not agent.connected or task.session is None:
+    if agent is None or not agent.connected or task.attempt.session is None:
         return None
     if agent.callback_url is not None and watched.is_linked:
         return None  # it is the hub that calls
-    heard = max(task.last_sign_at or task.created_at, watched.heard_at or 0)
+    heard = max(task.timing.last_sign_at or task.created_at, watched.heard_at or 0)
     return Instant(watched.serving_since + watched.rules.idle_limit) if heard < watched.serving_since else None

@@ -59,7 +59,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     `follows`: they read the task's events themselves, so nothing is delivered to them. `awaited`: the link over which
     the request that asked waits for the outcome. While it stands the outcome goes there; when it is gone (and none
     outlives the hub) it is delivered like any other. `called`: their own name for the task, where it is not its id.
-    `priority`: their own number for how urgent it is, where the hub's says less.
+    `priority`: their own number for how urgent it is, where the hub's says less. `bytes`: the size of the request as it
+    came, which counts towards what the caller holds here (`model.holdings`).
     """
 
     principal: AgentId
@@ -71,6 +72,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     awaited: SessionId | None = None
     called: str | None = None
     priority: int | None = None
+    bytes: int = 0
 
 
 class Ahead(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -116,44 +118,141 @@ class Spent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class SubtaskOwner(msgspec.Struct, frozen=True, gc=False):
-    """Who has a task now, and since when, that whoever asked for a part of it gave away."""
+    """The agent that a subtask belongs to now, and since when: its caller handed the parent task over."""
 
     agent: AgentId
     since: Instant
 
 
-class Task(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    kw_only=True,
-    omit_defaults=True,
-    rename={"subtask_owner": "heir", "retried_round": "anew"},
-):
-    """The head of a task.
+class TaskRouting(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Which agents may be given a task. `route` names the queue for all of it (`core.routing.routes`)."""
 
-    `queue` names the queue it stands in, or None; `rank` is its place there (smaller first). `wake_at` is when
-    the hub must look at it again: idle clock, total deadline, retry due, whichever comes first. `seq` is the
-    number of its newest event. `recent` holds the last message ids heard about it, so that a repeated one is
-    recognised. `delivery` is the work order now out for it, `order` the newest one, arrived or not: agents may call the
-    task by it. `round` counts the times the work was begun anew on purpose (an answer came, a person retried): attempts
-    of one round share a request id towards the agent; `retried_round` is the last one that somebody retried, and what
-    is said of earlier ones does not count. `source` is the event that says what to do: the request, or what replaced
-    it; `outcome` the one that says how it ended.
-    `prefers` is who shall try again, if there: an agent that was lost may have done the work, and remember it.
-    `asks` counts the questions of this attempt: an agent that begins anew asks the same ones in the same order.
-    `version` counts what others can see of it change (the shared state). `handed` is through whose hands it went: pairs
-    of from and to. `helps` is the request for help that it answers. `reserved` is what is set aside for it now, and
-    `metadata` what agents wrote into its context since it came. `approved`: a person let it be done, at its risk.
-    `contract` is the terms it is done on. `personal`: what is said in it is nobody's business, and encrypted at rest;
-    of the head itself that is what people and agents wrote there, which a store keeps in `shut` and nobody else sees.
-    `firm`: its caller said by when it must be done, and no wait for anybody moves that. `limited`: somebody said how
-    long it may take, so that its deadline is not only the hub's own.
-    `unreached` are those of its `attempts` that found no agent connected; they are given back to the agent that comes.
-    `answered`: the hub told its agent an answer that it stood still for, and has heard nothing of it since.
-    `called_dependencies` is what its caller calls those it depends on. `sandbox` is the level that the newest attempt
-    was given at, whatever its agent runs in today. `subtask_owner`: who hears how it ended and may steer it, as its
-    caller does.
+    route: str
+    kind: str | None = None
+    pinned: AgentId | None = None
+    required_capabilities: tuple[str, ...] = ()
+    required_role: str | None = None
+
+
+class TaskTiming(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """By when a task must be done, and the newest sign of life.
+
+    `firm`: the caller named the deadline, so that no waiting time moves it. `limited`: the caller limited the time, so
+    that the deadline is not only the hub's own. `retry`: the caller's own schedule for sending the work order.
+    `expires_at`: the hub assigns the task to no agent after this; None as soon as an agent has it. `lost_at`: when the
+    connection of its agent broke.
+    """
+
+    deadline: Instant
+    idle_limit: int
+    total_limit: int | None = None
+    firm: bool = False
+    limited: bool = False
+    retry: Backoff | None = None
+    expires_at: Instant | None = None
+    last_sign_at: Instant | None = None
+    lost_at: Instant | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The newest attempt at a task.
+
+    `count` attempts were made in this round; `unreached` of them found no agent connected, and the next agent gets
+    those back. `delivery` is the work order that no agent acknowledged yet, `order` the newest one, acknowledged or
+    not: agents may name the task by it. `prefers` is the agent that shall try again if it is connected: it may have
+    done the work and remember it. `sandbox` is the level that its agent ran at when the attempt began.
+
+    `round` counts how often the work began again on purpose (an answer, a handoff, a retry by a person): all attempts
+    of a round have the same request id towards the agent. `retried_round` is the last round that a person began:
+    reports about earlier ones do not count. `source` is the event with the request of this round.
+
+    `asks` counts the questions of this attempt: an agent that starts over asks the same ones in the same order.
+    `answered`: the hub sent the answer that the agent waited for, and the agent has not reported since.
+    """
+
+    count: int = 0
+    unreached: int = 0
+    at: Instant | None = None
+    session: SessionId | None = None
+    delivery: DeliveryId | None = None
+    order: DeliveryId | None = None
+    prefers: AgentId | None = None
+    sandbox: str | None = None
+    round: int = 0
+    retried_round: int = 0
+    source: int = 1
+    asks: int = 0
+    answered: bool = False
+
+
+class TaskOutput(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What the agent reported so far. `recent`: the ids of its last messages, to recognise a repeated one.
+    `files_before`: how many of the files were there when the work began again; quotas count those that came since."""
+
+    progress: int | None = None
+    step: str | None = None
+    recent: tuple[str, ...] = ()
+    streams: tuple[OutputCursor, ...] = ()
+    bytes: int = 0
+    files: tuple[FileRef, ...] = ()
+    files_before: int = 0
+
+
+class TaskOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How the task, or its newest attempt, ended. `event` is the number of the event with the outcome."""
+
+    fault: Fault | None = None
+    digest: str | None = None
+    event: int | None = None
+
+
+class TaskLineage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Which other tasks, agents and questions a task belongs to.
+
+    `called_dependencies`: the caller's own names of the dependencies. `subtask_owner`: the agent that receives the
+    outcome and may steer the task, as its caller may. `handed`: the handoffs so far, as pairs of agents. `helps`: the
+    request for help that the task answers. The flags say whether the store has such rows at all.
+    """
+
+    trace_id: str
+    parent: TaskId | None = None
+    subtask_owner: SubtaskOwner | None = None
+    thread: str | None = None
+    hops: int = 0
+    dependencies: tuple[TaskId, ...] = ()
+    called_dependencies: tuple[str, ...] = ()
+    blocked_by: tuple[TaskId, ...] = ()
+    has_dependents: bool = False
+    has_children: bool = False
+    has_questions: bool = False
+    handed: tuple[tuple[AgentId, AgentId], ...] = ()
+    helps: QuestionId | None = None
+
+
+class TaskAgreement(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """On which terms a task is done. `constraints` are the caller's limits, as it wrote them. `personal`: the task is
+    about personal data, and stores encrypt its texts. `approved`: a person allowed it despite its risk."""
+
+    constraints: dict[str, Any] = {}
+    contract: str | None = None
+    personal: bool = False
+    approved: bool = False
+
+
+class TaskSpending(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a task uses of the budgets: reserved for this attempt, and spent."""
+
+    reserved: Reserved | None = None
+    spent: Spent | None = None
+
+
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The head of a task: the row that changes. What was asked and reported lies in its events.
+
+    `queue` names the queue it stands in, `rank` is its place there (smaller first). `wake_at` is when the hub must look
+    at it again: idle limit, deadline, retry due, whichever comes first. `seq` is the number of its newest event.
+    `version` counts the changes that other agents can see (the shared state). `metadata` is what agents wrote into its
+    context. `shut` holds the texts of a personal task, encrypted; only stores read and write it.
     """
 
     id: TaskId
@@ -162,86 +261,33 @@ class Task(
     origin: Origin
     created_at: Instant
     updated_at: Instant
-    route: str
-    deadline: Instant
-    idle_limit: int
     rank: int
-    trace_id: str
-    total_limit: int | None = None
+    routing: TaskRouting
+    timing: TaskTiming
+    lineage: TaskLineage
+    attempt: Attempt = Attempt()
+    output: TaskOutput = TaskOutput()
+    outcome: TaskOutcome = TaskOutcome()
+    agreement: TaskAgreement = TaskAgreement()
+    spending: TaskSpending = TaskSpending()
     name: str | None = None
     description: str | None = None
     priority: Priority = Priority.NORMAL
-    kind: str | None = None
-    pinned: AgentId | None = None
-    required_capabilities: tuple[str, ...] = ()
-    required_role: str | None = None
     waiting: Waiting | None = None
     question: QuestionId | None = None
     queue: str | None = None
     wake_at: Instant | None = None
     owner: AgentId | None = None
-    prefers: AgentId | None = None
-    session: SessionId | None = None
-    delivery: DeliveryId | None = None
-    order: DeliveryId | None = None
-    round: int = 0
-    retried_round: int = 0
-    source: int = 1
-    attempts: int = 0
-    unreached: int = 0
-    attempted_at: Instant | None = None
-    last_sign_at: Instant | None = None
-    lost_at: Instant | None = None
-    progress: int | None = None
-    step: str | None = None
-    parent: TaskId | None = None
-    subtask_owner: SubtaskOwner | None = None
-    thread: str | None = None
-    hops: int = 0
-    dependencies: tuple[TaskId, ...] = ()
-    blocked_by: tuple[TaskId, ...] = ()
-    has_dependents: bool = False
-    has_children: bool = False
-    fault: Fault | None = None
-    result_digest: str | None = None
-    outcome: int | None = None
-    asked: bool = False
-    asks: int = 0
-    answered: bool = False
     finished_at: Instant | None = None
-    output: tuple[OutputCursor, ...] = ()
-    output_bytes: int = 0
-    request_bytes: int = 0
-    """What was asked, in bytes as it came: part of what its caller has lying here (`model.holdings`)."""
-    files: tuple[FileRef, ...] = ()
-    files_before: int = 0
-    """How many of them were there when the work was begun once more: what is measured is what came since."""
-    recent: tuple[str, ...] = ()
     seq: int = 0
-    constraints: dict[str, Any] = {}
     version: int = 1
-    handed: tuple[tuple[AgentId, AgentId], ...] = ()
-    helps: QuestionId | None = None
-    contract: str | None = None
-    personal: bool = False
-    shut: bytes | None = None
-    reserved: Reserved | None = None
-    spent: Spent | None = None
     metadata: dict[str, Any] | None = None
-    approved: bool = False
-    called_dependencies: tuple[str, ...] = ()
-    sandbox: str | None = None
-    firm: bool = False
-    limited: bool = False
-    retry: Backoff | None = None
-    """What its caller says of how its work order is put before an agent, again and again."""
-    expires_at: Instant | None = None
-    """Until when somebody must have been given it. None once an agent is known to have it."""
+    shut: bytes | None = None
 
     @property
     def last_attempt(self) -> Instant:
         """When an agent was last given it; before that, when it came."""
-        return self.attempted_at or self.created_at
+        return self.attempt.at or self.created_at
 
     @property
     def final(self) -> bool:
@@ -249,24 +295,24 @@ class Task(
 
     def due(self, now: Instant) -> Instant:
         """Its deadline as it is now: where it stands still, that has moved since the last word on it."""
-        if self.firm or self.status is not Status.WAITING:
-            return self.deadline
-        return Instant(self.deadline + now - (self.last_sign_at or self.created_at))
+        if self.timing.firm or self.status is not Status.WAITING:
+            return self.timing.deadline
+        return Instant(self.timing.deadline + now - (self.timing.last_sign_at or self.created_at))
 
     def outlived(self, now: Instant) -> bool:
         """Whether nobody is to be given it any more (agentmsg-D6)."""
-        return self.expires_at is not None and self.expires_at <= now
+        return self.timing.expires_at is not None and self.timing.expires_at <= now
 
     @property
     def stands_still(self) -> bool:
         """Whether its agent does nothing of it but wait, as far as the hub knows: if the agent goes, the attempt was
         not to blame."""
-        return self.status is Status.WAITING or self.answered
+        return self.status is Status.WAITING or self.attempt.answered
 
     @property
     def holder(self) -> AgentId | None:
         """The agent that it keeps busy. One whose turn ended with a question is free: the answer will be new work."""
-        if self.status not in HELD or (self.waiting is Waiting.PERSON and self.session is None):
+        if self.status not in HELD or (self.waiting is Waiting.PERSON and self.attempt.session is None):
             return None
         return self.owner
 
@@ -277,8 +323,8 @@ class Task(
         In the first round it is the caller's own, if that is a UUID; later rounds are other requests, since an agent
         that remembers the first would answer from its memory. Derived, so nothing has to be kept.
         """
-        given = self.origin.request_id
-        return given if self.round == 0 and _is_uuid(given) else str(uuid5(ROUNDS, f"{self.id}/{self.round}"))
+        given, round = self.origin.request_id, self.attempt.round
+        return given if round == 0 and _is_uuid(given) else str(uuid5(ROUNDS, f"{self.id}/{round}"))
 
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})

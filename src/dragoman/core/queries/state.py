@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agents.status import derived
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
@@ -127,23 +127,23 @@ class StateView:
         bytes."""
         if not self._has_part(task, reader):
             return task_entity(task)
-        source = read_request(await self._body(task, task.source, most))
+        source = read_request(await self._body(task, task.attempt.source, most))
         entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
-        if story and not task.personal:
+        if story and not task.agreement.personal:
             events = await self._store.events(task.id, after=max(0, task.seq - MOST_EVENTS), limit=MOST_EVENTS)
             entity.value["context"]["history"] = self._recount(source, in_short(events))
-        if task.status is Status.COMPLETED and task.outcome is not None:
-            ended = await self._body(task, task.outcome, most)
+        if task.status is Status.COMPLETED and task.outcome.event is not None:
+            ended = await self._body(task, task.outcome.event, most)
             if ended != b"{}":
                 entity.value["result"] = read_result(ended).content
-        if task.fault is not None and task.status is not Status.COMPLETED:
-            entity.value["error"] = self._explain(task, task.fault, await self._reporter(task))
+        if task.outcome.fault is not None and task.status is not Status.COMPLETED:
+            entity.value["error"] = self._explain(task, task.outcome.fault, await self._reporter(task))
         return entity
 
     async def _reporter(self, task: Task) -> AgentId | None:
-        if task.outcome is None:
+        if task.outcome.event is None:
             return task.owner
-        ended = await self._store.events(task.id, after=task.outcome - 1, limit=1)
+        ended = await self._store.events(task.id, after=task.outcome.event - 1, limit=1)
         return ended[0].agent if ended else None
 
     async def _body(self, task: Task, seq: int, most: int | None) -> bytes:
@@ -158,9 +158,9 @@ class StateView:
             agent = self._intake.agent(id)
             assert agent is not None
             seen = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or heard is not None)
-            entity = seen if entity is None else msgspec.structs.replace(entity, value=seen.value | entity.value)
+            entity = seen if entity is None else replace(entity, value=seen.value | entity.value)
         if heard is not None and heard > (moment_of(entity.value.get("last_heartbeat")) or 0):
-            entity = msgspec.structs.replace(entity, value=entity.value | {"last_heartbeat": rfc3339(heard)})
+            entity = replace(entity, value=entity.value | {"last_heartbeat": rfc3339(heard)})
         return entity
 
     def _policy(self) -> Entity:
@@ -184,7 +184,7 @@ class StateView:
             in_force = policy.read(self._policy().value)
             limit = in_force.total if entity.value["agent_id"] == HUB else in_force.per_agent
         shown = policy.UNLIMITED if limit is None else limit
-        return msgspec.structs.replace(entity, value=entity.value | {"limit": shown})
+        return replace(entity, value=entity.value | {"limit": shown})
 
     def status_history(self, id: AgentId) -> list[dict[str, Any]]:
         """What an agent reported, the oldest first, the last one as it stands now."""
@@ -205,12 +205,12 @@ class StateView:
         agent = None if reader is None else self._intake.agent(reader)
         if authorization.is_party(agent, reader, task) or (agent is not None and authorization.had(agent, task)):
             return True
-        return self._sees_all(reader) and not task.personal
+        return self._sees_all(reader) and not task.agreement.personal
 
     def _may_see(self, task: Task, reader: AgentId | None) -> bool:
         if task.origin.protocol in CONVERSES or self._has_part(task, reader) or self._sees_all(reader):
             return True
-        parties = (task.owner, task.pinned)
+        parties = (task.owner, task.routing.pinned)
         return any(id is not None and (agent := self._intake.agent(id)) and agent.converses for id in parties)
 
     # -- as it changes --------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class StateView:
                 return None  # it was forgotten, and who might see it with it
             entity = await self._store.entity(f"{Registry.TASK.value}/{change.name}")
             called = change.name if entity is None else entity.value.get("id", change.name)
-            return msgspec.structs.replace(change, name=called) if name in (None, change.name, called) else None
+            return replace(change, name=called) if name in (None, change.name, called) else None
         called = shared_name(task)
         if name not in (None, task.id, called) or not self._may_see(task, reader):
             return None
@@ -279,7 +279,7 @@ class StateView:
             patch["context"] = {"task_id": called, **patch["context"]}
         if "metadata" in patch.get("context", {}) and not self._has_part(task, reader):
             patch["context"] = {key: value for key, value in patch["context"].items() if key != "metadata"}
-        return msgspec.structs.replace(change, name=called, changes=patch)
+        return replace(change, name=called, changes=patch)
 
 
 def untold(source: Request, story: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from dragoman.core.ids import ADMIN, Instant, rfc3339
 from dragoman.core.model.tasks import Event, EventKind, Priority, Status, Task, Waiting
@@ -116,13 +117,13 @@ PERSONAL = "[personal]"
 
 def is_hidden(task: Task) -> bool:
     """Whether what is said in a task is kept from people: it is personal, and they did not ask for it themselves."""
-    return task.personal and task.origin.principal != ADMIN
+    return task.agreement.personal and task.origin.principal != ADMIN
 
 
 def event_out(event: Event, *, raw: bool = False, hidden: bool = False) -> EventOut:
     words: str | UnsetType | None = UNSET
     if hidden:
-        event = msgspec.structs.replace(event, body=Raw(b'{"personal":true}'), raw=None)
+        event = replace(event, body=Raw(b'{"personal":true}'), raw=None)
     if raw:
         words = None if event.raw is None else event.raw.decode("utf-8", "replace")
     return EventOut(
@@ -150,7 +151,7 @@ def task_out(
     hidden = is_hidden(task)
     if account is not None and hidden:
         shut = Raw(msgspec.json.encode(PERSONAL))
-        account = msgspec.structs.replace(
+        account = replace(
             account,
             input=account.input and shut,
             output=account.output and PERSONAL,
@@ -164,33 +165,33 @@ def task_out(
         status=task.status,
         waiting=task.waiting,
         priority=task.priority,
-        agent=task.owner or task.pinned,
-        requested_agent=task.pinned,
-        kind=task.kind,
-        required_capabilities=task.required_capabilities,
+        agent=task.owner or task.routing.pinned,
+        requested_agent=task.routing.pinned,
+        kind=task.routing.kind,
+        required_capabilities=task.routing.required_capabilities,
         protocol_in=task.origin.protocol,
         protocol_out=protocol_out,
-        sandbox=task.sandbox,
-        contract=task.contract,
+        sandbox=task.attempt.sandbox,
+        contract=task.agreement.contract,
         requested_by=task.origin.principal,
         called=task.origin.called,
-        progress=done if task.progress is None else task.progress,
-        step=task.step,
-        error=None if task.fault is None else error_out(task.fault),
+        progress=done if task.output.progress is None else task.output.progress,
+        step=task.output.step,
+        error=None if task.outcome.fault is None else error_out(task.outcome.fault),
         question=task.question,
-        attempts=task.attempts,
-        rounds=task.round,
+        attempts=task.attempt.count,
+        rounds=task.attempt.round,
         created_at=rfc3339(task.created_at),
         updated_at=rfc3339(task.updated_at),
         finished_at=moment(task.finished_at),
-        deadline=rfc3339(task.deadline),
-        trace_id=task.trace_id,
-        parent=task.parent,
-        thread=task.thread and (PERSONAL if hidden else task.thread),
-        dependencies=tuple(task.dependencies),
-        blocked_by=tuple(task.blocked_by),
-        constraints=task.constraints,
-        files=task.files,
+        deadline=rfc3339(task.timing.deadline),
+        trace_id=task.lineage.trace_id,
+        parent=task.lineage.parent,
+        thread=task.lineage.thread and (PERSONAL if hidden else task.lineage.thread),
+        dependencies=tuple(task.lineage.dependencies),
+        blocked_by=tuple(task.lineage.blocked_by),
+        constraints=task.agreement.constraints,
+        files=task.output.files,
         events=task.seq,
         input=UNSET if account is None else account.input,
         output=UNSET if account is None else account.output,

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
 from dragoman.core.model.tasks import Event, EventKind, Status, Task, Waiting
@@ -101,13 +102,13 @@ def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cau
         name=task.name and (PERSONAL if is_hidden(task) else task.name),
         status=task.status,
         waiting=task.waiting,
-        parent=task.parent,
+        parent=task.lineage.parent,
         cause=cause,
         requested_by=task.origin.principal,
-        agent=task.owner or task.pinned,
+        agent=task.owner or task.routing.pinned,
         protocol_in=task.origin.protocol,
-        sandbox=task.sandbox,
-        attempts=task.attempts,
+        sandbox=task.attempt.sandbox,
+        attempts=task.attempt.count,
         created_at=rfc3339(task.created_at),
         finished_at=moment(task.finished_at),
         steps=tuple(_folded(_step(task, event, protocol_of) for event in events)),
@@ -157,7 +158,7 @@ def _folded(steps: Iterable[Step]) -> list[Step]:
         last = found[-1] if found else None
         if last is not None and step.kind in FOLDED and (last.kind, last.source) == (step.kind, step.source):
             text = step.text or last.text
-            found[-1] = msgspec.structs.replace(last, until=step.at, count=last.count + 1, text=text)
+            found[-1] = replace(last, until=step.at, count=last.count + 1, text=text)
         else:
             found.append(step)
     return found

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets.budget import Account, Amounts, is_short, set_aside
 from dragoman.core.budgets.capacity import needs_in
@@ -86,12 +87,12 @@ def why(
     the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it; `per_task` is
     what the policy lets a task use that names no budget."""
     queued = task.status is Status.QUEUED
-    retry_at = task.wake_at if queued and task.queue is None and task.attempts else None
+    retry_at = task.wake_at if queued and task.queue is None and task.attempt.count else None
     candidates: list[Candidate] = []
     if queued:
-        asked = {**set_aside(task.constraints, per_task), **needs_in(task.constraints)}
+        asked = {**set_aside(task.agreement.constraints, per_task), **needs_in(task.agreement.constraints)}
         spent = _spent(totals, asked)
-        candidates = _candidates(agents, route_of(task.route), now, asked, nobody=bool(spent))
+        candidates = _candidates(agents, route_of(task.routing.route), now, asked, nobody=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]
         if task.queue is not None and task.wake_at is not None and not _is_anybody_there(candidates):
             reasons.append(_looks_again(task, now, task.wake_at))
@@ -119,10 +120,10 @@ def why(
             ahead=ahead,
             ahead_exact=ahead_exact,
         ),
-        attempts=task.attempts,
-        last_error=None if task.fault is None else error_out(task.fault),
+        attempts=task.attempt.count,
+        last_error=None if task.outcome.fault is None else error_out(task.outcome.fault),
         next_retry_at=moment(retry_at),
-        deadline=rfc3339(task.deadline),
+        deadline=rfc3339(task.timing.deadline),
     )
 
 
@@ -136,7 +137,7 @@ def _say(code: str, text: str, next: str | None = None, /, **facts: Any) -> Reas
 def _place(task: Task, retry_at: Instant | None, ahead: int, exact: bool) -> list[Reason]:
     if retry_at is not None:
         at = rfc3339(retry_at)
-        return [_say("retry_due", f"attempt {task.attempts + 1} is due at {at}", f"wait until {at}", at=at)]
+        return [_say("retry_due", f"attempt {task.attempt.count + 1} is due at {at}", f"wait until {at}", at=at)]
     if task.queue is None:
         return []
     count = f"{ahead}" if exact else f"at least {ahead}"
@@ -166,7 +167,7 @@ def _candidates(
     """Those who could come first: one obstacle away before many. `nobody`: nobody can be given it now."""
     found = [candidate(facts, route, now, asked) for facts in agents]
     if nobody:
-        found = [msgspec.structs.replace(one, free=False) for one in found]
+        found = [replace(one, free=False) for one in found]
     found.sort(key=lambda one: (not one.free, not one.able, len(one.reasons), one.agent))
     return found
 
@@ -180,7 +181,7 @@ def _who(task: Task, candidates: Sequence[Candidate]) -> list[Reason]:
     if able:
         more = f"; and {len(able) - MOST_NAMED} more" if len(able) > MOST_NAMED else ""
         return [_say("nobody_free", f"nobody who could do it is free: {told}{more}")]
-    route = route_of(task.route)
+    route = route_of(task.routing.route)
     kind = f" --kind {route.kind}" if route.kind else ""
     add = f"dragoman agent add {route.pinned or 'NAME'} --protocol chiffon{kind}"
     if candidates:
@@ -210,12 +211,22 @@ def _standing(task: Task, dependencies: Sequence[Task], question: Question | Non
     if task.status is Status.ASSIGNED:
         return [_say("assigned", f"it was given to {task.owner}, which has not begun", agent=task.owner)]
     if task.status is Status.RUNNING:
-        return [_say("running", f"{task.owner} works on it", agent=task.owner, progress=task.progress, step=task.step)]
+        return [
+            _say(
+                "running",
+                f"{task.owner} works on it",
+                agent=task.owner,
+                progress=task.output.progress,
+                step=task.output.step,
+            )
+        ]
     match task.waiting:
         case Waiting.DEPENDENCY:
-            names = ", ".join(f"{one.id} ({one.status.value})" for one in dependencies) or ", ".join(task.blocked_by)
-            first = f"dragoman task why {task.blocked_by[0]}" if task.blocked_by else None
-            return [_say("dependency", f"it waits for {names}", first, blocked_by=list(task.blocked_by))]
+            names = ", ".join(f"{one.id} ({one.status.value})" for one in dependencies) or ", ".join(
+                task.lineage.blocked_by
+            )
+            first = f"dragoman task why {task.lineage.blocked_by[0]}" if task.lineage.blocked_by else None
+            return [_say("dependency", f"it waits for {names}", first, blocked_by=list(task.lineage.blocked_by))]
         case Waiting.PERSON | Waiting.HELP:
             return [_asked(task, question)]
         case Waiting.AGENT:
@@ -260,7 +271,7 @@ CLOCKS: Mapping[Silence, str] = {
 
 def _waits_until(task: Task, now: Instant, question: Question | None) -> list[Reason]:
     """The clock of a task that waits: that of its question, or its own deadline, where its caller named one."""
-    ends = [(task.deadline, "deadline", "its deadline ends it")] if task.firm else []
+    ends = [(task.timing.deadline, "deadline", "its deadline ends it")] if task.timing.firm else []
     if question is not None and question.wake_at is not None:
         ends.append((question.wake_at, "question", "the question's time is over"))
     if not ends:
@@ -296,11 +307,11 @@ def _around(task: Task, now: Instant, contract: Contract | None, watched: Watche
             text += "; what was accepted on it is still done"
         advice = f"for more of this, {contract.source.agent} must shake hands with {contract.target.agent} again"
         found.append(_say("contract_over", text, advice, contract_id=contract.id, standing=standing.value))
-    if task.fault is not None:
-        text = f"the last error was: {task.fault.message.rstrip('.')}"
-        found.append(_say("last_error", text, kind=task.fault.kind.value))
-    if task.attempts:
-        found.append(_say("attempts", f"attempts so far: {task.attempts}", attempts=task.attempts))
+    if task.outcome.fault is not None:
+        text = f"the last error was: {task.outcome.fault.message.rstrip('.')}"
+        found.append(_say("last_error", text, kind=task.outcome.fault.kind.value))
+    if task.attempt.count:
+        found.append(_say("attempts", f"attempts so far: {task.attempt.count}", attempts=task.attempt.count))
     return found
 
 
@@ -313,7 +324,7 @@ def _next(task: Task, reasons: Sequence[Reason], candidates: Sequence[Candidate]
     if not any(one.free for one in candidates):
         found += [one.reasons[0].next for one in candidates if one.able and one.reasons and one.reasons[0].next]
     if task.status in (Status.FAILED, Status.CANCELLED):
-        found.insert(0, _after(task, task.fault))
+        found.insert(0, _after(task, task.outcome.fault))
     if not found:
         found = [
             f"dragoman task show {task.id}" if task.final else f"dragoman task logs {task.id} --follow",

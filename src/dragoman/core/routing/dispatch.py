@@ -7,6 +7,8 @@ unit of work that made them possible, so the work order leaves with that very co
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dragoman.core.agreements.terms import still_agreed
 from dragoman.core.budgets import admission
 from dragoman.core.budgets.admission import hold, must_be_approved
@@ -39,31 +41,35 @@ from dragoman.messages.tasks import Assigned
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     """A task is ready: give it to somebody, or let it stand in its queue."""
     chosen = None
-    if task.constraints and (kept := kept_back(work, task)) is not None:
+    if task.agreement.constraints and (kept := kept_back(work, task)) is not None:
         return kept
     asked = needed(work, task)
     if prefer is not None:
         agent = work.agent(prefer)
         link = None if agent is None else ready(work, agent)
         if agent is not None and not (
-            may_take(work, agent.id, asked) and has_resources(work, agent, route_of(task.route))
+            may_take(work, agent.id, asked) and has_resources(work, agent, route_of(task.routing.route))
         ):
             link = None
         chosen = (agent, link) if agent is not None and link is not None else None
-    if chosen is None and work.backlog(task.route) == 0:  # nobody stands before it
-        chosen = choose(work, route_of(task.route), asked)
+    if chosen is None and work.backlog(task.routing.route) == 0:  # nobody stands before it
+        chosen = choose(work, route_of(task.routing.route), asked)
     if chosen is not None:
         return assign(work, task, *chosen)
     queued = move(
         task,
         Status.QUEUED,
         work.now,
-        queue=task.route,
+        queue=task.routing.route,
         waiting=None,
-        wake_at=min(task.deadline, Instant(work.now + patience(work, task)), task.expires_at or task.deadline),
+        wake_at=min(
+            task.timing.deadline,
+            Instant(work.now + patience(work, task)),
+            task.timing.expires_at or task.timing.deadline,
+        ),
     )
     work.put(queued)
-    somebody = choose(work, route_of(task.route), asked) if work.backlog(task.route) > 1 else None
+    somebody = choose(work, route_of(task.routing.route), asked) if work.backlog(task.routing.route) > 1 else None
     if somebody is not None:  # there is a seat for whoever stands first
         fill(work, somebody[0].id)
         return work.known_task(task.id)
@@ -81,8 +87,8 @@ def kept_back(work: Work, task: Task) -> Task | None:
 
 def admit(work: Work, task: Task) -> None:
     """Refuse what the policy does not allow any more; it may have changed since the task was asked for."""
-    admission.check(work, task.constraints)
-    check_task(work, needs(task.constraints))
+    admission.check(work, task.agreement.constraints)
+    check_task(work, needs(task.agreement.constraints))
 
 
 def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
@@ -93,15 +99,15 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
         work.put(task)
         return task
-    attempt = task.attempts - task.unreached + 1
-    deadline = task.deadline
-    if task.constraints or work.policy.per_task:
+    attempt = task.attempt.count - task.attempt.unreached + 1
+    deadline = task.timing.deadline
+    if task.agreement.constraints or work.policy.per_task:
         task = reserve(work, task, agent.id)
-    idle = task.idle_limit
+    idle = task.timing.idle_limit
     if agent.converses and idle == work.rules.idle_limit:  # nobody asked for more: the policy says how long
         idle = work.policy.breaker_timeout
-    if attempt == 1 and task.total_limit is not None:
-        deadline = min(deadline, Instant(work.now + task.total_limit))
+    if attempt == 1 and task.timing.total_limit is not None:
+        deadline = min(deadline, Instant(work.now + task.timing.total_limit))
     level = agent.sandbox
     said = Assigned(agent=agent.id, attempt=attempt, sandbox=level)
     delivery_id = DeliveryId(work.mint())
@@ -112,21 +118,21 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         queue=None,
         waiting=None,
         owner=agent.id,
-        prefers=None,
-        session=None if link is None else link.session,
-        delivery=delivery_id,
-        order=delivery_id,
-        attempts=attempt,
-        unreached=0,
-        attempted_at=work.now,
-        asks=0,
-        answered=False,
-        last_sign_at=work.now,
-        lost_at=None,
-        deadline=deadline,
-        idle_limit=idle,
-        sandbox=level,
         wake_at=min(deadline, Instant(work.now + idle)),
+        attempt=replace(
+            task.attempt,
+            prefers=None,
+            session=None if link is None else link.session,
+            delivery=delivery_id,
+            order=delivery_id,
+            count=attempt,
+            unreached=0,
+            at=work.now,
+            asks=0,
+            answered=False,
+            sandbox=level,
+        ),
+        timing=replace(task.timing, last_sign_at=work.now, lost_at=None, deadline=deadline, idle_limit=idle),
     )
     work.put(task)
     order = Delivery(
@@ -135,7 +141,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         receiver=agent.id,
         seq=task.seq,
         kind=MessageKind.WORK,
-        event=task.source,
+        event=task.attempt.source,
         rank=task.rank,
         created_at=work.now,
     )
@@ -143,7 +149,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
         lease(work, order, link, task)
     else:
         put_on_its_way(work, order, work.find(Lane(task.id, agent.id)), task)
-    if task.handed:
+    if task.lineage.handed:
         inherit(work, task, agent)
     return task
 
@@ -154,14 +160,14 @@ def claim(work: Work, command: Claim) -> Task:
     It may take one that it submitted itself: nobody gives it that, but nothing forbids it to change its mind.
     """
     agent, task = work.agent(command.principal), work.task(command.task_id)
-    if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.route)):
+    if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.routing.route)):
         raise refuse(Kind.NOT_FOUND, "no such task in the queue", field="task_id", task_id=command.task_id)
-    if task.constraints:
+    if task.agreement.constraints:
         admit(work, task)
         if must_be_approved(work, task):
             raise refuse(Kind.FORBIDDEN, "a person must approve the task first", field="task_id", task_id=task.id)
     link = ready(work, agent)
-    room = may_take(work, agent.id, needed(work, task)) and has_resources(work, agent, route_of(task.route))
+    room = may_take(work, agent.id, needed(work, task)) and has_resources(work, agent, route_of(task.routing.route))
     if link is not None and not room:
         raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:
@@ -180,7 +186,7 @@ def fill(work: Work, agent_id: AgentId) -> int:
         if not waiting:
             break
         best = min(waiting, key=lambda task: (task.rank, task.id))
-        if best.constraints and kept_back(work, best) is not None:
+        if best.agreement.constraints and kept_back(work, best) is not None:
             continue
         assign(work, best, agent, link)
         given += 1

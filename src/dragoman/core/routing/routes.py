@@ -194,9 +194,9 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
     with an agent that the hub starts itself, or that converses and was heard lately; and, for the idle time after its
     own start, with those it knew before.
     """
-    if task.attempted_at is not None or task.created_at < work.serving_since:
+    if task.attempt.at is not None or task.created_at < work.serving_since:
         return False
-    if task.firm or task.expires_at is not None or task.origin.protocol in KEEPS_QUEUED:
+    if task.timing.firm or task.timing.expires_at is not None or task.origin.protocol in KEEPS_QUEUED:
         return False
     started = work.now < work.serving_since + work.rules.idle_limit
     return not any(
@@ -223,20 +223,24 @@ def was_heard_lately(work: Work, agent: Agent) -> bool:
 
 def patience(work: Work, task: Task) -> int:
     """How long a task that found no seat stands in its queue before the hub looks at it again."""
-    route = route_of(task.route)
+    route = route_of(task.routing.route)
     could: list[Agent] = []
     for agent in addressed(work, route):
         if serves(agent, route):
             if is_here(work, agent):  # of many agents mostly the first one
-                return task.idle_limit
+                return task.timing.idle_limit
             could.append(agent)
     soon = fails_soon(work, task, could)
     if any(present(work, agent.id) for agent in could):
-        return min(task.idle_limit, task.total_limit or task.idle_limit) if soon else task.idle_limit
+        return (
+            min(task.timing.idle_limit, task.timing.total_limit or task.timing.idle_limit)
+            if soon
+            else task.timing.idle_limit
+        )
     if not soon:
         return work.rules.idle_limit
     delays = work.rules.unreachable_delays
-    return min(delays[min(1, len(delays) - 1)], task.total_limit or work.rules.total_limit)
+    return min(delays[min(1, len(delays) - 1)], task.timing.total_limit or work.rules.total_limit)
 
 
 def last_heard(work: Work, agent: Agent) -> Instant | None:

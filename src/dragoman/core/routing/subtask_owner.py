@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, offer
 from dragoman.core.ids import AgentId
@@ -33,13 +33,16 @@ NAMED = 200
 
 def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
     """What the former owners of a task asked for in its course, and passes on with it."""
-    if not task.has_children:
+    if not task.lineage.has_children:
         return []
-    former = {*owners, *(giver for giver, _ in task.handed)}
+    former = {*owners, *(giver for giver, _ in task.lineage.handed)}
     return [
         part
         for part in work.find(AllChildren(task.id))
-        if part.origin.principal in former and part.helps is None and part.contract is None and not part.personal
+        if part.origin.principal in former
+        and part.lineage.helps is None
+        and part.agreement.contract is None
+        and not part.agreement.personal
     ]
 
 
@@ -62,7 +65,10 @@ def inherit(work: Work, task: Task, agent: Agent) -> None:
     """Somebody was given a task that had other owners before."""
     for part in parts_of(work, task):
         theirs = part.origin.principal == agent.id
-        part = msgspec.structs.replace(part, subtask_owner=None if theirs else SubtaskOwner(agent.id, work.now))
+        part = replace(
+            part,
+            lineage=replace(part.lineage, subtask_owner=None if theirs else SubtaskOwner(agent.id, work.now)),
+        )
         work.put(part)
         if part.final:
             tell(work, part)
@@ -70,8 +76,8 @@ def inherit(work: Work, task: Task, agent: Agent) -> None:
 
 def tell(work: Work, part: Task) -> None:
     """A part is over: its subtask owner hears that, unless it is being told."""
-    agent = None if part.subtask_owner is None else work.agent(part.subtask_owner.agent)
+    agent = None if part.lineage.subtask_owner is None else work.agent(part.lineage.subtask_owner.agent)
     if agent is None or not agent.converses:
         return
     if not any(row.kind in OUTCOMES for row in work.find(Lane(part.id, agent.id))):
-        offer(work, part, agent.id, OUTCOME_KINDS[part.status], part.outcome or part.seq)
+        offer(work, part, agent.id, OUTCOME_KINDS[part.status], part.outcome.event or part.seq)

@@ -4,6 +4,7 @@ domains may ask which (`agreements.domain_policy`)."""
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets.admission import APPROVAL, APPROVE
 from dragoman.core.commands import Answer, ChangeState, SetDomainPolicy
@@ -25,7 +26,7 @@ def answer(work: Work, command: Answer) -> Question:
     if question is None or question.task is None or not question.details.get(APPROVAL):
         return questions.answer(work, command)
     task = work.known_task(question.task)
-    task = msgspec.structs.replace(task, question=None)  # the answer is no work order: the agent never hears of it
+    task = replace(task, question=None)  # the answer is no work order: the agent never hears of it
     if not task.final:
         work.put(task)
     question = questions.answer(work, command)
@@ -33,12 +34,19 @@ def answer(work: Work, command: Answer) -> Question:
         return question
     task = work.record(task, EventKind.ANSWERED, messages.Answer(question_id=question.id, answer=command.answer))
     if command.answer == APPROVE:
-        place(work, msgspec.structs.replace(task, approved=True, deadline=task.due(work.now)))
+        place(
+            work,
+            replace(
+                task,
+                agreement=replace(task.agreement, approved=True),
+                timing=replace(task.timing, deadline=task.due(work.now)),
+            ),
+        )
     else:
         fault = Fault(
             kind=Kind.FORBIDDEN,
-            message=f"a person refused it: its risk is {task.constraints.get('risk'):g}",
-            facts={"risk": task.constraints.get("risk"), "question_id": question.id},
+            message=f"a person refused it: its risk is {task.agreement.constraints.get('risk'):g}",
+            facts={"risk": task.agreement.constraints.get("risk"), "question_id": question.id},
         )
         end(work, task, Status.FAILED, fault=fault)
     return question

@@ -22,6 +22,7 @@ import enum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core import versions
 from dragoman.core.agents.status import entry_of, look_again
@@ -359,7 +360,7 @@ def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
     end = versions.take_back if entity.registry is Registry.AGENT else versions.delete
     version = end(work, entity, command.principal)
     take_effect(work, entity.registry, named(work, entity.registry, entity.name))
-    return msgspec.structs.replace(entity, version=version)
+    return replace(entity, version=version)
 
 
 def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None:
@@ -395,7 +396,7 @@ def change_task(work: Work, command: ChangeState, task: Task) -> Entity:
             raise refuse(Kind.INVALID, message, field="changes.status")
         fault = Fault(kind=Kind.CANCELLED, message=f"cancelled by {command.principal}")
         task = end_with_children(work, task, fault)
-    task = msgspec.structs.replace(task, version=version + 1)
+    task = replace(task, version=version + 1)
     work.put_versioned(task)
     return task_entity(task, metadata_of(work, task))
 
@@ -414,18 +415,18 @@ def in_context(work: Work, command: ChangeState, task: Task) -> Task:
             message = f"priority must be one of {', '.join(Priority)}"
             raise refuse(Kind.INVALID, message, field="changes.context.priority") from None
         starts = head_starts(work.rules)
-        task = msgspec.structs.replace(task, priority=wanted, rank=task.rank + starts[task.priority] - starts[wanted])
+        task = replace(task, priority=wanted, rank=task.rank + starts[task.priority] - starts[wanted])
     if "metadata" in context:
         metadata = merged(metadata_of(work, task), context["metadata"] or {})
         if not isinstance(metadata, dict) or len(msgspec.json.encode(metadata)) > LARGEST:
             message = f"metadata is an object of at most {LARGEST} bytes"
             raise refuse(Kind.INVALID, message, field="changes.context.metadata")
-        task = msgspec.structs.replace(task, metadata=metadata)
-    return msgspec.structs.replace(task, updated_at=work.now)
+        task = replace(task, metadata=metadata)
+    return replace(task, updated_at=work.now)
 
 
 def metadata_of(work: Work, task: Task) -> dict[str, Any]:
     """What is written into a task's context: since it came, or as it came."""
     if task.metadata is not None:
         return task.metadata
-    return given_metadata(read_request(work.event(task.id, task.source).body))
+    return given_metadata(read_request(work.event(task.id, task.attempt.source).body))

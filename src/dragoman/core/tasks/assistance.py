@@ -40,6 +40,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
 from dragoman.core.commands import (
@@ -110,7 +111,7 @@ def ask_help(work: Work, command: AskHelp) -> Question:
         agent=command.principal,
         question=command.question,
         created_at=work.now,
-        wake_at=command.deadline or (patience if task is None else max(patience, task.deadline)),
+        wake_at=command.deadline or (patience if task is None else max(patience, task.timing.deadline)),
         request_id=command.direct_message.message_id,
         details={
             **command.details,
@@ -120,11 +121,11 @@ def ask_help(work: Work, command: AskHelp) -> Question:
             "task_id": command.task_id,
         },
         about=Asking.HELP,
-        personal=task is not None and task.personal,
-        direct_message=msgspec.structs.replace(
+        personal=task is not None and task.agreement.personal,
+        direct_message=replace(
             command.direct_message,
             asks=question_id(command.direct_message.message_id),
-            personal=task is not None and task.personal,
+            personal=task is not None and task.agreement.personal,
         ),
     )
     question = ask_next(work, question)
@@ -141,7 +142,7 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
     task = told_of(work, task, question)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     task = move(
-        work.sign_of_life(task, delivery=None), Status.WAITING, work.now, waiting=held_or(task, Waiting.HELP),
+        work.sign_of_life(task), Status.WAITING, work.now, waiting=held_or(task, Waiting.HELP),
         question=question.id, queue=None, wake_at=None,
     )  # fmt: skip
     work.put(task)
@@ -150,7 +151,7 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
 def ask_next(work: Work, question: Question) -> Question:
     """The question in the hands of whoever can help best and was not asked before (to be put once more)."""
     for helper in helpers(work, question):
-        question = msgspec.structs.replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
+        question = replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
         if helper.converses:
             assert question.direct_message is not None
             about = question.details.get("task_id")
@@ -162,7 +163,7 @@ def ask_next(work: Work, question: Question) -> Question:
         if give_as_task(work, question, helper):
             return question
         question = passed_over(question)
-    return msgspec.structs.replace(question, status=QuestionStatus.OPEN, asked_of=None)
+    return replace(question, status=QuestionStatus.OPEN, asked_of=None)
 
 
 def helpers(work: Work, question: Question) -> Iterator[Agent]:
@@ -218,7 +219,8 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         task = submit(work, order)
     except Refused:
         return False
-    work.put(msgspec.structs.replace(work.known_task(task.id), helps=question.id))
+    task = work.known_task(task.id)
+    work.put(replace(task, lineage=replace(task.lineage, helps=question.id)))
     return True
 
 
@@ -227,7 +229,7 @@ def passed_over(question: Question) -> Question:
     if question.asked_of is None:
         return question
     asked = (*question.asked_before, question.asked_of)
-    return msgspec.structs.replace(question, asked_of=None, asked_before=asked)
+    return replace(question, asked_of=None, asked_before=asked)
 
 
 def now_asked(work: Work, question: Question, *, escalated: bool = False) -> Question:
@@ -269,7 +271,7 @@ def answered(work: Work, question: Question, command: GiveHelp) -> Question:
     """The answer goes to the asker in the helper's own words; a follow-up belongs to the same request."""
     about = question.details.get("task_id")
     carry(work, command.direct_message, question.agent, Priority.HIGH, about and TaskId(about))
-    question = msgspec.structs.replace(
+    question = replace(
         question,
         status=QuestionStatus.WITH_AGENT if command.more else QuestionStatus.ANSWERED,
         answer=command.answer,
@@ -310,13 +312,17 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
 
 def helped(work: Work, task: Task) -> None:
     """A task that was a request for help ended: its result is the help."""
-    question = None if task.helps is None else work.one(QuestionById(task.helps))
-    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != task.pinned:
+    question = None if task.lineage.helps is None else work.one(QuestionById(task.lineage.helps))
+    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != task.routing.pinned:
         return
     if task.status is not Status.COMPLETED:
-        unhelped(work, question, task.fault.message if task.fault is not None else f"the task is {task.status.value}")
+        unhelped(
+            work,
+            question,
+            task.outcome.fault.message if task.outcome.fault is not None else f"the task is {task.status.value}",
+        )
         return
-    answer = read_result(work.event(task.id, task.outcome or task.seq).body).content
+    answer = read_result(work.event(task.id, task.outcome.event or task.seq).body).content
     match verdict_of(answer):
         case HelpVerdict.ESCALATED:
             escalated(work, question, direct_message_about(question, answer), answer)
@@ -384,7 +390,7 @@ def noted(question: Question, answer: Any) -> Question:
     """The question with what its helper said. The asker had named that one: who is asked next is the hub's choice."""
     said = (*question.escalations, escalation_of(question, answer))
     details = {**question.details, "named": None, "escalations": msgspec.to_builtins(said)}
-    return msgspec.structs.replace(question, details=details)
+    return replace(question, details=details)
 
 
 def direct_message_about(question: Question, answer: Any) -> DirectMessage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets import budget
 from dragoman.core.commands import Cancel, Discard, Pause, Redrive, Resume, Retry
@@ -63,7 +63,7 @@ def pause(work: Work, command: Pause) -> Task:
         )
     at_work = task.status in (Status.ASSIGNED, Status.RUNNING)
     if not at_work:
-        task = msgspec.structs.replace(task, owner=None)
+        task = replace(task, owner=None)
     task = move(
         work.record(task, EventKind.PAUSED, Progress(status="paused")),
         Status.WAITING,
@@ -71,7 +71,7 @@ def pause(work: Work, command: Pause) -> Task:
         waiting=Waiting.HELD,
         queue=None,
         wake_at=None,
-        last_sign_at=work.now,
+        timing=replace(task.timing, last_sign_at=work.now),
     )
     work.put(task)
     if at_work and task.owner is not None:
@@ -94,18 +94,27 @@ def resume(work: Work, command: Resume) -> Task:
     if command.has_answer:
         return resume_with(work, task, command.answer)
     task = work.record(unasked(work, task), EventKind.RESUMED)
-    task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
-    owner, lost = task.owner, task.lost_at is not None
+    task = replace(task, timing=replace(task.timing, deadline=task.due(work.now), last_sign_at=work.now))
+    owner, lost = task.owner, task.timing.lost_at is not None
     if owner is None:
-        return place(work, task, prefer=task.prefers)
-    patience = work.rules.grace if lost else task.idle_limit  # who was lost before has the grace time from now on
-    wake_at = min(task.deadline, Instant(work.now + patience))
+        return place(work, task, prefer=task.attempt.prefers)
+    patience = (
+        work.rules.grace if lost else task.timing.idle_limit
+    )  # who was lost before has the grace time from now on
+    wake_at = min(task.timing.deadline, Instant(work.now + patience))
     lost_at = work.now if lost else None
     waiting = None if lost else waits_for(work, task)
     if waiting is not None:  # its agent asked meanwhile, and stands still until it hears the answer
         task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None)
     else:
-        task = move(task, Status.RUNNING, work.now, waiting=None, wake_at=wake_at, lost_at=lost_at)
+        task = move(
+            task,
+            Status.RUNNING,
+            work.now,
+            waiting=None,
+            wake_at=wake_at,
+            timing=replace(task.timing, lost_at=lost_at),
+        )
     work.put(task)
     task = order_goes_on(work, task)
     offer(work, task, owner, MessageKind.RESUME, task.seq)
@@ -152,18 +161,22 @@ def taken_from_agent(work: Work, task: Task) -> Task:
     assert owner is not None
     waited_for = stood_still_for(work, task)
     withdraw(work, task, owner)
-    for question in work.find(OpenQuestions(task.id)) if task.asked else ():
+    for question in work.find(OpenQuestions(task.id)) if task.lineage.has_questions else ():
         call_off(work, question)
     end_children(work, task, "was begun anew")
-    if task.reserved is not None:
+    if task.spending.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
     fault = Fault(kind=Kind.CANCELLED, message="a person began the task anew")
-    said = AttemptFailed(fault=fault, attempt=task.attempts)
+    said = AttemptFailed(fault=fault, attempt=task.attempt.count)
     task = work.record(task, EventKind.ATTEMPT_FAILED, said, agent=owner)
     call_back(work, task, owner, waited_for)
-    return msgspec.structs.replace(
-        task, question=None, waiting=None, delivery=None, lost_at=None, answered=False, asks=0, prefers=None
+    return replace(
+        task,
+        question=None,
+        waiting=None,
+        attempt=replace(task.attempt, delivery=None, answered=False, asks=0, prefers=None),
+        timing=replace(task.timing, lost_at=None),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
@@ -19,26 +19,32 @@ from dragoman.messages.faults import Kind, refuse
 
 def release(work: Work, dependent: Task, done: Task) -> None:
     """One thing less to wait for."""
-    blocked_by = tuple(id for id in dependent.blocked_by if id != done.id)
-    dependent = msgspec.structs.replace(dependent, blocked_by=blocked_by, updated_at=work.now)
+    blocked_by = tuple(id for id in dependent.lineage.blocked_by if id != done.id)
+    dependent = replace(dependent, updated_at=work.now, lineage=replace(dependent.lineage, blocked_by=blocked_by))
     if blocked_by:
         work.put(dependent)
         return
-    dependent = msgspec.structs.replace(dependent, deadline=dependent.due(work.now))
+    dependent = replace(dependent, timing=replace(dependent.timing, deadline=dependent.due(work.now)))
     place(work, work.record(dependent, EventKind.RELEASED))
 
 
 def begin_or_wait(work: Work, task: Task) -> Task:
     """A task that begins anew: placed, or waiting for what it depends on. What is not known any more had its time."""
-    blocking = [] if not task.dependencies else _undone(work.tasks(task.dependencies))
+    blocking = [] if not task.lineage.dependencies else _undone(work.tasks(task.lineage.dependencies))
     failed = next((one for one in blocking if one.final), None)
     if failed is not None:
         message = f"it depends on task {failed.id}, which {how_it_ended(failed)}; retry that one first"
         raise refuse(Kind.CONFLICT, message, task_id=failed.id, status=failed.status.value)
-    task = msgspec.structs.replace(task, blocked_by=tuple(one.id for one in blocking))
+    task = replace(task, lineage=replace(task.lineage, blocked_by=tuple(one.id for one in blocking)))
     if not blocking:
         return place(work, task)
-    task = move(task, Status.WAITING, work.now, waiting=Waiting.DEPENDENCY, last_sign_at=work.now)
+    task = move(
+        task,
+        Status.WAITING,
+        work.now,
+        waiting=Waiting.DEPENDENCY,
+        timing=replace(task.timing, last_sign_at=work.now),
+    )
     work.put(task)
     be_waited_for(work, blocking)
     return task
@@ -47,8 +53,9 @@ def begin_or_wait(work: Work, task: Task) -> Task:
 def be_waited_for(work: Work, blocking: Iterable[Task]) -> None:
     """These tasks have somebody to release when they end."""
     for dependency in blocking:
-        if not dependency.has_dependents:
-            work.put(msgspec.structs.replace(dependency, has_dependents=True))
+        if not dependency.lineage.has_dependents:
+            lineage = replace(dependency.lineage, has_dependents=True)
+            work.put(replace(dependency, lineage=lineage))
 
 
 def _undone(tasks: Iterable[Task]) -> list[Task]:

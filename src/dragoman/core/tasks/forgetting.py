@@ -84,7 +84,7 @@ def next_page(what: Past, page: Sequence[Task] | Sequence[Question] | Sequence[C
 
 def tasks(work: Work, command: Forget, before: Instant) -> tuple[int, Forget | None]:
     page = work.find(Finished(command.since, TaskId(command.after), before, PAGE))
-    due = [task for task in page if (task.finished_at or task.updated_at) < before and task.reserved is None]
+    due = [task for task in page if (task.finished_at or task.updated_at) < before and task.spending.reserved is None]
     work.together([lookup for task in due for lookup in (*needs(task), QuestionsOf(task.id, QUESTIONS))])
     forgotten = 0
     for task in due:
@@ -109,7 +109,7 @@ def needs(task: Task) -> Iterator[Lookup[Any]]:
     """Whatever one of these finds needs the task, and so does an open question."""
     yield from tells_of(task.id)
     yield Relying(task.id, 1)
-    if task.has_children:
+    if task.lineage.has_children:
         yield Children(task.id)
 
 

@@ -65,7 +65,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         for agent in work.all_agents()
         if agent.id not in tried
         and (is_as_asked_for(work, task, agent) or (reason is Handing.ESCALATION and agent.role == PLANNER))
-        and (question.agent, agent.id) not in task.handed
+        and (question.agent, agent.id) not in task.lineage.handed
         and can_go_on(work, task, agent)
         and all(capability in agent.capabilities for capability in needed)
         and can_be_asked(work, agent)
@@ -73,7 +73,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
     ]
     order = ORDER[reason]
-    had = {giver for giver, _ in task.handed}
+    had = {giver for giver, _ in task.lineage.handed}
 
     def place(agent: Agent) -> tuple[Any, ...]:
         said = weight_of(work.standing(agent.id))
@@ -87,7 +87,7 @@ def can_go_on(work: Work, task: Task, agent: Agent) -> bool:
     """Whether an agent does such work, has the resources for it, and may be given it on its terms and the task's."""
     if not agent.can_do(task.type):
         return False
-    if lacking(agent, needs_in(task.constraints)):
+    if lacking(agent, needs_in(task.agreement.constraints)):
         return False
     return may_pass_to(work, task, agent)
 
@@ -95,18 +95,18 @@ def can_go_on(work: Work, task: Task, agent: Agent) -> bool:
 def is_as_asked_for(work: Work, task: Task, agent: Agent) -> bool:
     """Whether somebody is whom its caller wanted for a task, apart from a name: that is up to whoever hands it over. An
     agent without a kind is addressed by its name as by a kind."""
-    route = route_of(task.route)
+    route = route_of(task.routing.route)
     if agent.id == task.origin.principal or (route.role is not None and agent.role != route.role):
         return False
-    kind = task.kind  # also where one of that kind was named, which the route then says alone
+    kind = task.routing.kind  # also where one of that kind was named, which the route then says alone
     if kind not in (None, agent.kind) and any(one.kind for one in work.agents_of_kind(kind)):
         return False
-    return all(capability in agent.capabilities for capability in task.required_capabilities)
+    return all(capability in agent.capabilities for capability in task.routing.required_capabilities)
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
     """Who takes work over must be somebody whom its caller may ask; under a contract, on those terms."""
-    contract = None if task.contract is None else work.contract(task.contract)
+    contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is None:
         domain_policy.check_open(work, task.origin.principal, agent, task.type)
         return

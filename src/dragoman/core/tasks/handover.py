@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.capacity import needs_in
@@ -79,7 +80,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
     check(work, task, command)
     if command.fault is not None and command.fault.kind in work.rules.breaking:
         failed(work, command.principal)
-    asked = msgspec.structs.replace(
+    asked = replace(
         command.known,
         source=command.principal,
         to=command.to,
@@ -89,7 +90,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
     )
     task = work.record(task, EventKind.HANDOVER_ASKED, asked, agent=command.principal, protocol=command.protocol)
     withdraw(work, task, command.principal)  # who hands it over has received it
-    task = work.sign_of_life(task, asked=True, delivery=None)
+    task = work.sign_of_life(task, lineage=replace(task.lineage, has_questions=True))
     work.put(task)
     question = Question(
         id=question_id(command.direct_message.message_id),
@@ -98,7 +99,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
         question=f"take over {task.type!r}: {task.description or command.reason.value}",
         created_at=work.now,
         status=QuestionStatus.WITH_AGENT,
-        wake_at=min(command.deadline, task.deadline),
+        wake_at=min(command.deadline, task.timing.deadline),
         request_id=command.direct_message.message_id,
         blocking=False,
         details={
@@ -109,12 +110,14 @@ def hand_over(work: Work, command: HandOver) -> Question:
             "asked": task.seq,
         },
         about=Asking.TAKEOVER,
-        personal=task.personal,
-        direct_message=msgspec.structs.replace(
-            command.direct_message, asks=question_id(command.direct_message.message_id), personal=task.personal
+        personal=task.agreement.personal,
+        direct_message=replace(
+            command.direct_message,
+            asks=question_id(command.direct_message.message_id),
+            personal=task.agreement.personal,
         ),
     )
-    if len(task.handed) >= work.rules.hop_limit:
+    if len(task.lineage.handed) >= work.rules.hop_limit:
         return exhausted(work, task, question)
     return ask_next(work, question)
 
@@ -132,14 +135,14 @@ def check(work: Work, task: Task, command: HandOver) -> None:
         if other is None or command.to == command.principal:
             message = f"there is no other agent {command.to!r}; name one that is there, or `*`"
             raise refuse(Kind.NOT_FOUND, message, field="to_agent")
-        if (command.principal, command.to) in task.handed:
-            path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
+        if (command.principal, command.to) in task.lineage.handed:
+            path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
             message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
             raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
         check_border(work, task, other)
-    asked, before = command.known.constraints or {}, budget.needs(task.constraints)
-    budget.check_task(work, budget.needs(tightened(task.constraints, asked)), before)
-    if task.asked and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
+    asked, before = command.known.constraints or {}, budget.needs(task.agreement.constraints)
+    budget.check_task(work, budget.needs(tightened(task.agreement.constraints, asked)), before)
+    if task.lineage.has_questions and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
 
 
@@ -167,10 +170,16 @@ def take_down(work: Work, command: HandOver) -> Task:
     task = work.record(newborn(work, told, route), EventKind.SUBMITTED, Request(input=command.known.metadata or {}))
     link = reach(work, command.principal)
     task = move(
-        task, Status.ASSIGNED, work.now, owner=command.principal, attempts=1, last_sign_at=work.now,
-        session=link.session if link is not None and link.ordered else None,
-    )  # fmt: skip
-    return move(task, Status.RUNNING, work.now, wake_at=min(task.deadline, Instant(work.now + task.idle_limit)))
+        task,
+        Status.ASSIGNED,
+        work.now,
+        owner=command.principal,
+        attempt=replace(task.attempt, count=1, session=link.session if link is not None and link.ordered else None),
+        timing=replace(task.timing, last_sign_at=work.now),
+    )
+    return move(
+        task, Status.RUNNING, work.now, wake_at=min(task.timing.deadline, Instant(work.now + task.timing.idle_limit))
+    )
 
 
 # -- asking --------------------------------------------------------------------------------------------------------
@@ -185,7 +194,7 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
         return kept(work, question, PAUSED)
     obstacle, unable = "seat", None
     for agent in candidates(work, question, task):
-        question = msgspec.structs.replace(question, asked_of=agent.id)
+        question = replace(question, asked_of=agent.id)
         if not agent.converses and not can_go_on(work, task, agent):
             question = passed_over(question)
             unable = f"{agent.id} does not do {task.type!r}, or not on the terms of this task"
@@ -217,8 +226,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
 def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
     """What a task may use when it has changed hands."""
     asked = read_handoff(work.event(task.id, question.details["asked"]).body)
-    constraints = tightened(task.constraints, asked.constraints or {})
-    return budget.needed(work, msgspec.structs.replace(task, constraints=constraints))
+    constraints = tightened(task.agreement.constraints, asked.constraints or {})
+    return budget.needed(work, replace(task, agreement=replace(task.agreement, constraints=constraints)))
 
 
 # -- yes -----------------------------------------------------------------------------------------------------------
@@ -264,7 +273,7 @@ def check_yes(work: Work, question: Question, task: Task, taker: AgentId) -> Non
 
 
 def closed(work: Work, question: Question, answer: dict[str, Any]) -> Question:
-    question = msgspec.structs.replace(
+    question = replace(
         question,
         status=QuestionStatus.ANSWERED,
         answer=answer,
@@ -285,10 +294,22 @@ def taken(
     if agent.converses:
         link = reach(work, agent.id)
         task = move(
-            task, Status.RUNNING, work.now, owner=agent.id, waiting=None, question=None, queue=None, lost_at=None,
-            session=link.session if link is not None and link.ordered else None, last_sign_at=work.now, sandbox=None,
-            attempted_at=work.now, wake_at=min(task.deadline, Instant(work.now + task.idle_limit)),
-        )  # fmt: skip
+            task,
+            Status.RUNNING,
+            work.now,
+            owner=agent.id,
+            waiting=None,
+            question=None,
+            queue=None,
+            wake_at=min(task.timing.deadline, Instant(work.now + task.timing.idle_limit)),
+            timing=replace(task.timing, lost_at=None, last_sign_at=work.now),
+            attempt=replace(
+                task.attempt,
+                session=link.session if link is not None and link.ordered else None,
+                sandbox=None,
+                at=work.now,
+            ),
+        )
         task = budget.moved(work, task, agent.id)
         work.put(task)
         offer(work, task, agent.id, MessageKind.HANDOFF, task.seq)
@@ -303,12 +324,12 @@ def taken(
 
 def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
-    source = read_request(work.event(task.id, task.source).body)
+    source = read_request(work.event(task.id, task.attempt.source).body)
     asked = read_handoff(work.event(task.id, question.details["asked"]).body)
     before = source.handover or Handoff()
     limits = asked.constraints or {}
     parts = parts_of(work, task, question.agent)
-    handover = msgspec.structs.replace(
+    handover = replace(
         asked,
         to=to,
         fault=asked.fault or before.fault,
@@ -328,19 +349,20 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     task = work.record(task, EventKind.HANDED_OVER, source.next_round(handover=handover), agent=to)
     due = task.due(work.now)
     deadline = sooner(due, limits.get("deadline"))
-    return msgspec.structs.replace(
+    return replace(
         task,
-        handed=(*task.handed, (question.agent, to)),
-        round=task.round + 1,
-        source=task.seq,
-        attempts=max(1, task.attempts),
-        asks=0,
-        delivery=None,
-        constraints=tightened(task.constraints, limits),
-        deadline=deadline,
-        last_sign_at=work.now,
-        firm=task.firm or deadline < due,
         metadata=None if task.metadata is None else task.metadata | (handover.metadata or {}),
+        lineage=replace(task.lineage, handed=(*task.lineage.handed, (question.agent, to))),
+        attempt=replace(
+            task.attempt,
+            round=task.attempt.round + 1,
+            source=task.seq,
+            count=max(1, task.attempt.count),
+            asks=0,
+            delivery=None,
+        ),
+        agreement=replace(task.agreement, constraints=tightened(task.agreement.constraints, limits)),
+        timing=replace(task.timing, deadline=deadline, last_sign_at=work.now, firm=task.timing.firm or deadline < due),
     )
 
 
@@ -379,11 +401,11 @@ def kept(work: Work, question: Question, why: str) -> Question:
 
 def exhausted(work: Work, task: Task, question: Question) -> Question:
     """It went through too many hands: nobody seems able to do it."""
-    path = " → ".join((task.handed[0][0], *(to for _, to in task.handed)))
+    path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
     fault = Fault(
         kind=Kind.UNSUPPORTED_WORK,
-        message=f"handed over {len(task.handed)} times ({path}), and nobody seems able to do it; ask others",
-        facts={"reason": "CAPABILITY_LIMIT", "hops": len(task.handed), "path": path},
+        message=f"handed over {len(task.lineage.handed)} times ({path}), and nobody seems able to do it; ask others",
+        facts={"reason": "CAPABILITY_LIMIT", "hops": len(task.lineage.handed), "path": path},
     )
     work.put(question)
     owner = task.owner
@@ -404,17 +426,25 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         agent=question.agent,
         question=f"{question.agent} cannot go on and asks you to: {task.description or task.name or task.type}",
         created_at=work.now,
-        wake_at=task.deadline,
+        wake_at=task.timing.deadline,
         about=Asking.TAKEOVER,
         details={"reason": question.details["reason"]},
-        personal=task.personal,
+        personal=task.agreement.personal,
     )
     work.put(job)
     task = budget.release(work, task)  # people spend nothing of an agent's
     task = move(
-        task, Status.WAITING, work.now, waiting=Waiting.PERSON, question=job.id, owner=ADMIN, session=None, queue=None,
-        wake_at=None, lost_at=None, sandbox=None,
-    )  # fmt: skip
+        task,
+        Status.WAITING,
+        work.now,
+        waiting=Waiting.PERSON,
+        question=job.id,
+        owner=ADMIN,
+        queue=None,
+        wake_at=None,
+        attempt=replace(task.attempt, session=None, sandbox=None),
+        timing=replace(task.timing, lost_at=None),
+    )
     work.put(task)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     offer_answer(work, question)

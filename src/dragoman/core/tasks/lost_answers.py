@@ -24,7 +24,7 @@ def tell_again(work: Work, command: TellAgain) -> None:
     task = work.one(Claims(who, command.request_id))
     if task is not None:
         if not under_way(work, task.id, who, OUTCOMES) and task.final:
-            offer(work, task, who, OUTCOME_KINDS[task.status], task.outcome or task.seq)
+            offer(work, task, who, OUTCOME_KINDS[task.status], task.outcome.event or task.seq)
         return
     question = work.one(QuestionById(question_id(f"{who}/{command.request_id}")))
     if question is None or question.agent != who:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements.terms import kept, unwrapped
 from dragoman.core.budgets import budget, usage
@@ -52,7 +52,7 @@ def finish(work: Work, command: Finish) -> Task:
     """The owner says how it went."""
     task = owned(work, command.task_id, command.principal, command.request_id)
     if task.final:
-        if task.result_digest == command.digest:
+        if task.outcome.digest == command.digest:
             return task  # the answer to the first one got lost: say it again
         raise refuse(
             Kind.CONFLICT,
@@ -65,7 +65,7 @@ def finish(work: Work, command: Finish) -> Task:
     if command.span is not None and is_ahead(task, RESULT, command.span):  # the rest of its output is still on the way
         withdraw(work, task, command.principal)
         task = hold_piece(work, task, command, RESULT, command.span, ends=command.digest)
-        work.put(work.sign_of_life(task, delivery=None))
+        work.put(work.sign_of_life(task))
         return task
     task = take_output(work, task, RESULT, command.output, command.span)
     check_complete(work, task)
@@ -110,7 +110,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if task is None or task.final:
         return task
     if command.protocol is not None:
-        command = msgspec.structs.replace(command, fault=said_of(task, command.fault))
+        command = replace(command, fault=said_of(task, command.fault))
     probe = task.origin.principal == HUB
     said = command.content.usage or {}
     over = None
@@ -161,7 +161,7 @@ def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
     """Whether one of the last messages about a task had this id and other content (all-D5)."""
     if not digest:
         return False
-    marks = (mark.removeprefix(PIECE).partition(" ") for mark in task.recent)
+    marks = (mark.removeprefix(PIECE).partition(" ") for mark in task.output.recent)
     return any(id == message_id and bool(said) and said != digest for id, _, said in marks)
 
 
@@ -180,7 +180,10 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
 def is_bygone(task: Task, request_id: str | None) -> bool:
     """Whether an agent answers what was asked before somebody began the task anew, perhaps with another input. Rounds
     that an answer or a handover began are one conversation: there, whatever it says is about the task."""
-    return any(request_id == msgspec.structs.replace(task, round=n).request_id for n in range(task.retried_round))
+    return any(
+        request_id == replace(task, attempt=replace(task.attempt, round=n)).request_id
+        for n in range(task.attempt.retried_round)
+    )
 
 
 def fail_attempt(
@@ -198,36 +201,36 @@ def fail_attempt(
         withdraw(work, task, owner)
         if counts and fault.kind in work.rules.breaking:
             failed(work, owner)
-    if task.asked:
+    if task.lineage.has_questions:
         let_go(work, task)
-    if task.reserved is not None:
+    if task.spending.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
-    if task.spent is not None:
-        task = msgspec.structs.replace(task, spent=task.spent.attempt_over())
+    if task.spending.spent is not None:
+        task = replace(task, spending=replace(task.spending, spent=task.spending.spent.attempt_over()))
     paused = task.waiting is Waiting.HELD
-    task = msgspec.structs.replace(task, deadline=task.due(work.now), last_sign_at=work.now)
-    attempts = task.attempts if spent else task.attempts - 1
+    task = replace(task, timing=replace(task.timing, deadline=task.due(work.now), last_sign_at=work.now))
+    attempts = task.attempt.count if spent else task.attempt.count - 1
     delays = work.rules.retry_delays
     retry_at = Instant(work.now + max(delays[min(attempts, len(delays) - 1)], rest(fault)))
     if task.origin.principal == HUB:
         return end(work, task, Status.FAILED, fault=fault)
-    if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.deadline:
+    if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.timing.deadline:
         return give_up(work, task, fault)
-    said = AttemptFailed(fault=fault, attempt=task.attempts, retry_at=rfc3339(retry_at))
+    said = AttemptFailed(fault=fault, attempt=task.attempt.count, retry_at=rfc3339(retry_at))
     task = move(
         work.record(forget_output(task), EventKind.ATTEMPT_FAILED, said, agent=owner),
         Status.WAITING if paused else Status.QUEUED,
         work.now,
         queue=None,
-        delivery=None,
         waiting=Waiting.HELD if paused else None,
         owner=None if paused else owner,
-        lost_at=None,
-        attempts=attempts,
-        prefers=owner if lost or task.handed else None,
-        fault=hushed(task, fault),
         wake_at=None if paused else retry_at,
+        attempt=replace(
+            task.attempt, delivery=None, count=attempts, prefers=owner if lost or task.lineage.handed else None
+        ),
+        timing=replace(task.timing, lost_at=None),
+        outcome=replace(task.outcome, fault=hushed(task, fault)),
     )
     work.put(task)
     return task
@@ -257,7 +260,7 @@ def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
     last = None if agent is None else last_heard(work, agent)
     if last is None:
         return fault
-    return msgspec.structs.replace(fault, facts=facts | {"last_heartbeat": rfc3339(last)})
+    return replace(fault, facts=facts | {"last_heartbeat": rfc3339(last)})
 
 
 def let_go(work: Work, task: Task) -> None:
@@ -274,16 +277,16 @@ OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT
 
 def hushed(task: Task, fault: Fault | None) -> Fault | None:
     """A fault as a task's row shows it. What agents say about personal work is in its events, which are shut."""
-    if fault is None or not task.personal or fault.kind in OURS:
+    if fault is None or not task.agreement.personal or fault.kind in OURS:
         return fault and fault.in_short()
     return unsaid(fault)
 
 
 def said_of(task: Task, fault: Fault) -> Fault:
     """A fault that an agent told of: where it is usually the hub's own, and not hushed, its words are dropped here."""
-    if task.personal and fault.kind in OURS:
+    if task.agreement.personal and fault.kind in OURS:
         return unsaid(fault)
-    return msgspec.structs.replace(fault, reported=True)
+    return replace(fault, reported=True)
 
 
 def unsaid(fault: Fault) -> Fault:
@@ -297,18 +300,18 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
     """The last attempt failed: a dead letter, in the same commit."""
     if fault.kind is Kind.TIMEOUT:
         facts = {
-            "attempted_retries": max(0, task.attempts - 1),
+            "attempted_retries": max(0, task.attempt.count - 1),
             "last_attempt": rfc3339(task.last_attempt),
         } | fault.facts
-        fault = msgspec.structs.replace(fault, facts=facts)
+        fault = replace(fault, facts=facts)
     task = end(work, task, Status.FAILED, fault=fault)
     dead_letter = DeadLetter(
         id=DeliveryId(work.mint()),
         task=task.id,
         receiver=task.owner,
         kind=MessageKind.WORK,
-        event=task.source,
-        attempts=task.attempts,
+        event=task.attempt.source,
+        attempts=task.attempt.count,
         at=work.now,
         reason=hushed(task, fault) or fault,
     )
@@ -350,22 +353,27 @@ def end(
         withdraw(work, task, task.owner)
     if content is None:
         content = Failure(fault=fault)
-    freed = task.reserved is not None
+    freed = task.spending.reserved is not None
     spent = not booked and budget.spend(work, agent or task.owner, content.usage or {})
     task = budget.release(work, task)
     task = work.record(task, END_EVENTS[status], content, agent=agent, protocol=protocol, raw=raw)
     task = move(
-        task, status, work.now, fault=hushed(task, fault), result_digest=result_digest, outcome=task.seq, output=(),
-        question=None, progress=100 if status is Status.COMPLETED else task.progress, expires_at=None,
-    )  # fmt: skip
+        task,
+        status,
+        work.now,
+        question=None,
+        outcome=replace(task.outcome, fault=hushed(task, fault), digest=result_digest, event=task.seq),
+        output=replace(task.output, streams=(), progress=100 if status is Status.COMPLETED else task.output.progress),
+        timing=replace(task.timing, expires_at=None),
+    )
     work.put(task)
     offer(work, task, task.origin.principal, kind or OUTCOME_KINDS[status], task.seq)
-    if task.subtask_owner is not None:
+    if task.lineage.subtask_owner is not None:
         subtask_owner.tell(work, task)
-    if task.asked:
+    if task.lineage.has_questions:
         for question in work.find(OpenQuestions(task.id)):
             call_off(work, question)
-    if task.helps is not None:
+    if task.lineage.helps is not None:
         work.reactions.task_ended(work, task)
     if settles:
         settle_dependents(work, task)
@@ -392,11 +400,11 @@ def refuse_hopeless(work: Work) -> None:
 
 def is_hopeless(work: Work, task: Task) -> bool:
     """Whether a task stands in a queue and nobody will ever have room for it; then it has failed."""
-    if task.queue is None or not (route := route_of(task.route)).budgeted:
+    if task.queue is None or not (route := route_of(task.routing.route)).budgeted:
         return False
     could = (agent for agent in addressed(work, route) if serves(agent, route))
     try:
-        budget.check(work, budget.needed(work, task), could, named=budget.names_usd(task.constraints))
+        budget.check(work, budget.needed(work, task), could, named=budget.names_usd(task.agreement.constraints))
     except Refused as refusal:
         end(work, task, Status.FAILED, fault=refusal.fault)
         return True
@@ -420,7 +428,7 @@ def end_children(work: Work, task: Task, how: str) -> None:
     """What an ended task had asked others to do: each as it is when its turn comes, as it may have ended with another
     that it depends on."""
     fault = Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} {how}", facts={"task_id": task.id})
-    for child in work.find(Children(task.id)) if task.has_children else ():
+    for child in work.find(Children(task.id)) if task.lineage.has_children else ():
         now = work.known_task(child.id)
         if not now.final:
             end_with_children(work, now, fault)
@@ -431,7 +439,7 @@ def failed(work: Work, agent_id: AgentId) -> None:
     agent = work.agent(agent_id)
     if agent is not None:
         now = breaker.failed(agent.breaker, work.now, *breaker_limits(work, agent))
-        work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=now)))
+        work.put(with_wake_time(work, replace(agent, breaker=now)))
 
 
 def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
@@ -441,13 +449,13 @@ def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
         return
     now = breaker.answered(agent.breaker, probe=probe)
     if now != agent.breaker:
-        work.put(with_wake_time(work, msgspec.structs.replace(agent, breaker=now)))
+        work.put(with_wake_time(work, replace(agent, breaker=now)))
         fill(work, agent_id)
 
 
 def call_off(work: Work, question: Question) -> None:
     """Nobody waits for the answer any more."""
-    work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    work.put(replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     take_back(work, question)
     if question.about is Asking.HELP and question.asked_of is not None:
         for task in work.find(Claims(question.agent, order_of(question))):
@@ -462,7 +470,7 @@ def settle_dependents(work: Work, task: Task) -> None:
     ended = deque((task,))
     while ended:
         one = ended.popleft()
-        for dependent in work.find(Dependents(one.id)) if one.has_dependents else ():
+        for dependent in work.find(Dependents(one.id)) if one.lineage.has_dependents else ():
             if one.status is Status.COMPLETED:
                 release(work, dependent, one)
             else:
@@ -476,4 +484,10 @@ def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
         message=f"it depends on task {failed.id}, which {how_it_ended(failed)}",
         facts={"dependency": failed.id},
     )
-    return end(work, msgspec.structs.replace(dependent, blocked_by=()), Status.FAILED, fault=fault, settles=False)
+    return end(
+        work,
+        replace(dependent, lineage=replace(dependent.lineage, blocked_by=())),
+        Status.FAILED,
+        fault=fault,
+        settles=False,
+    )

@@ -8,7 +8,7 @@ any other. So whoever reads a task reads its output in order.
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.commands import Finish, ReportProgress, Span
 from dragoman.core.model.tasks import Ahead, Event, EventKind, OutputCursor, Task
@@ -38,26 +38,26 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     size, quota = len(text.encode()), work.rules.output_quota
     exceeded = f"the task's output exceeds {quota} bytes; write it elsewhere and send a reference"
     if span is None:
-        if task.output_bytes + size > quota:
+        if task.output.bytes + size > quota:
             raise refuse(Kind.INVALID, exceeded, field=field_of(stream))
-        return msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
-    cursor, rest = cursor_of(task, stream, span), tuple(c for c in task.output if c.stream != stream)
-    if task.output_bytes + size > quota or (span.total or 0) > quota:
+        return replace(task, output=replace(task.output, bytes=task.output.bytes + size))
+    cursor, rest = cursor_of(task, stream, span), tuple(c for c in task.output.streams if c.stream != stream)
+    if task.output.bytes + size > quota or (span.total or 0) > quota:
         raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk")
     problem = misfit(cursor, span)
     if problem:
         raise worthless(work, task, rest, f"{problem}; start again at byte 0", f"{field_of(stream)}_chunk")
-    task = msgspec.structs.replace(task, output_bytes=task.output_bytes + size)
+    task = replace(task, output=replace(task.output, bytes=task.output.bytes + size))
     total = span.total if span.total is not None else cursor.total
     if total is not None and span.end == total:
-        return msgspec.structs.replace(task, output=rest)
-    further = msgspec.structs.replace(cursor, received=span.end, total=total)
-    return msgspec.structs.replace(task, output=(*rest, further))
+        return replace(task, output=replace(task.output, streams=rest))
+    further = replace(cursor, received=span.end, total=total)
+    return replace(task, output=replace(task.output, streams=(*rest, further)))
 
 
 def cursor_of(task: Task, stream: str, span: Span) -> OutputCursor:
     """How far a stream has come. A piece at byte 0 begins it anew, unless that is the piece that is missing."""
-    known = next((c for c in task.output if c.stream == stream), None)
+    known = next((c for c in task.output.streams if c.stream == stream), None)
     return (
         known
         if known is not None and (span.start > 0 or not known.received)
@@ -75,7 +75,7 @@ def hold_piece(
 ) -> Task:
     """Keep a piece until the gap before it closes (not yet put). The same piece again changes nothing."""
     cursor, field = cursor_of(task, stream, span), f"{field_of(stream)}_chunk"
-    rest = tuple(c for c in task.output if c.stream != stream)
+    rest = tuple(c for c in task.output.streams if c.stream != stream)
     for other in cursor.ahead:
         same = (other.start, other.end) == (span.start, span.end)
         if same and text_in(work.event(task.id, other.event)) == command.output:
@@ -84,8 +84,8 @@ def hold_piece(
             what = f"the chunk {span.start}-{span.end} overlaps {other.start}-{other.end}"
             raise worthless(work, task, rest, f"{what}; start again at byte 0", field)
     total = cursor.total if span.total is None else span.total
-    held = sum(one.end - one.start for cursor in task.output for one in cursor.ahead)
-    if task.output_bytes + held + span.end - span.start > work.rules.output_quota or len(cursor.ahead) >= MOST_AHEAD:
+    held = sum(one.end - one.start for cursor in task.output.streams for one in cursor.ahead)
+    if task.output.bytes + held + span.end - span.start > work.rules.output_quota or len(cursor.ahead) >= MOST_AHEAD:
         raise worthless(
             work, task, rest, "too much has come before a piece that is missing; start again at byte 0", field
         )
@@ -104,17 +104,20 @@ def hold_piece(
     fault = command.fault if isinstance(command, Finish) else None
     piece = Ahead(span.start, span.end, task.seq, span.total, ends, fault)
     ahead = tuple(sorted((*cursor.ahead, piece), key=lambda one: one.start))
-    waiting = msgspec.structs.replace(cursor, total=total, ahead=ahead)
-    return msgspec.structs.replace(task, output=(*rest, waiting))
+    waiting = replace(cursor, total=total, ahead=ahead)
+    return replace(task, output=replace(task.output, streams=(*rest, waiting)))
 
 
 def next_piece(work: Work, task: Task, stream: str) -> tuple[Task, Ahead, Event] | None:
     """The held piece that follows now, and the task without it; None if there is none."""
-    cursor = next((c for c in task.output if c.stream == stream), None)
+    cursor = next((c for c in task.output.streams if c.stream == stream), None)
     if cursor is None or not cursor.ahead or cursor.ahead[0].start != cursor.received:
         return None
-    piece, rest = cursor.ahead[0], tuple(c for c in task.output if c.stream != stream)
-    task = msgspec.structs.replace(task, output=(*rest, msgspec.structs.replace(cursor, ahead=cursor.ahead[1:])))
+    piece, rest = cursor.ahead[0], tuple(c for c in task.output.streams if c.stream != stream)
+    task = replace(
+        task,
+        output=replace(task.output, streams=(*rest, replace(cursor, ahead=cursor.ahead[1:]))),
+    )
     return task, piece, work.event(task.id, piece.event)
 
 
@@ -126,8 +129,11 @@ def text_in(event: Event) -> str:
 def forget_output(task: Task) -> Task:
     """The task as if nothing of its output had come: an attempt failed, and the next one tells all of it, perhaps in
     the same messages (not yet put). Its files stay, for whoever was told of them, and count no more."""
-    recent = tuple(mark for mark in task.recent if not mark.startswith(PIECE))
-    return msgspec.structs.replace(task, output=(), output_bytes=0, files_before=len(task.files), recent=recent)
+    recent = tuple(mark for mark in task.output.recent if not mark.startswith(PIECE))
+    return replace(
+        task,
+        output=replace(task.output, streams=(), bytes=0, files_before=len(task.output.files), recent=recent),
+    )
 
 
 def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
@@ -135,16 +141,16 @@ def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
     shut, and does not say it."""
     if not files:
         return task
-    if task.personal:
-        files = tuple(msgspec.structs.replace(file, name=UNNAMED) for file in files)
-    measured = (*task.files[task.files_before :], *files)
+    if task.agreement.personal:
+        files = tuple(replace(file, name=UNNAMED) for file in files)
+    measured = (*task.output.files[task.output.files_before :], *files)
     if len(measured) > work.rules.files_per_task:
         message = f"more than {work.rules.files_per_task} files; put them into one archive"
         raise refuse(Kind.TOO_LARGE, message, field="file")
     if sum(file.size for file in measured) > work.rules.file_quota:
         message = f"the task's files exceed {work.rules.file_quota} bytes; keep them elsewhere and send a reference"
         raise refuse(Kind.TOO_LARGE, message, field="file")
-    return msgspec.structs.replace(task, files=(*task.files, *files))
+    return replace(task, output=replace(task.output, files=(*task.output.files, *files)))
 
 
 def misfit(cursor: OutputCursor, span: Span) -> str | None:
@@ -165,16 +171,16 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
 
 def check_complete(work: Work, task: Task) -> None:
     """At the end every stream that said its length must have come whole."""
-    for cursor in task.output:
+    for cursor in task.output.streams:
         if cursor.ahead or (cursor.total is not None and cursor.received < cursor.total):
             whole = "all" if cursor.total is None else str(cursor.total)
             problem = f"only {cursor.received} of {whole} bytes of {cursor.stream} have come without a gap"
-            rest = tuple(c for c in task.output if c.stream != cursor.stream)
+            rest = tuple(c for c in task.output.streams if c.stream != cursor.stream)
             again = "they are dropped; send them again from byte 0, or the result without them"
             raise worthless(work, task, rest, f"{problem}; {again}", f"{field_of(cursor.stream)}_chunk")
 
 
 def worthless(work: Work, task: Task, rest: tuple[OutputCursor, ...], why: str, field: str) -> Refused:
     """A set of pieces that cannot become whole is forgotten, so that it can begin anew."""
-    work.put(msgspec.structs.replace(task, output=rest))
+    work.put(replace(task, output=replace(task.output, streams=rest)))
     return Refused(Fault(kind=Kind.INVALID, message=why, field=field), keep=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.budgets.budget import used
 from dragoman.core.budgets.usage import excess, noted
@@ -41,7 +41,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     withdraw(work, task, command.principal)  # the first sign of life acknowledges the work order (chiffon-D5)
     if command.span is not None and is_ahead(task, command.stream, command.span):
         task = hold_piece(work, task, command, command.stream, command.span)
-        task = runs(work, work.sign_of_life(_remembered(work, task, command), delivery=None))
+        task = runs(work, work.sign_of_life(_remembered(work, task, command)))
         work.put(task)
         return task
     task = take_files(work, take_output(work, task, command.stream, command.output, command.span), command.files)
@@ -57,9 +57,12 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     task = _remembered(work, task, command)
     task = work.sign_of_life(
         task,
-        delivery=None,
-        progress=task.progress if command.percent is None else command.percent,
-        step=None if task.personal else command.step or task.step,  # the row is not shut; the event is
+        output=replace(
+            task.output,
+            progress=task.output.progress if command.percent is None else command.percent,
+            # stores do not encrypt the step of a personal task's row, only that of its event
+            step=None if task.agreement.personal else command.step or task.output.step,
+        ),
     )
     if command.paused:
         task = paused(work, task, command.ask)
@@ -84,7 +87,9 @@ def runs(work: Work, task: Task) -> Task:
     """The task running (not yet put). One that a person paused stays so until they say otherwise."""
     if task.waiting is Waiting.HELD:
         return task
-    wake_at = min(task.deadline, Instant(work.now + task.idle_limit)) if task.wake_at is None else task.wake_at
+    wake_at = (
+        min(task.timing.deadline, Instant(work.now + task.timing.idle_limit)) if task.wake_at is None else task.wake_at
+    )
     return move(unasked(work, task), Status.RUNNING, work.now, waiting=None, queue=None, wake_at=wake_at)
 
 
@@ -97,7 +102,7 @@ def gap_closed(work: Work, task: Task, command: ReportProgress) -> Task:
     work.put(task)
     span = Span(piece.start, piece.end, piece.total)
     if piece.ends is None:
-        held = msgspec.structs.replace(
+        held = replace(
             command, paused=False, ask=None, files=(), message_id=None, digest="", content=read_progress(event.body),
             raw=event.raw, output=text_in(event), span=span,
         )  # fmt: skip
@@ -113,7 +118,10 @@ def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
     """The task with the message among its last ones (not yet put)."""
     if command.message_id is None:
         return task
-    return msgspec.structs.replace(task, recent=(*task.recent, _mark(command))[-work.rules.recent_messages :])
+    return replace(
+        task,
+        output=replace(task.output, recent=(*task.output.recent, _mark(command))[-work.rules.recent_messages :]),
+    )
 
 
 def _mark(command: ReportProgress) -> str:
@@ -126,9 +134,9 @@ def _heard_already(task: Task, command: ReportProgress) -> bool:
     """Whether this message came before; with other words under its id it is refused (all-D5)."""
     if command.message_id is None:
         return False
-    if _mark(command) in task.recent:
+    if _mark(command) in task.output.recent:
         return True
-    if command.message_id in task.recent:
+    if command.message_id in task.output.recent:
         return True  # a hub of before noted no content
     if says_otherwise(task, command.message_id, command.digest):
         raise other_words()
@@ -152,5 +160,5 @@ def write_log(work: Work, command: WriteLog) -> Task:
     if task.final:
         return task
     task = work.record(task, EventKind.LOG, LogLines(lines=command.lines), agent=command.principal)
-    work.put(work.sign_of_life(task))
+    work.put(work.sign_of_life(task, acknowledged=False))
     return task

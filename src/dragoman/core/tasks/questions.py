@@ -28,6 +28,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.commands import Answer, AskPerson
 from dragoman.core.delivery.outbox import offer, offer_answer, settle, withdraw
@@ -57,8 +58,8 @@ def put_question(work: Work, task: Task, ask: Ask) -> Task:
     work.put(question)
     task = told_of(work, task, question)
     if ask.implied:
-        return msgspec.structs.replace(task, question=question.id)
-    return msgspec.structs.replace(task, waiting=Waiting.PERSON, question=question.id, session=None)
+        return replace(task, question=question.id)
+    return replace(task, waiting=Waiting.PERSON, question=question.id, attempt=replace(task.attempt, session=None))
 
 
 def unasked(work: Work, task: Task) -> Task:
@@ -67,15 +68,15 @@ def unasked(work: Work, task: Task) -> Task:
     if question is None or question.request_id is not None or question.about is not Asking.ANSWER:
         return task
     if question.status in ASKED:
-        work.put(msgspec.structs.replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
-    return msgspec.structs.replace(task, question=None)
+        work.put(replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
+    return replace(task, question=None)
 
 
 def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, ask: Ask) -> Question:
     return Question(
         id=id,
         task=None if task is None else task.id,
-        personal=task is not None and task.personal,
+        personal=task is not None and task.agreement.personal,
         agent=agent,
         question=ask.question,
         options=ask.options,
@@ -97,7 +98,7 @@ def told_of(work: Work, task: Task, question: Question, after: Escalation | None
         escalated=None if after is None else msgspec.to_builtins(after),
     )
     task = work.record(task, EventKind.ASKED, said, agent=question.agent)
-    return msgspec.structs.replace(task, asked=True)
+    return replace(task, lineage=replace(task.lineage, has_questions=True))
 
 
 def ask_person(work: Work, command: AskPerson) -> Question:
@@ -111,11 +112,11 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         place = place_of(task, request)
         again = place is not None
         if place is None:
-            place = task.asks + 1
-            recent = (*task.recent, f"{mark(task)}{place}:{request}")[-work.rules.recent_messages :]
-            task = msgspec.structs.replace(task, recent=recent)
-        task = msgspec.structs.replace(task, asks=max(task.asks, place))
-        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.round}/{place}/{words}")))
+            place = task.attempt.asks + 1
+            recent = (*task.output.recent, f"{mark(task)}{place}:{request}")[-work.rules.recent_messages :]
+            task = replace(task, output=replace(task.output, recent=recent))
+        task = replace(task, attempt=replace(task.attempt, asks=max(task.attempt.asks, place)))
+        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.attempt.round}/{place}/{words}")))
     question = work.one(QuestionById(id))
     if (again and question is None) or (question is not None and not same_words(question, command.ask)):
         message = "this id was used for another question; choose a new one"
@@ -123,7 +124,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
     new = question is None or question.status is QuestionStatus.WITHDRAWN or unanswered(question)
     if question is None or new:
         question = newly_asked(work, id, task, command.principal, command.ask)
-    question = msgspec.structs.replace(
+    question = replace(
         question,
         agent=command.principal,
         request_id=command.request_id,
@@ -136,7 +137,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         if new:
             task = told_of(work, task, question)
             offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
-        task = work.sign_of_life(task, delivery=None)
+        task = work.sign_of_life(task)
         if command.blocking and question.status is QuestionStatus.OPEN:
             task = move(
                 task, Status.WAITING, work.now, waiting=held_or(task, Waiting.PERSON), question=question.id, queue=None,
@@ -171,12 +172,12 @@ def still_asked(work: Work, command: AskPerson, id: QuestionId) -> bool:
 
 def mark(task: Task) -> str:
     """How those of a task's `recent` begin that name a question of this round."""
-    return f"ask:{task.round}:"
+    return f"ask:{task.attempt.round}:"
 
 
 def place_of(task: Task, request_id: str) -> int | None:
     """Which of its attempt's questions a request was, if it came before."""
-    for heard in task.recent:
+    for heard in task.output.recent:
         if heard.startswith(mark(task)):
             place, _, request = heard.removeprefix(mark(task)).partition(":")
             if request == request_id:
@@ -246,9 +247,7 @@ def expire(work: Work, question: Question) -> Question:
 
 
 def close(work: Work, question: Question, status: QuestionStatus, answer: Any, by: AgentId) -> Question:
-    question = msgspec.structs.replace(
-        question, status=status, answer=answer, answered_at=work.now, answered_by=by, wake_at=None
-    )
+    question = replace(question, status=status, answer=answer, answered_at=work.now, answered_by=by, wake_at=None)
     work.put(question)
     task = None if question.task is None else work.known_task(question.task)
     if question.about is Asking.HANDSHAKE or (question.about is Asking.TAKEOVER and task is not None):
@@ -275,17 +274,23 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     task = work.record(task, EventKind.ANSWERED, said)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     if task.question == question.id and task.waiting is Waiting.HELD:
-        task = msgspec.structs.replace(task, question=None)
+        task = replace(task, question=None)
     elif task.question == question.id:
         # No sign of life: it is the hub that speaks. An agent whose link broke while it stood still has the grace time
         # to come back; a link that it opened since does not vouch for work that it has not spoken of there.
-        lost = task.lost_at is not None and not any(link.ordered for link in work.links_to(question.agent))
+        lost = task.timing.lost_at is not None and not any(link.ordered for link in work.links_to(question.agent))
         deadline = task.due(work.now)
-        wake_at = min(deadline, Instant(work.now + (work.rules.grace if lost else task.idle_limit)))
+        wake_at = min(deadline, Instant(work.now + (work.rules.grace if lost else task.timing.idle_limit)))
         task = move(
-            task, Status.RUNNING, work.now, waiting=None, question=None, answered=True, wake_at=wake_at,
-            deadline=deadline, last_sign_at=work.now, lost_at=work.now if lost else None,
-        )  # fmt: skip
+            task,
+            Status.RUNNING,
+            work.now,
+            waiting=None,
+            question=None,
+            wake_at=wake_at,
+            attempt=replace(task.attempt, answered=True),
+            timing=replace(task.timing, deadline=deadline, last_sign_at=work.now, lost_at=work.now if lost else None),
+        )
     work.put(task)
     if tell:
         offer_answer(work, question)
@@ -293,7 +298,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
 
 def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
     """The questions to people whose answers the owner of a task waits for, and must not wait for in vain."""
-    agent = work.agent(task.owner) if task.asked and task.owner is not None else None
+    agent = work.agent(task.owner) if task.lineage.has_questions and task.owner is not None else None
     if agent is None or agent.protocol not in ANSWERS_ALWAYS:
         return []
     return [
@@ -327,7 +332,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     task = unasked(work, task)
     if task.owner is not None:
         withdraw(work, task, task.owner)  # an order that nobody acknowledged is of the round that is over
-    said = messages.read_request(work.event(task.id, task.source).body).next_round(
+    said = messages.read_request(work.event(task.id, task.attempt.source).body).next_round(
         answer=answer,
         asked_by=task.owner if asked is None else asked.agent,
         question=None if asked is None else asked.question,
@@ -340,13 +345,10 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         work.now,
         waiting=None,
         question=None,
-        delivery=None,
-        round=task.round + 1,
-        source=task.seq,
-        deadline=task.due(work.now),
-        attempts=0,
-        unreached=0,
-        total_limit=None,
+        attempt=replace(
+            task.attempt, delivery=None, round=task.attempt.round + 1, source=task.seq, count=0, unreached=0
+        ),
+        timing=replace(task.timing, deadline=task.due(work.now), total_limit=None),
     )
     work.put(task)  # the turn is over: the seat it had is free, for itself before anybody else
     return place(work, task, prefer=task.owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements.terms import check_again
 from dragoman.core.ids import Instant
@@ -19,8 +20,11 @@ def retry_from_start(work: Work, task: Task, edited: bytes | None) -> Task:
     """A new round, which has another request id: an agent that remembers its result does the work all the same."""
     check_again(work, task, edited)
     task = retried(work, task, edited)
-    again = task.round + 1
-    return set_back(work, msgspec.structs.replace(task, round=again, retried_round=again, source=task.seq))
+    again = task.attempt.round + 1
+    return set_back(
+        work,
+        replace(task, attempt=replace(task.attempt, round=again, retried_round=again, source=task.seq)),
+    )
 
 
 def redo(work: Work, task: Task) -> Task:
@@ -30,7 +34,7 @@ def redo(work: Work, task: Task) -> Task:
 
 
 def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
-    source = read_request(work.event(task.id, task.source).body)
+    source = read_request(work.event(task.id, task.attempt.source).body)
     given = source.given if edited is None else msgspec.json.decode(edited)
     return work.record(task, EventKind.RETRIED, source.next_round(input=given))
 
@@ -47,25 +51,21 @@ def set_back(work: Work, task: Task) -> Task:
         task,
         Status.QUEUED,
         work.now,
-        attempts=0,
-        unreached=0,
         owner=None,
-        session=None,
-        fault=None,
-        outcome=None,
-        result_digest=None,
         finished_at=None,
-        progress=None,
-        step=None,
-        recent=(),
-        handed=(),
-        spent=None,
-        output=(),
-        output_bytes=0,
-        files_before=len(task.files),
-        deadline=Instant(work.now + max(work.rules.total_limit, task.total_limit or 0)),
-        firm=False,
-        limited=task.limited and not task.firm,
+        attempt=replace(task.attempt, count=0, unreached=0, session=None),
+        outcome=replace(task.outcome, fault=None, event=None, digest=None),
+        output=replace(
+            task.output, progress=None, step=None, recent=(), streams=(), bytes=0, files_before=len(task.output.files)
+        ),
+        lineage=replace(task.lineage, handed=()),
+        spending=replace(task.spending, spent=None),
+        timing=replace(
+            task.timing,
+            deadline=Instant(work.now + max(work.rules.total_limit, task.timing.total_limit or 0)),
+            firm=False,
+            limited=task.timing.limited and not task.timing.firm,
+        ),
     )
     work.put(task)  # the seat that it had is free, for itself before anybody else
     return begin_or_wait(work, task)

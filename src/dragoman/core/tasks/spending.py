@@ -35,7 +35,7 @@ def grew(work: Work, agent: AgentId, amounts: budget.Amounts, since: Instant | N
     task = work.known_task(held[0]) if len(held) == 1 else None
     if task is None or since is None or since < task.last_attempt:
         return
-    so_far = {} if task.spent is None else task.spent.now
+    so_far = {} if task.spending.spent is None else task.spending.spent.now
     task = noted(task, {kind: amount + so_far.get(kind, 0) for kind, amount in amounts.items()})
     fault = excess(work, task)
     if fault is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.core.agreements.domain_policy import check_open, domain_of, is_open, view
 from dragoman.core.agreements.terms import agreed, check_granted, check_input, check_sealed, granted, offer_for
@@ -16,7 +17,17 @@ from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, Lane
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.authorization import is_namesake, is_party
-from dragoman.core.model.tasks import EventKind, Origin, Status, Task, Waiting
+from dragoman.core.model.tasks import (
+    EventKind,
+    Origin,
+    Status,
+    Task,
+    TaskAgreement,
+    TaskLineage,
+    TaskRouting,
+    TaskTiming,
+    Waiting,
+)
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
@@ -68,10 +79,10 @@ def submit(work: Work, command: Submit) -> Task:
     contract = agreed(work, command)
     if contract is not None:
         limit = contract.offer.timeout / SECOND
-        command = msgspec.structs.replace(
+        command = replace(
             command,
-            routing=msgspec.structs.replace(command.routing, pinned=contract.target.agent),
-            timing=msgspec.structs.replace(command.timing, total_seconds=command.timing.total_seconds or limit),
+            routing=replace(command.routing, pinned=contract.target.agent),
+            timing=replace(command.timing, total_seconds=command.timing.total_seconds or limit),
         )
     offer = offer_for(work, command, contract)
     check_input(command, offer, contract)
@@ -88,7 +99,7 @@ def submit(work: Work, command: Submit) -> Task:
         borders=() if pinned else view(work, command.principal, command.type),
     )
     if needs := needs_in(command.constraints):
-        route = msgspec.structs.replace(route, **needs)
+        route = replace(route, **needs)
     if pinned is None and work.is_offered(command.type):
         route = sifted(work, command, route)
     if command.files:
@@ -110,35 +121,40 @@ def submit(work: Work, command: Submit) -> Task:
     body = written(command.content)
     size = len(bytes(body)) + len(command.raw or b"")
     quotas.check(work, command.principal, bytes=size)
-    task = msgspec.structs.replace(newborn(work, command, route), request_bytes=size)
+    task = newborn(work, command, route, size)
     if command.reply.awaited is not None:
         await_answer(work, command.principal, command.reply.awaited)
     personal = command.agreement.personal or route.personal or (offer is not None and offer.pii)
     if personal or offer is not None:
-        task = msgspec.structs.replace(task, contract=command.agreement.contract, personal=personal)
-    if task.personal:  # the record of who had to do with personal data (a2acp-D13)
-        about = task.contract or task.id
+        task = replace(
+            task,
+            agreement=replace(task.agreement, contract=command.agreement.contract, personal=personal),
+        )
+    if task.agreement.personal:  # the record of who had to do with personal data (a2acp-D13)
+        about = task.agreement.contract or task.id
         work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)
     task = take_files(work, task, command.files)
     task = work.record(task, EventKind.SUBMITTED, body, protocol=command.protocol, raw=command.raw)
-    if "risk" in task.constraints:
+    if "risk" in task.agreement.constraints:
         task = admission.mark(work, task)
-    if task.parent is not None:
+    if task.lineage.parent is not None:
         adopt(work, task)
     if chosen is not None:
         return assign(work, task, *chosen)
-    if not task.blocked_by:
+    if not task.lineage.blocked_by:
         return place(work, task)
-    failed = next((d for d in work.tasks(task.blocked_by) if d.status in (Status.FAILED, Status.CANCELLED)), None)
+    failed = next(
+        (d for d in work.tasks(task.lineage.blocked_by) if d.status in (Status.FAILED, Status.CANCELLED)), None
+    )
     work.put(task)
     if failed is not None:
         return fail_for(work, task, failed)
-    be_waited_for(work, work.tasks(task.blocked_by))
+    be_waited_for(work, work.tasks(task.lineage.blocked_by))
     return task
 
 
-def newborn(work: Work, command: Submit, route: Route) -> Task:
-    """The head of a new task, not yet placed."""
+def newborn(work: Work, command: Submit, route: Route, size: int = 0) -> Task:
+    """The head of a new task, not yet placed. `size`: the bytes of the request."""
     rules, now = work.rules, work.now
     routing, timing, lineage = command.routing, command.timing, command.lineage
     blocking = unfinished(work, command) if lineage.dependencies else []
@@ -151,7 +167,7 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
         if deadline <= now:
             raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
     parent = parent_of(work, command)
-    hops = parent.hops + 1 if parent else 0
+    hops = parent.lineage.hops + 1 if parent else 0
     if hops > rules.hop_limit:
         raise refuse(Kind.CONFLICT, f"more than {rules.hop_limit} tasks deep; this looks like a loop", field="parent")
     return Task(
@@ -169,34 +185,41 @@ def newborn(work: Work, command: Submit, route: Route) -> Task:
             awaited=command.reply.awaited,
             called=command.called,
             priority=command.own_priority,
+            bytes=size,
         ),
         created_at=now,
         updated_at=now,
-        route=route.queue,
-        deadline=deadline,
-        firm=timing.firm,
-        limited=timing.total_seconds is not None or timing.deadline is not None,
-        wake_at=deadline if timing.firm and blocking else None,
-        idle_limit=max(rules.idle_limit, idle),
-        total_limit=total or rules.total_limit,
         rank=rank_of(work, command.priority),
-        trace_id=lineage.trace_id or (parent.trace_id if parent else work.mint().replace("-", "")),
+        wake_at=deadline if timing.firm and blocking else None,
         name=command.name,
         description=command.description,
         priority=command.priority,
-        kind=routing.kind,
-        pinned=routing.pinned,
-        required_capabilities=routing.required_capabilities,
-        required_role=route.role,
-        parent=lineage.parent,
-        thread=lineage.thread,
-        hops=hops,
-        dependencies=lineage.dependencies,
-        blocked_by=tuple(d.id for d in blocking),
-        constraints=command.constraints,
-        called_dependencies=lineage.called_dependencies,
-        retry=timing.retry,
-        expires_at=timing.expires_at,
+        routing=TaskRouting(
+            route=route.queue,
+            kind=routing.kind,
+            pinned=routing.pinned,
+            required_capabilities=routing.required_capabilities,
+            required_role=route.role,
+        ),
+        timing=TaskTiming(
+            deadline=deadline,
+            firm=timing.firm,
+            limited=timing.total_seconds is not None or timing.deadline is not None,
+            idle_limit=max(rules.idle_limit, idle),
+            total_limit=total or rules.total_limit,
+            retry=timing.retry,
+            expires_at=timing.expires_at,
+        ),
+        lineage=TaskLineage(
+            trace_id=lineage.trace_id or (parent.lineage.trace_id if parent else work.mint().replace("-", "")),
+            parent=lineage.parent,
+            thread=lineage.thread,
+            hops=hops,
+            dependencies=lineage.dependencies,
+            called_dependencies=lineage.called_dependencies,
+            blocked_by=tuple(d.id for d in blocking),
+        ),
+        agreement=TaskAgreement(constraints=command.constraints),
     )
 
 
@@ -251,7 +274,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             last_heartbeat=None,
         )
     if not any(serves(agent, route) for agent in agents):
-        within = msgspec.structs.replace(route, borders=())
+        within = replace(route, borders=())
         for agent in agents:
             if serves(agent, within):
                 check_open(work, command.principal, agent, command.type)
@@ -289,7 +312,7 @@ def check_carried(work: Work, command: Submit, route: Route) -> None:
 def check_resources(agents: list[Agent], route: Route) -> None:
     """Refuse, with the numbers, what the agents could do if they had more memory."""
     needs = route.needs
-    modest = msgspec.structs.replace(route, **dict.fromkeys(needs, 0))
+    modest = replace(route, **dict.fromkeys(needs, 0))
     able = [agent for agent in agents if serves(agent, modest)]
     if needs and able:
         raise nobody_has(able, needs)
@@ -308,10 +331,10 @@ def parent_of(work: Work, command: Submit) -> Task | None:
 
 
 def adopt(work: Work, child: Task) -> None:
-    assert child.parent is not None
-    parent = work.known_task(child.parent)
-    if not parent.has_children:
-        work.put(msgspec.structs.replace(parent, has_children=True))
+    assert child.lineage.parent is not None
+    parent = work.known_task(child.lineage.parent)
+    if not parent.lineage.has_children:
+        work.put(replace(parent, lineage=replace(parent.lineage, has_children=True)))
 
 
 def again(work: Work, command: Submit, first: Task) -> Task:
@@ -323,13 +346,18 @@ def again(work: Work, command: Submit, first: Task) -> Task:
             field="request_id",
             task_id=first.id,
         )
-    if command.reply.forgets_errors and first.status is Status.FAILED and first.fault and first.fault.kind in ERRORS:
+    if (
+        command.reply.forgets_errors
+        and first.status is Status.FAILED
+        and first.outcome.fault
+        and first.outcome.fault.kind in ERRORS
+    ):
         return redo(work, first)
     if first.final:
         kind = OUTCOME_KINDS[first.status]
         told = [d for d in work.find(Lane(first.id, command.principal)) if d.kind in OUTCOMES]
         if not told:
-            offer(work, first, command.principal, kind, first.outcome or first.seq)
+            offer(work, first, command.principal, kind, first.outcome.event or first.seq)
         for delivery in told:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
             repeat(work, delivery, first)
     return first
@@ -338,7 +366,7 @@ def again(work: Work, command: Submit, first: Task) -> Task:
 def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
     """A request about a task that waits for its caller's word: it goes on with that. Said again, it has done so."""
     mark = f"answer:{command.request_id}"
-    if mark in task.recent:
+    if mark in task.output.recent:
         return task
     if task.waiting not in (Waiting.HELD, Waiting.AGENT):
         raise refuse(
@@ -347,8 +375,12 @@ def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
             field="task_id",
             status=task.status.value,
         )
-    recent = (*task.recent, mark)[-work.rules.recent_messages :]
-    return resume_with(work, msgspec.structs.replace(task, recent=recent), msgspec.json.decode(answer))
+    recent = (*task.output.recent, mark)[-work.rules.recent_messages :]
+    return resume_with(
+        work,
+        replace(task, output=replace(task.output, recent=recent)),
+        msgspec.json.decode(answer),
+    )
 
 
 MOST_UNFIT = 16
@@ -384,4 +416,4 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
     if fault is not None and (not left or len(unfit) > MOST_UNFIT):
         raise fault
     given = tuple(sorted(granted(work, command.principal, wanted)))
-    return msgspec.structs.replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)
+    return replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)

@@ -90,7 +90,7 @@ class Correlations:
     def give(self, task: Task, message_id: str | None = None) -> Given:
         """The owner of a task gets it, by the message of that id."""
         assert task.owner is not None
-        given = Given(task.id, task.owner, task.origin.principal, task.contract, task.type)
+        given = Given(task.id, task.owner, task.origin.principal, task.agreement.contract, task.type)
         for name in (task.id, message_id):
             if name is not None:
                 if len(self._given) >= MOST_GIVEN:
@@ -158,7 +158,7 @@ class Correlations:
         """Whether a message is to the task's caller, and neither its contract nor its intent is another's."""
         return (
             self._party(task.origin.principal).agent_id == message.target_agent.agent_id
-            and message.contract_id in (None, task.contract)
+            and message.contract_id in (None, task.agreement.contract)
             and (message.intent in (None, task.type) or message.message_type is MessageType.EVENT)
         )
 
@@ -189,5 +189,5 @@ class Correlations:
 
 def names_of(task: Task) -> tuple[str, ...]:
     """The names that a task's owner may use for it, beside its id: the caller's, and the id of the message."""
-    brought_by = () if task.order is None else (message_id(task.order),)
+    brought_by = () if task.attempt.order is None else (message_id(task.attempt.order),)
     return (thread_of(task), task.origin.request_id, *brought_by)

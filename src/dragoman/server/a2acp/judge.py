@@ -238,7 +238,7 @@ class Judge:
         """An event with its contract, and the request that it is about, if it is about one."""
         message, me = inbound.message, inbound.agent.id
         task = await self._concerned(inbound)
-        named = message.contract_id or (None if task is None else task.contract)
+        named = message.contract_id or (None if task is None else task.agreement.contract)
         row = None if named is None else await self._hub.contract(named)
         if task is not None:
             is_owner = task.owner == me
@@ -253,7 +253,7 @@ class Judge:
                     check_label(message)
                     return inbound._replace(content=content_of(inbound.payload, True, None))
         terms = None if row is None else self._keys.terms(row)
-        begun = task is not None and row is not None and task.contract == row.id and not task.final
+        begun = task is not None and row is not None and task.agreement.contract == row.id and not task.final
         held = None if terms is None else terms.lasting if begun else terms.held
         refusal = contracts.judge(held, message, moment(inbound.now))
         if refusal is not None:
@@ -306,11 +306,11 @@ class Judge:
     async def _concerns(self, message: Message, task: Task) -> bool:
         """Whether a caller's message is to the agent that it asked (or to the broker), and under the contract of the
         request or its renewal."""
-        asked_under = None if task.contract is None else await self._hub.contract(task.contract)
+        asked_under = None if task.agreement.contract is None else await self._hub.contract(task.agreement.contract)
         receivers = {self._broker.agent.agent_id, task.owner, None if asked_under is None else asked_under.target.agent}
         if message.target_agent.agent_id not in receivers:
             return False
-        if message.contract_id in (None, task.contract):
+        if message.contract_id in (None, task.agreement.contract):
             return True
         sent_under = await self._hub.contract(message.contract_id)
         return (

@@ -112,7 +112,7 @@ def wanted_contract(outgoing: Outgoing) -> str | None:
     if kind is MessageKind.DIRECT_MESSAGE:
         direct_message: DirectMessage = outgoing.event
         return direct_message.contract
-    return None if outgoing.task is None else outgoing.task.contract
+    return None if outgoing.task is None else outgoing.task.agreement.contract
 
 
 def failure_in(outgoing: Outgoing) -> Fault | None:
@@ -120,7 +120,7 @@ def failure_in(outgoing: Outgoing) -> Fault | None:
     if outgoing.delivery.kind is MessageKind.ANSWER:
         fault = outgoing.event.answer.get("fault")
         return None if fault is None else msgspec.convert(fault, Fault)
-    return outgoing.task.fault  # type: ignore[no-any-return]
+    return outgoing.task.outcome.fault  # type: ignore[no-any-return]
 
 
 def ends_in_pieces(outgoing: Outgoing) -> bool:
@@ -206,7 +206,9 @@ class _Encoder:
         if contract is not None and contract.end_to_end and request.envelope is not None:
             extra = _unknown(request.extra) | {"task": TaskFields(id=task.id)}
             return self._sendable(self._forwarded("request", request.input, request.envelope, source, extra))
-        if task.personal and (contract is None or not contract.encrypted):  # another agent handed it over, say
+        if task.agreement.personal and (
+            contract is None or not contract.encrypted
+        ):  # another agent handed it over, say
             what = f"the work is personal, and there is no key to reach {self.receiver} by; let somebody else do it"
             raise refuse(Kind.FORBIDDEN, what, pii=True)
         name = self.broker.called(task)
@@ -219,14 +221,15 @@ class _Encoder:
     def _task_fields(self, request: Request) -> TaskFields:
         """Of personal work nothing that its caller wrote: these fields travel in clear."""
         task = self.task
-        attempt = task.attempts if task.attempts > 1 else None
+        attempt = task.attempt.count if task.attempt.count > 1 else None
         context, limits = None, None
         if not self._is_personal:
             context, limits = task_context(task, request) or None, resource_limits(task, request) or None
-        if task.personal:
+        if task.agreement.personal:
             return TaskFields(id=task.id, attempt=attempt, context=context, limits=limits)
         return TaskFields(
-            id=task.id, name=task.name or None, description=task.description or None, thread=task.thread or None,
+            id=task.id, name=task.name or None, description=task.description or None,
+            thread=task.lineage.thread or None,
             attempt=attempt, context=context, limits=limits,
         )  # fmt: skip
 
@@ -411,11 +414,11 @@ class _Encoder:
 
     @property
     def _is_personal(self) -> bool:
-        return self.task.personal or (self.contract is not None and self.contract.encrypted)
+        return self.task.agreement.personal or (self.contract is not None and self.contract.encrypted)
 
     @property
     def _traceparent(self) -> str:
-        return f"00-{self.task.trace_id}-{self.outgoing.delivery.id.replace('-', '')[16:]}-01"
+        return f"00-{self.task.lineage.trace_id}-{self.outgoing.delivery.id.replace('-', '')[16:]}-01"
 
     def _frame(
         self, kind: str, intent: str | None, payload: Mapping[str, Any], *, source: Agent | None = None,

@@ -127,7 +127,7 @@ def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
         "context": context_of(task, known, handoff_context(handoff)),
         "constraints": constraints_of(task, resource_limits(task, request), given.get("constraints") or {}, limits),
         "input": request.given,
-        "attempt": max(1, task.attempts),
+        "attempt": max(1, task.attempt.count),
     }
     if request.is_answered:
         fields["answer"] = request.answer
@@ -140,7 +140,7 @@ def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if handoff is not None:
         fields["handover"] = handover_of(handoff)
     priority = "critical" if task.priority is Priority.CRITICAL else "high"
-    first = task.round == 0 and task.attempts <= 1
+    first = task.attempt.round == 0 and task.attempt.count <= 1
     return _message(
         MessageType.TASK_ASSIGNMENT,
         {"task": fields},
@@ -175,7 +175,7 @@ def _answer(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if question.about is Asking.TAKEOVER:
         kind, task = MessageType.TASK_HANDOFF, cast(Task | None, outgoing.task)
         answer = question.answer if type(question.answer) is dict else {}
-        due = task.deadline if task is not None else question.answered_at or question.created_at
+        due = task.timing.deadline if task is not None else question.answered_at or question.created_at
         payload = mapping.handoff_answer_out(answer, agent_id=question.asked_of or HUB, due=rfc3339(due))
     else:
         kind = MessageType.HELP_RESPONSE
@@ -290,7 +290,7 @@ def _report(
     task: Task = outgoing.task
     assignment = task.origin.request_id
     named = None if original is None else _parse(original.get("metadata", _EMPTY)).get("correlation_id")
-    known = named is not None and not (is_uuid(named) and (task.round or task.attempts > 1))
+    known = named is not None and not (is_uuid(named) and (task.attempt.round or task.attempt.count > 1))
     correlation = assignment if is_uuid(assignment) and not known else None
     new_id = outgoing.delivery.created_at != outgoing.event.at
     return _message(
@@ -408,7 +408,7 @@ def _message(
     if correlation is not None:
         metadata["correlation_id"] = correlation
     if outgoing.task is not None:
-        metadata["traceparent"] = f"00-{outgoing.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+        metadata["traceparent"] = f"00-{outgoing.task.lineage.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
     message |= {
         "id": id,
         "timestamp": rfc3339(delivery.created_at),

@@ -53,7 +53,7 @@ def update_status(task: Task) -> UpdateStatus:
 
 def task_error(task: Task, fault: Fault, agent: AgentId | None) -> Json:
     """Why a task failed, as its TaskState has it: the report that its caller gets. `agent` reported it."""
-    error_id = derived_v4(f"{task.id}/{task.outcome or task.seq}")
+    error_id = derived_v4(f"{task.id}/{task.outcome.event or task.seq}")
     return error_report(fault, error_id=error_id, task=task_name(task), agent_id=agent_or_person(agent or HUB))
 
 
@@ -68,7 +68,7 @@ def context_of(task: Task, *given: Mapping[str, Any]) -> Json:
         dependencies += (str(name) for name in context.get("dependencies") or ())
     if task.metadata is not None:
         metadata = dict(task.metadata)  # agents changed it since
-    for name, value in zip(HUB_METADATA, (task.name, task.thread, task.parent), strict=True):
+    for name, value in zip(HUB_METADATA, (task.name, task.lineage.thread, task.lineage.parent), strict=True):
         if value is not None:
             metadata.setdefault(name, value)
     unknown = {name: value for context in given for name, value in context.items() if name not in _CONTEXT}
@@ -78,7 +78,7 @@ def context_of(task: Task, *given: Mapping[str, Any]) -> Json:
         "task_type": task.type,
         "priority": task.priority.value,
         "metadata": metadata,
-        "dependencies": list(dict.fromkeys(dependencies)) or list(task.dependencies),
+        "dependencies": list(dict.fromkeys(dependencies)) or list(task.lineage.dependencies),
         "history": _without_repetition(history),
     }
 
@@ -97,13 +97,17 @@ def constraints_of(task: Task, *given: Mapping[str, Any]) -> Json:
     found: Json = {}
     for constraints in given:
         found |= constraints
-    needs = budget.needs(task.constraints) if task.reserved is None else task.reserved.amounts
+    needs = (
+        budget.needs(task.agreement.constraints) if task.spending.reserved is None else task.spending.reserved.amounts
+    )
     found |= {budget.KINDS[kind][0]: amount for kind, amount in needs.items() if kind in budget.USED_UP}
     for name in NUMBERS:
-        if name in task.constraints:
-            found[name] = task.constraints[name]
-    found["required_capabilities"] = list(task.required_capabilities) or found.get("required_capabilities") or []
-    found["deadline"] = rfc3339(task.deadline)
+        if name in task.agreement.constraints:
+            found[name] = task.agreement.constraints[name]
+    found["required_capabilities"] = (
+        list(task.routing.required_capabilities) or found.get("required_capabilities") or []
+    )
+    found["deadline"] = rfc3339(task.timing.deadline)
     return found
 
 

@@ -108,7 +108,7 @@ class AgentFiles(Endpoint):
         task = await self._store.task(TaskId(task_id)) if task_id else None
         agent = self._handler.hub.agent(principal)
         if kept is not None and task is not None and is_party(agent, principal, task):
-            found = next((file for file in task.files if file.id == id), None)
+            found = next((file for file in task.output.files if file.id == id), None)
             if found is not None:
                 return found
         raise refuse(Kind.NOT_FOUND, "no such file, or not of a task of yours; say which with task_id", field="file_id")

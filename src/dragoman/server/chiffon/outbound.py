@@ -81,7 +81,7 @@ def wire_request_id(task: Task) -> str:
     Other protocols' request ids need not be UUIDs; then one is derived, so that it too stays the same.
     """
     request_id = task.request_id
-    return request_id if _uuid(request_id) else _derived(task.id, "request", task.round)
+    return request_id if _uuid(request_id) else _derived(task.id, "request", task.attempt.round)
 
 
 def receipts(delivery_id: str, count: int) -> Sequence[str]:
@@ -92,7 +92,7 @@ def receipts(delivery_id: str, count: int) -> Sequence[str]:
 
 def traceparent(task: Task, delivery_id: str) -> str:
     """The W3C trace context under which a delivery leaves: the task's trace, and a span of its own."""
-    return f"00-{task.trace_id}-{delivery_id.replace('-', '')[16:]}-01"
+    return f"00-{task.lineage.trace_id}-{delivery_id.replace('-', '')[16:]}-01"
 
 
 def _derived(*parts: object) -> str:
@@ -128,8 +128,10 @@ def _frame(
     message = codec.envelope(
         payload,
         Stamp(delivery.id if not index else _derived(delivery.id, index), _time(now)),
-        Correlation(wire_request_id(task) if to_agent else _caller_request_id(task), mapping.trace_uuid(task.trace_id)),
-        from_agent=from_agent or (HUB_NAME if to_agent else task.kind or _worker(outgoing)),
+        Correlation(
+            wire_request_id(task) if to_agent else _caller_request_id(task), mapping.trace_uuid(task.lineage.trace_id)
+        ),
+        from_agent=from_agent or (HUB_NAME if to_agent else task.routing.kind or _worker(outgoing)),
         to_agent=receiver.called,
         protocol_version=receiver.protocol_version or PROTOCOL_VERSION,
         x_custom_fields=custom,
@@ -155,7 +157,7 @@ def _reissued(outgoing: Outgoing, receiver: Agent) -> bytes:
     replaced = {
         "to_agent": receiver.called,
         "request_id": _caller_request_id(task),
-        "trace_id": mapping.trace_uuid(task.trace_id),
+        "trace_id": mapping.trace_uuid(task.lineage.trace_id),
         **_version(receiver),
     }
     custom = _marks(outgoing, _worker(outgoing))
@@ -195,24 +197,24 @@ def _work(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
     if _is_ours(event):
         # The caller's name, message id and time stay: the agent is to know who asked, and when.
         replaced = {"to_agent": receiver.called, **_version(receiver)}
-        if task.round:
+        if task.attempt.round:
             replaced["request_id"] = wire_request_id(task)
-        custom = {**_marks(outgoing, receiver.id), **mapping.attempt_out(task.attempts)}
-        if task.files and (attached := read_request(event.body).attachments):
+        custom = {**_marks(outgoing, receiver.id), **mapping.attempt_out(task.attempt.count)}
+        if task.output.files and (attached := read_request(event.body).attachments):
             custom |= {"attachments": attached, "files": None}
         return (codec.reissue(event.raw, replaced, custom),)  # type: ignore[arg-type]
     request = read_request(event.body)
-    seconds = max(1, (task.deadline - now) // SECOND) if task.limited else None
+    seconds = max(1, (task.timing.deadline - now) // SECOND) if task.timing.limited else None
     described = {
         "name": task.name,
         "description": task.description,
-        "thread": task.thread,
+        "thread": task.lineage.thread,
         "attachments": request.attachments,
         "context": task_context(task, request),
         "quality_threshold": resource_limits(task, request).get("quality_threshold"),
     }
     work = mapping.work_out(task.id, task.type, request, seconds)
-    fields = mapping.work_fields_out(request, task.attempts, described)
+    fields = mapping.work_fields_out(request, task.attempt.count, described)
     return (mapping.with_unknown_fields(_frame(work, outgoing, receiver, now, fields=fields), request),)
 
 
@@ -273,7 +275,7 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
         report.named_step or (None if aside is None else messages.Step(name=aside[:200])),
         output=report.output or "",
         place=report.chunk,
-        unnamed=task.step or task.type,
+        unnamed=task.output.step or task.type,
     )
     return _frames(statuses, outgoing, receiver, now, [fields] * len(statuses))
 
@@ -281,7 +283,7 @@ def _progress(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
 def _percent(task: Task) -> int:
     """How far the work is, where a status does not say it. A completed task has 100 %, which the result tells: a late
     status about the time before would say that it runs at 100 %."""
-    return 0 if task.status is Status.COMPLETED else task.progress or 0
+    return 0 if task.status is Status.COMPLETED else task.output.progress or 0
 
 
 def _result(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
@@ -396,10 +398,10 @@ def error_of(fault: Fault, at: Instant, task: Task | None = None) -> Payload:
     subject = ErrorSubject(
         at=now,
         last_attempt=_time(task.last_attempt),
-        agent_id=task.owner or task.pinned or task.kind or HUB_NAME,
+        agent_id=task.owner or task.routing.pinned or task.routing.kind or HUB_NAME,
         task_id=task.id,
         work_type=task.type,
-        retries=task.attempts - 1,
+        retries=task.attempt.count - 1,
     )
     return error_out(fault, subject)
 

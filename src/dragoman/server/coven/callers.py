@@ -168,7 +168,7 @@ class Callers:
         finally:
             decided()
             # Refused, or asked before: then the first request's files are the task's.
-            theirs = {file.id for file in task.files} if task is not None else set()
+            theirs = {file.id for file in task.output.files} if task is not None else set()
             for ref in kept:
                 if ref.id not in theirs:
                     self._files.drop(ref.id)
@@ -215,9 +215,9 @@ class Callers:
                 for event in page:
                     await self._write(context, event, task, request_id)
                     after = event.seq
-                    if task.final and event.seq == task.outcome:
+                    if task.final and event.seq == task.outcome.event:
                         return None
-                if task.final and after >= (task.outcome or 0):
+                if task.final and after >= (task.outcome.event or 0):
                     return await self._told_before(context, task, request_id)
                 if task.seq > after:
                     continue
@@ -244,7 +244,7 @@ class Callers:
 
     async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
         """Who resumes after the very end hears the end again: never a silent one."""
-        page = await self._store.events(task.id, after=(task.outcome or task.seq) - 1, limit=1)
+        page = await self._store.events(task.id, after=(task.outcome.event or task.seq) - 1, limit=1)
         for event in page:
             await self._write(context, event, task, request_id)
 

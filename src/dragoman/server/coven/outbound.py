@@ -88,14 +88,14 @@ def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, re
     fields = _fields(task, request) if reads_input else _text(task, request, outgoing.delivery.receiver)
     return SendMessage(
         request_id=task.request_id,
-        thread_id=task.thread or task.id,
+        thread_id=task.lineage.thread or task.id,
         sender=task.origin.principal,
         **fields,
         attachments=attachments,
         task_id=task.id,
         work_type=task.type,
-        attempt=task.attempts,
-        traceparent=f"00-{task.trace_id}-{outgoing.delivery.id.replace('-', '')[16:]}-01",
+        attempt=task.attempt.count,
+        traceparent=f"00-{task.lineage.trace_id}-{outgoing.delivery.id.replace('-', '')[16:]}-01",
         unknown=_unknown(event),
     )
 
@@ -114,7 +114,7 @@ def _fields(task: Task, request: Request) -> dict[str, str]:
     """Work for a program: everything once, in a field of its own."""
     content, input_json = mapping.input_out(request.given or {})
     around: dict[str, object] = {"name": None if task.name == task.type else task.name, "description": task.description}
-    around |= {"thread": task.thread, **task_context(task, request)}
+    around |= {"thread": task.lineage.thread, **task_context(task, request)}
     around |= {"handover": request.handover, "question": request.question}
     known = {name: value for name, value in around.items() if value}
     return {
@@ -206,7 +206,7 @@ def responses_of(
         case messages.AttemptFailed():
             fault = reported_fault(task, event)
             return (response(Thinking(f"{error_table.sentence(fault)} Trying again."), fault=fault_out(fault)),)
-        case messages.Result() if not (task.final and event.seq == task.outcome):
+        case messages.Result() if not (task.final and event.seq == task.outcome.event):
             return (response(Thinking(f"The task was {event.kind.value}, and is done once more.")),)
         case messages.Result() if event.kind is EventKind.COMPLETED:
             return (response(_done(content, whole), unknown=unknown),)

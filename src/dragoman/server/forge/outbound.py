@@ -240,7 +240,7 @@ def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
 def _message(payload: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta: Any) -> Anything:
     delivery = outgoing.delivery
     id = delivery.id if not index else f"{delivery.id}/{index}"
-    trace = f"00-{outgoing.task.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+    trace = f"00-{outgoing.task.lineage.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
     return codec.message(payload, stamp(id, now), meta={"traceparent": trace, **meta})
 
 
@@ -249,9 +249,9 @@ def _message(payload: Payload, outgoing: Outgoing, now: Instant, index: int = 0,
 
 def status_of(task: Task) -> TaskStatus:
     """Forge's status of a task (D7, all-D8)."""
-    if task.status is Status.QUEUED and task.attempts:
+    if task.status is Status.QUEUED and task.attempt.count:
         return "retrying"
-    if task.status is Status.WAITING and (task.waiting is Waiting.DEPENDENCY or not task.attempts):
+    if task.status is Status.WAITING and (task.waiting is Waiting.DEPENDENCY or not task.attempt.count):
         return "pending"
     return STATUSES[task.status]
 
@@ -286,7 +286,7 @@ def task_view(task: Task, account: Account | None = None, *, submitted: bool = F
     """A task, with its `account` also what went in and what came out. The answer to its submitter shows it as
     queued, as the document has it, even if an idle agent has it already (`submitted`)."""
     if submitted and task.status is Status.ASSIGNED:
-        task = replace(task, status=Status.QUEUED, owner=None, attempts=0)
+        task = replace(task, status=Status.QUEUED, owner=None, attempt=replace(task.attempt, count=0))
     view = TaskView(
         id=task.id,
         type=task.type,
@@ -294,20 +294,20 @@ def task_view(task: Task, account: Account | None = None, *, submitted: bool = F
         description=task.description,
         status=status_of(task),
         priority=(task.origin.protocol == PROTOCOL and task.origin.priority) or PRIORITIES[task.priority],
-        required_role=task.required_role,
-        required_capabilities=task.required_capabilities,
-        dependencies=task.dependencies,
+        required_role=task.routing.required_role,
+        required_capabilities=task.routing.required_capabilities,
+        dependencies=task.lineage.dependencies,
         assigned_to=task.owner,
         submitted_by=task.origin.principal,
-        progress=mapping.fraction_out(task.progress),
-        error=None if task.fault is None else msgspec.to_builtins(error_out(task.fault)),
+        progress=mapping.fraction_out(task.output.progress),
+        error=None if task.outcome.fault is None else msgspec.to_builtins(error_out(task.outcome.fault)),
         created_at=rfc3339(task.created_at),
         updated_at=rfc3339(task.updated_at),
-        attempt=task.attempts,
+        attempt=task.attempt.count,
         waiting_for=UNSET if task.waiting is None else task.waiting.value,
-        parent_id=UNSET if task.parent is None else task.parent,
-        thread=UNSET if task.thread is None else task.thread,
-        files=tuple(map(mapping.file_out, task.files)) or UNSET,
+        parent_id=UNSET if task.lineage.parent is None else task.lineage.parent,
+        thread=UNSET if task.lineage.thread is None else task.lineage.thread,
+        files=tuple(map(mapping.file_out, task.output.files)) or UNSET,
     )
     if account is None:
         return view

@@ -38,19 +38,22 @@ def may_see(asker: Agent, task: Task) -> bool:
     all."""
     if asker.role == PLANNER or authorization.is_party(asker, asker.id, task):
         return True
-    return task.status is Status.QUEUED and serves(asker, route_of(task.route))
+    return task.status is Status.QUEUED and serves(asker, route_of(task.routing.route))
 
 
 def shown_to(asker: Agent, task: Task) -> Task:
     """The task as an agent sees it that may see it: the texts of a personal one are for its two sides only."""
     if not _is_kept_from(asker, task):
         return task
-    texts = {name: PERSONAL for name in ("name", "description", "thread") if getattr(task, name) is not None}
-    return replace(task, **texts)
+    texts = {name: PERSONAL for name in ("name", "description") if getattr(task, name) is not None}
+    lineage = task.lineage
+    if lineage.thread is not None:
+        lineage = replace(lineage, thread=PERSONAL)
+    return replace(task, lineage=lineage, **texts)
 
 
 def _is_kept_from(asker: Agent, task: Task) -> bool:
-    return task.personal and not authorization.is_party(asker, asker.id, task)
+    return task.agreement.personal and not authorization.is_party(asker, asker.id, task)
 
 
 async def agents(handler: ForgeHandler, asker: Agent, query: QueryAgents) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def _filters(asker: Agent, query: QueryTasks) -> list[TaskFilter]:
 
 
 def _is_wanted(task: Task, query: QueryTasks) -> bool:
-    if query.required_role is not None and task.required_role != query.required_role:
+    if query.required_role is not None and task.routing.required_role != query.required_role:
         return False
     return query.status is None or status_of(task) == query.status
 
@@ -144,14 +147,14 @@ async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, A
     account = await read_account(handler.store, found.id, found.seq, MOST_OUTPUT)
     if found.owner != asker.id or found.final:
         return {"task": task_view(found, account)}
-    (source,) = await handler.store.events(found.id, after=found.source - 1, limit=1)
+    (source,) = await handler.store.events(found.id, after=found.attempt.source - 1, limit=1)
     return {"task": order_view(found, source, account)}
 
 
 async def file(handler: ForgeHandler, asker: Agent, query: GetFile) -> dict[str, Any]:
     """A piece of a file that belongs to a task the asker may see."""
     found = await visible(handler, asker, query.task_id)
-    files = () if _is_kept_from(asker, found) else found.files
+    files = () if _is_kept_from(asker, found) else found.output.files
     ref = next((ref for ref in files if ref.id == query.file_id), None)
     data = None if ref is None else await handler.files.fetch(ref.id)
     if ref is None or data is None:

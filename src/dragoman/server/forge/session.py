@@ -304,7 +304,7 @@ class ForgeSession(Session):
 
     def _drop_unused(self, about: About, used: Task | None) -> None:
         """Files that came with a refused or a repeated request belong to nothing."""
-        theirs = set() if used is None else {file.id for file in used.files}
+        theirs = set() if used is None else {file.id for file in used.output.files}
         while about.kept:
             file = about.kept.pop()
             if file.id not in theirs:

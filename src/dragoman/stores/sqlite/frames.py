@@ -104,21 +104,33 @@ class FileColumns(msgspec.Struct, gc=False):
     id: str
 
 
+class LineageColumns(msgspec.Struct, gc=False):
+    parent: str | None = None
+    dependencies: tuple[str, ...] = ()
+    blocked_by: tuple[str, ...] = ()
+
+
+class OutputColumns(msgspec.Struct, gc=False):
+    files: tuple[FileColumns, ...] = ()
+
+
+class AgreementColumns(msgspec.Struct, gc=False):
+    contract: str | None = None
+
+
 class TaskColumns(msgspec.Struct, gc=False):
     id: str
     type: str
     status: str
     origin: OriginColumns
+    lineage: LineageColumns
     created_at: int
     rank: int
     queue: str | None = None
     wake_at: int | None = None
     owner: str | None = None
-    parent: str | None = None
-    dependencies: tuple[str, ...] = ()
-    blocked_by: tuple[str, ...] = ()
-    files: tuple[FileColumns, ...] = ()
-    contract: str | None = None
+    output: OutputColumns | None = None
+    agreement: AgreementColumns | None = None
 
     INSERT: ClassVar = (
         "INSERT INTO task (no, status, queue, rank, wake_at, owner, id, principal, request_id, created_at, type,"
@@ -149,21 +161,22 @@ class TaskColumns(msgspec.Struct, gc=False):
 
     def pair(self, no: int, pairs: dict[str, list[Any]]) -> None:
         """What it depends on is needed as long as it is unfinished, its files and contract as long as it is there."""
-        if self.dependencies or self.blocked_by:
+        lineage = self.lineage
+        if lineage.dependencies or lineage.blocked_by:
             statement = self.UNBLOCK if self.status in TaskUpdates.FINAL else self.BLOCK
-            needed = {*self.dependencies, *self.blocked_by}
+            needed = {*lineage.dependencies, *lineage.blocked_by}
             pairs.setdefault(statement, []).extend((dependency, no) for dependency in needed)
-        if self.files:
-            pairs.setdefault(self.ATTACH, []).extend((file.id, no) for file in self.files)
-        if self.contract is not None:
-            pairs.setdefault(self.BIND, []).append((self.contract, self.id))
+        if self.output is not None and self.output.files:
+            pairs.setdefault(self.ATTACH, []).extend((file.id, no) for file in self.output.files)
+        if self.agreement is not None and self.agreement.contract is not None:
+            pairs.setdefault(self.BIND, []).append((self.agreement.contract, self.id))
 
     def moving(self) -> tuple[Any, ...]:
         """The columns, those that change most first."""
         origin = self.origin
         return (
             self.status, self.queue, self.rank, self.wake_at, self.owner,
-            self.id, origin.principal, origin.request_id, self.created_at, self.type, self.parent,
+            self.id, origin.principal, origin.request_id, self.created_at, self.type, self.lineage.parent,
         )  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     active: dict[AgentId, list[TaskId]] = defaultdict(list)
     sql = (
         f"SELECT owner, id FROM task WHERE status {one_of(HELD)} AND owner IS NOT NULL AND NOT"
-        " (coalesce(json_extract(body, '$.waiting'), '') = 'person' AND json_extract(body, '$.session') IS NULL)"
-        " ORDER BY id"
+        " (coalesce(json_extract(body, '$.waiting'), '') = 'person'"
+        " AND json_extract(body, '$.attempt.session') IS NULL) ORDER BY id"
     )
     for owner, id in connection.execute(sql):
         active[owner].append(id)
@@ -102,7 +102,7 @@ def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
         held[AgentId(whose)] = held.get(AgentId(whose), NOTHING).plus(holding)
 
     tasks = (
-        "SELECT principal, total(json_extract(body, '$.request_bytes')) FROM task"
+        "SELECT principal, total(json_extract(body, '$.origin.bytes')) FROM task"
         f" WHERE status {one_of(UNFINISHED)} GROUP BY principal"
     )
     for whose, size in connection.execute(tasks):

@@ -103,8 +103,8 @@ def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
 
 
 def _removed(task: Task, no: int) -> tuple[Any, ...]:
-    under = None if task.contract is None else (task.contract, task.id)
-    return no, (*task.dependencies, *task.blocked_by), [file.id for file in task.files], under
+    under = None if task.agreement.contract is None else (task.agreement.contract, task.id)
+    return no, (*task.lineage.dependencies, *task.lineage.blocked_by), [file.id for file in task.output.files], under
 
 
 def _events(rows: list[Event], number: Number) -> list[tuple[Any, ...]]:

@@ -6,16 +6,19 @@ decisions use are partial: they hold what is queued, waking, on its way. A task 
 order of acceptance, and its events lie under `no << 24 | seq`: whatever ids clients choose, new rows go to the
 end of a table. Only the two unique indexes over ids are in the client's order.
 
-Imported by the writer: apsw and the standard library only.
+Imported by the writer: apsw, msgspec and the standard library only.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
+import msgspec
 
 from dragoman.stores.sqlite import master_keys
 
@@ -191,9 +194,75 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE used (until INTEGER PRIMARY KEY, messages BLOB NOT NULL);
     """,
+    # 11: the head of a task consists of parts. `REWRITES` changes the rows before this step counts as done.
+    "",
 )
 
 VERSION = len(MIGRATIONS)
+
+TASK_PARTS: dict[str, dict[str, str]] = {
+    "routing": {name: name for name in ("route", "kind", "pinned", "required_capabilities", "required_role")},
+    "timing": {
+        "deadline": "deadline", "idle_limit": "idle_limit", "total_limit": "total_limit", "firm": "firm",
+        "limited": "limited", "retry": "retry", "expires_at": "expires_at", "last_sign_at": "last_sign_at",
+        "lost_at": "lost_at",
+    },
+    "attempt": {
+        "attempts": "count", "unreached": "unreached", "attempted_at": "at", "session": "session",
+        "delivery": "delivery", "order": "order", "prefers": "prefers", "sandbox": "sandbox", "round": "round",
+        "anew": "retried_round", "source": "source", "asks": "asks", "answered": "answered",
+    },
+    "output": {
+        "progress": "progress", "step": "step", "recent": "recent", "output": "streams", "output_bytes": "bytes",
+        "files": "files", "files_before": "files_before",
+    },
+    "outcome": {"fault": "fault", "result_digest": "digest", "outcome": "event"},
+    "lineage": {
+        "trace_id": "trace_id", "parent": "parent", "heir": "subtask_owner", "thread": "thread", "hops": "hops",
+        "dependencies": "dependencies", "called_dependencies": "called_dependencies", "blocked_by": "blocked_by",
+        "has_dependents": "has_dependents", "has_children": "has_children", "asked": "has_questions",
+        "handed": "handed", "helps": "helps",
+    },
+    "agreement": {name: name for name in ("constraints", "contract", "personal", "approved")},
+    "spending": {"reserved": "reserved", "spent": "spent"},
+}  # fmt: skip
+"""Schema version 11: which field of the flat head went into which part, and its name there."""
+
+Members = dict[str, msgspec.Raw]
+_members = msgspec.json.Decoder(Members).decode
+
+
+def in_parts(head: str) -> str | None:
+    """The head of a task as schema version 11 stores it; None if it is stored so already. Values are copied as they
+    are."""
+    flat = _members(head)
+    if "routing" in flat:
+        return None
+    parts = {
+        part: {new: flat.pop(old) for old, new in names.items() if old in flat} for part, names in TASK_PARTS.items()
+    }
+    whole: dict[str, Any] = {**flat, **{part: members for part, members in parts.items() if members}}
+    if "request_bytes" in whole:
+        whole["origin"] = {**_members(whole["origin"]), "bytes": whole.pop("request_bytes")}
+    return msgspec.json.encode(whole).decode()
+
+
+def rewrite_task_heads(connection: apsw.Connection) -> None:
+    """Bring the head of every task into parts, one batch after the other, so that the log stays short. A rewrite that
+    was interrupted goes on where it stopped."""
+    batch = "SELECT no, body FROM task WHERE no > ? ORDER BY no LIMIT ?"
+    rows: list[Any] = [(-1, "")]
+    while rows := connection.execute(batch, (rows[-1][0], REWRITTEN_AT_ONCE)).fetchall():
+        with connection:
+            changed = [(head, no) for no, body in rows if (head := in_parts(str(body))) is not None]
+            connection.executemany("UPDATE task SET body = ? WHERE no = ?", changed)
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+
+REWRITTEN_AT_ONCE = 5000
+
+REWRITES: dict[int, Callable[[apsw.Connection], None]] = {11: rewrite_task_heads}
+"""What Python changes in the rows before a schema version counts as reached: repeatable, in its own transactions."""
 
 WAITING_HEAD, LEASED, POLLED = 1, 2, 3
 """`delivery.slot`: what may leave for a receiver, what its session holds, what a poll took for a while; NULL: none."""
@@ -283,6 +352,8 @@ def known_version(connection: apsw.Connection, path: str) -> int:
 def migrate(connection: apsw.Connection, path: str, fresh: bool) -> None:
     version = known_version(connection, path)
     for number in range(version, VERSION):
+        if not fresh and (rewrite := REWRITES.get(number + 1)) is not None:
+            rewrite(connection)
         with connection:
             connection.execute(MIGRATIONS[number])
             connection.execute(f"PRAGMA user_version = {number + 1}")

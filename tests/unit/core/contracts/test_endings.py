@@ -127,8 +127,8 @@ async def test_what_was_asked_on_a_contract_is_given_to_nobody_after_one_of_the_
     await world.advance(2)
     assert peer.work == []
     over = await world.task(task.id)
-    assert (over.status, over.fault.kind) == (Status.FAILED, Kind.CONTRACT)
-    assert over.fault.facts == {"contract_id": contract.id, "standing": "terminated"}
+    assert (over.status, over.outcome.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+    assert over.outcome.fault.facts == {"contract_id": contract.id, "standing": "terminated"}
 
 
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.ASSIGNED, Status.RUNNING])
@@ -145,7 +145,7 @@ async def test_the_caller_learns_at_once_that_its_target_was_removed(world, stat
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
     await world.settle()
     told = {
-        outgoing.task.id: outgoing.task.fault
+        outgoing.task.id: outgoing.task.outcome.fault
         for outgoing in lab.take()
         if outgoing.delivery.kind is MessageKind.FAILURE
     }

@@ -46,8 +46,8 @@ async def test_what_is_personal_is_shut_in_the_file(tmp_path):
     await again.open()
     [listed], _ = await again.tasks(TaskFilter(), after=None, limit=9)
     assert [listed, await again.task(task.id), *await again.find_tasks(task.id[:8], 9)] == [before] * 3
-    assert {name: getattr(listed, name) for name in words} == words
-    assert ([file.name for file in listed.files], listed.shut) == (["personal"], None)
+    assert {name: getattr(listed.lineage if name == "thread" else listed, name) for name in words} == words
+    assert ([file.name for file in listed.output.files], listed.shut) == (["personal"], None)
     async with again.unit() as unit:
         assert (await unit.load([TaskById(task.id)]))[TaskById(task.id)] == [before]
     await again.close()
@@ -68,7 +68,7 @@ async def test_no_text_about_personal_work_is_in_its_row(world, kind):
         fault = Fault(kind=kind, message="Lovelace is well", facts={"who": "Lovelace"})
         await world.ask(ReportFault(principal=AgentId("data"), protocol="chiffon", task_id=task.id, fault=fault))
     row = await world.task(task.id)
-    assert (row.fault.kind, b"Lovelace" in msgspec.json.encode(row)) == (kind, False)
+    assert (row.outcome.fault.kind, b"Lovelace" in msgspec.json.encode(row)) == (kind, False)
 
 
 async def test_personal_work_is_on_record_when_it_is_taken_and_only_then(world):

@@ -25,14 +25,14 @@ async def test_both_sides_are_held_to_it(world):
     assert (fault.kind, fault.facts["faults"][0]["pointer"]) == (Kind.CONTRACT, "/rows")
     assert "many" not in str(fault.facts)
     task = await world.submit(None, **ask, input={"rows": 3})
-    assert (task.owner, task.contract) == ("data", contract.id)
+    assert (task.owner, task.agreement.contract) == ("data", contract.id)
     done = await world.finish("data", task.id, body=b'{"result":{"dataset_id":"d-1"}}')
     assert done.status is Status.COMPLETED
     broken = await world.submit(None, **ask, input={"rows": 3})
     fault = await world.refused_with("data", broken.id, b'{"result":{"other":1}}')
     assert fault.kind is Kind.CONTRACT
     failed = await world.task(broken.id)
-    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+    assert (failed.status, failed.outcome.fault.kind) == (Status.FAILED, Kind.CONTRACT)
 
 
 async def test_so_is_a_person_who_edits_what_was_asked(world):
@@ -76,7 +76,7 @@ async def test_the_offer_holds_also_for_what_is_asked_of_its_kind_or_of_anybody(
     fault = await world.refused(world.request("data", type="patient", input={"name": "Erika"}))
     assert (fault.kind, fault.facts) == (Kind.FORBIDDEN, {"pii": True})
     anybody = await world.submit(None, type="patient", input={"name": "Erika"})  # the lab, which declared nothing
-    assert (anybody.status, anybody.personal) == (Status.QUEUED, True)
+    assert (anybody.status, anybody.agreement.personal) == (Status.QUEUED, True)
     assert len(data.work) == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_task_queued_in_clear_is_not_assigned_to_an_agent_that_declares_
         assert peer.work == []
     assert (await world.task(task.id)).owner is None
     again = await world.submit(None, type="weigh", input={"name": "Erika"}, kept_for_anybody=True)
-    assert (again.owner, again.personal) == ("scales", True)
+    assert (again.owner, again.agreement.personal) == ("scales", True)
 
 
 @pytest.mark.parametrize("addressed", [{"pinned": "data"}, {"kind": "data"}], ids=["by name", "by kind"])

@@ -27,8 +27,8 @@ async def test_a_silent_agent_times_out_and_the_task_is_tried_four_times_then_de
         await world.advance(delay)
     assert times == [Status.QUEUED, Status.QUEUED, Status.QUEUED, Status.FAILED]
     final = await world.task(task.id)
-    assert final.fault.kind is Kind.TIMEOUT
-    assert final.fault.facts["attempted_retries"] == 3
+    assert final.outcome.fault.kind is Kind.TIMEOUT
+    assert final.outcome.fault.facts["attempted_retries"] == 3
     [letter] = await world.store.dead_letters()
     assert (letter.task, letter.attempts, letter.reason.kind) == (task.id, 4, Kind.TIMEOUT)
     assert [p.delivery.kind for p in boss.inbox] == ["failure"]
@@ -92,7 +92,7 @@ async def test_files_of_an_attempt_that_failed_stay_and_count_no_more(world):
     await world.ask(Cancel(principal=ADMIN, task_id=task.id))
     await world.ask(Retry(principal=ADMIN, task_id=task.id))
     assert i1.take()
-    held = (await world.progress("i1", task.id, files=plots(3))).files
+    held = (await world.progress("i1", task.id, files=plots(3))).output.files
     assert held == (*plots(1), *plots(2), *plots(3))
     one_more = ReportProgress(principal=AgentId("i1"), task_id=task.id, files=plots(4)[:1])
     assert (await world.refused(one_more)).kind is Kind.TOO_LARGE
@@ -109,7 +109,7 @@ async def test_a_repeated_error_ends_no_other_attempt(world):
     await world.advance(1)
     assert i1.work == [task.id]
     await world.ask(said)
-    assert ((await world.task(task.id)).status, (await world.task(task.id)).attempts) == (Status.ASSIGNED, 2)
+    assert ((await world.task(task.id)).status, (await world.task(task.id)).attempt.count) == (Status.ASSIGNED, 2)
     assert (await world.refused(msgspec.structs.replace(said, digest="d2"))).kind is Kind.MISMATCH
     await world.ask(msgspec.structs.replace(said, message_id="m2"))
     assert (await world.task(task.id)).status is Status.QUEUED
@@ -126,7 +126,11 @@ async def test_a_sign_of_life_restarts_the_idle_clock_and_the_deadline_ends_it_a
     assert (await world.task(task.id)).status is Status.RUNNING
     await world.advance(5)
     final = await world.task(task.id)
-    assert (final.status, final.fault.kind, final.fault.retryable) == (Status.FAILED, Kind.TIMEOUT, True)
+    assert (final.status, final.outcome.fault.kind, final.outcome.fault.retryable) == (
+        Status.FAILED,
+        Kind.TIMEOUT,
+        True,
+    )
 
 
 @pytest.mark.requirement("CH-TMO-2")
@@ -164,7 +168,7 @@ async def test_work_of_a_broken_connection_is_assigned_again_after_the_grace_tim
     assert i2.work == []
     await world.advance(2.1)  # grace 5 s, then the first retry after 1 s
     assert i2.work == [task.id]
-    assert (await world.task(task.id)).attempts == 2
+    assert (await world.task(task.id)).attempt.count == 2
 
 
 async def test_an_agent_that_comes_back_and_shows_life_keeps_its_work(world):
@@ -177,7 +181,7 @@ async def test_an_agent_that_comes_back_and_shows_life_keeps_its_work(world):
     i1 = await world.connect("i1")
     await world.progress("i1", task.id, 20)
     await world.advance(20)
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
@@ -192,14 +196,14 @@ async def test_an_agent_that_came_back_is_missed_when_it_goes_again(world, vouch
     i1 = await world.connect("i1", vouches=vouches)
     await world.progress("i1", task.id)
     await world.advance(100 if vouches else 20)
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
     await i1.close()
     i1 = await world.connect("i1", vouches=vouches)
     await world.advance(5.9)  # it came back and says nothing: grace 5 s, then the first retry after 1 s
     assert i1.work == []
     await world.advance(0.2)
     assert i1.work == [task.id]
-    assert (await world.task(task.id)).attempts == 2
+    assert (await world.task(task.id)).attempt.count == 2
 
 
 async def test_a_result_of_an_attempt_given_up_is_still_welcome_while_nobody_else_has_the_task(world):
@@ -233,7 +237,7 @@ async def test_retry_begins_a_new_round_with_a_new_request_id(world):
     await world.finish("i1", task.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
     i1.take()
     again = await world.ask(Retry(principal=ADMIN, task_id=task.id))
-    assert (again.status, again.round, i1.work) == (Status.ASSIGNED, 1, [task.id])
+    assert (again.status, again.attempt.round, i1.work) == (Status.ASSIGNED, 1, [task.id])
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
@@ -244,7 +248,7 @@ async def test_nobody_connected_for_long_is_unavailable_after_its_attempts(world
     task = await world.submit()
     await world.advance(30 * 4 + 7 + 1)
     final = await world.task(task.id)
-    assert (final.status, final.fault.kind) == (Status.FAILED, Kind.UNAVAILABLE)
+    assert (final.status, final.outcome.fault.kind) == (Status.FAILED, Kind.UNAVAILABLE)
     assert [p.delivery.kind for p in boss.inbox] == ["failure"]
 
 
@@ -279,7 +283,7 @@ async def test_every_attempt_has_the_request_id_of_the_first(world):
     task = await world.submit()
     await world.advance(140)
     orders = [p for p in i1.inbox if p.delivery.task == task.id]
-    assert [p.task.attempts for p in orders] == [1, 2, 3, 4]
+    assert [p.task.attempt.count for p in orders] == [1, 2, 3, 4]
     assert {p.task.request_id for p in orders} == {task.origin.request_id}
     assert len({p.delivery.id for p in orders}) == 4  # an acknowledgment of an old one is worth nothing
 
@@ -311,7 +315,7 @@ async def test_an_agent_that_is_gone_was_last_seen_when_it_last_spoke(world):
     gone = {"agent_id": "i1", "last_heartbeat": None}  # all that a door knows
     task = await world.fault("i1", task.id, Kind.UNAVAILABLE, retryable=True, facts=gone)
     agent = world.intake.agent(AgentId("i1"))
-    assert task.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}
+    assert task.outcome.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}
 
 
 @pytest.mark.requirement("CH-ERR-4")
@@ -325,7 +329,7 @@ async def test_an_agent_that_polled_was_last_seen_when_it_polled(world):
     await world.advance(120)
     task = await world.submit()
     await world.advance(300)
-    fault = (await world.task(task.id)).fault
+    fault = (await world.task(task.id)).outcome.fault
     assert (fault.kind, fault.facts["last_heartbeat"]) == (Kind.UNAVAILABLE, rfc3339(polled))
 
 
@@ -339,9 +343,9 @@ async def test_the_last_attempt_is_when_it_was_begun(world):
         now = await world.task(task.id)
         if now.final:
             break
-        if now.attempted_at is not None:
-            begun.append(now.attempted_at)
-    assert now.fault.facts["last_attempt"] == rfc3339(begun[-1])
+        if now.attempt.at is not None:
+            begun.append(now.attempt.at)
+    assert now.outcome.fault.facts["last_attempt"] == rfc3339(begun[-1])
     assert (now.finished_at - begun[-1], len(set(begun))) == (30 * SECOND, 4)
 
 
@@ -354,7 +358,7 @@ async def test_a_request_with_a_kind_and_an_agent_means_an_agent_of_that_kind(wo
     await world.add("any")
     wish = world.request(kind, pinned=AgentId(name))
     if fits:
-        assert (await world.ask(wish)).pinned == name
+        assert (await world.ask(wish)).routing.pinned == name
     else:
         fault = await world.refused(wish)
         assert (fault.kind, fault.field, "i1 is infra" in fault.message) == (Kind.INVALID, "agent", True)
@@ -381,8 +385,8 @@ async def test_an_agent_that_ends_spends_the_attempt_of_what_it_was_at_and_no_ot
                 await world.finish("i1", task.id)
             tasks.clear()
         await i1.close(fault=gone)
-        assert (await world.task(deadly.id)).attempts == attempt
-        assert [(await world.task(task.id)).attempts for task in tasks] == [0] * len(tasks)
+        assert (await world.task(deadly.id)).attempt.count == attempt
+        assert [(await world.task(task.id)).attempt.count for task in tasks] == [0] * len(tasks)
     assert (await world.task(deadly.id)).status is Status.FAILED
 
 
@@ -392,9 +396,9 @@ async def test_an_agent_that_was_asked_to_end_finishes_what_it_has_and_is_given_
     begun = await world.submit()
     await world.ask(PartLink(principal=AgentId("i1"), session=i1.session))
     later = await world.submit()
-    assert (later.status, later.attempts) == (Status.QUEUED, 0)
+    assert (later.status, later.attempt.count) == (Status.QUEUED, 0)
     await world.finish("i1", begun.id)
     await i1.close()
     again = await world.connect("i1")
     assert [order.delivery.task for order in again.take()] == [later.id]
-    assert (await world.task(later.id)).attempts == 1
+    assert (await world.task(later.id)).attempt.count == 1

@@ -68,7 +68,7 @@ async def test_dependents_wait_and_are_released_or_fail(world):
     after_third = await world.submit(dependencies=(third.id,))
     await world.finish("i1", third.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
     failed = await world.task(after_third.id)
-    assert (failed.status, failed.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
+    assert (failed.status, failed.outcome.fault.kind) == (Status.FAILED, Kind.DEPENDENCY)
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["at once", "after a question"])
@@ -135,7 +135,7 @@ async def test_a_chain_of_dependents_fails_however_long_it_is(world):
     await world.ask(Cancel(principal=AgentId("boss"), task_id=chain[0].id))
     ends = [await world.task(task.id) for task in chain]
     assert [task.status for task in ends] == [Status.CANCELLED, *[Status.FAILED] * 400]
-    assert [task.fault.facts for task in ends[1:]] == [{"dependency": task.id} for task in chain[:-1]]
+    assert [task.outcome.fault.facts for task in ends[1:]] == [{"dependency": task.id} for task in chain[:-1]]
 
 
 @pytest.mark.parametrize("begun", ["first", "anew"])
@@ -154,7 +154,7 @@ async def test_a_dependent_has_its_whole_time_when_what_it_waited_for_is_done(wo
     await world.finish("i1", first.id)
     await world.advance(20)
     given = await world.task(after.id)
-    assert (given.status, given.deadline) == (Status.ASSIGNED, given.attempted_at + HOUR)
+    assert (given.status, given.timing.deadline) == (Status.ASSIGNED, given.attempt.at + HOUR)
 
 
 async def test_what_is_done_again_waits_for_what_it_depends_on(world):
@@ -166,7 +166,7 @@ async def test_what_is_done_again_waits_for_what_it_depends_on(world):
     await world.ask(Cancel(principal=boss, task_id=after.id))
     await world.ask(Retry(principal=boss, task_id=after.id))
     again = await world.task(after.id)
-    assert (again.status, again.waiting, again.blocked_by) == (Status.WAITING, Waiting.DEPENDENCY, (first.id,))
+    assert (again.status, again.waiting, again.lineage.blocked_by) == (Status.WAITING, Waiting.DEPENDENCY, (first.id,))
     await world.finish("i1", first.id, fault=Fault(kind=Kind.WORK_FAILED, message="exit 1"))
     assert (await world.task(after.id)).status is Status.FAILED
     fault = await world.refused(Retry(principal=boss, task_id=after.id))
@@ -292,7 +292,7 @@ async def test_an_agent_may_give_up_while_its_question_waits(world, others):
         )
     )
     task = await world.task(task.id)
-    assert (task.status, task.fault.message) == (Status.FAILED, "it broke")
+    assert (task.status, task.outcome.fault.message) == (Status.FAILED, "it broke")
     [question] = await world.store.questions(task=task.id)
     assert question.status == "withdrawn"
 

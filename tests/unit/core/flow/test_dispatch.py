@@ -25,7 +25,7 @@ async def test_a_task_goes_to_an_agent_and_its_result_back_to_the_caller(world):
     await world.add("i1", "infra")
     boss, i1 = await world.connect("boss"), await world.connect("i1")
     task = await world.submit()
-    assert (task.status, task.owner, task.attempts) == (Status.ASSIGNED, "i1", 1)
+    assert (task.status, task.owner, task.attempt.count) == (Status.ASSIGNED, "i1", 1)
     [order] = i1.take()
     assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
     await world.progress("i1", task.id)
@@ -207,7 +207,7 @@ async def test_an_agents_report_of_its_work_is_marked_as_its_own(world):
     fault = Fault(kind=Kind.UNAUTHENTICATED, message="no access to the vault")
     for task, protocol in ((said, "chiffon"), (ours, None)):
         await world.ask(ReportFault(principal=AgentId("i1"), protocol=protocol, task_id=task.id, fault=fault))
-    found = [(await world.task(task.id)).fault for task in (said, ours)]
+    found = [(await world.task(task.id)).outcome.fault for task in (said, ours)]
     assert [(one.message, one.reported) for one in found] == [(fault.message, True), (fault.message, False)]
 
 
@@ -273,7 +273,7 @@ async def test_pieces_that_come_in_any_order_are_delivered_in_theirs(world, orde
     if stream == "step-1":
         await world.finish("i1", task.id)
     done = await world.task(task.id)
-    assert (done.status, done.output, done.output_bytes) == (Status.COMPLETED, (), 12)
+    assert (done.status, done.output.streams, done.output.bytes) == (Status.COMPLETED, (), 12)
     transcript = Transcript()
     for event in await world.store.events(task.id):
         transcript.feed(event)
@@ -291,7 +291,7 @@ async def test_what_waits_for_a_missing_piece_is_bounded_by_the_quota():
     await world.progress("i1", task.id, output="x" * 6, stream="step-1", span=Span(1, 7))
     more = ReportProgress(principal=AgentId("i1"), task_id=task.id, output="xxxxx", stream="step-1", span=Span(7, 12))
     assert (await world.refused(more)).field == "step.output_chunk"
-    assert (await world.task(task.id)).output == ()  # the buffer is freed
+    assert (await world.task(task.id)).output.streams == ()  # the buffer is freed
     await world.intake.stop()
 
 
@@ -317,7 +317,7 @@ async def test_an_attempt_that_failed_leaves_nothing_of_its_output_to_the_next(w
     await world.fault("i1", task.id, Kind.RESOURCES)
     await world.advance(1)
     await world.progress("i1", task.id, **rest)
-    assert (await world.task(task.id)).output[0].received == 0  # it waits for the first half of this attempt
+    assert (await world.task(task.id)).output.streams[0].received == 0  # it waits for the first half of this attempt
     for piece in (half, half, rest):  # the same messages again, of which one repeats itself
         await world.progress("i1", task.id, **piece)
     await world.progress("i1", task.id, **half | {"message_id": "m3"})
@@ -422,4 +422,4 @@ async def test_a_part_of_a_task_is_in_its_trace_unless_its_caller_says_another(w
     whole = await world.submit(trace_id="ab" * 16)
     part = await world.submit(principal=AgentId("i1"), parent=whole.id)
     other = await world.submit(principal=AgentId("i1"), parent=whole.id, trace_id="cd" * 16)
-    assert [task.trace_id for task in (whole, part, other)] == ["ab" * 16, "ab" * 16, "cd" * 16]
+    assert [task.lineage.trace_id for task in (whole, part, other)] == ["ab" * 16, "ab" * 16, "cd" * 16]

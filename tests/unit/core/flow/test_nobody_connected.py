@@ -36,8 +36,8 @@ async def test_where_nobody_is_connected_the_attempts_follow_at_once_and_the_cal
     seen = world.intake.agent(AgentId("alone")).last_seen_at
     assert await failed_after(world, task) == 7.0
     ended = await world.task(task.id)
-    assert (ended.status, ended.attempts) == (Status.FAILED, 4)
-    assert (ended.fault.kind, ended.fault.facts) == (
+    assert (ended.status, ended.attempt.count) == (Status.FAILED, 4)
+    assert (ended.outcome.fault.kind, ended.outcome.fault.facts) == (
         Kind.UNAVAILABLE,
         {"agent_id": "alone", "last_heartbeat": rfc3339(seen)},
     )
@@ -50,7 +50,7 @@ async def test_where_nobody_is_connected_the_attempts_follow_at_once_and_the_cal
 async def test_the_hint_bounds_the_whole(infra, hint, seconds):
     task = await infra.submit(total_seconds=hint)
     assert await failed_after(infra, task) == seconds
-    assert (await infra.task(task.id)).fault.kind is Kind.UNAVAILABLE
+    assert (await infra.task(task.id)).outcome.fault.kind is Kind.UNAVAILABLE
 
 
 @pytest.mark.requirement("chiffon-D6")
@@ -59,7 +59,7 @@ async def test_the_hint_bounds_the_whole_also_where_an_agent_polled_a_moment_ago
     await infra.poll("i1", 1)
     hinted, other = await infra.submit(total_seconds=3), await infra.submit()
     assert await failed_after(infra, hinted) == 3.0
-    assert (await infra.task(hinted.id)).fault.kind is Kind.UNAVAILABLE
+    assert (await infra.task(hinted.id)).outcome.fault.kind is Kind.UNAVAILABLE
     assert (await infra.task(other.id)).status is Status.QUEUED
     [outgoing] = await infra.poll("i1", 1)
     assert outgoing.task.id == other.id
@@ -74,7 +74,7 @@ async def test_an_agent_that_comes_in_between_is_given_it_at_once_with_all_its_a
     await infra.advance(after)
     agent = await infra.connect("i1")
     assert agent.work == [task.id]
-    assert (await infra.task(task.id)).attempts == 1
+    assert (await infra.task(task.id)).attempt.count == 1
 
 
 async def test_a_polling_agent_is_connected_for_a_minute_after_its_poll(infra):
@@ -105,7 +105,7 @@ async def test_work_that_an_agent_has_begun_waits_longer_for_it(infra):
     await infra.advance(60)  # a slow deployment
     agent = await infra.connect("i1")
     assert agent.work == [task.id]
-    assert (await infra.task(task.id)).attempts == 2  # waiting for it cost none
+    assert (await infra.task(task.id)).attempt.count == 2  # waiting for it cost none
     await infra.finish("i1", task.id)
 
 
@@ -142,7 +142,7 @@ async def test_after_its_own_start_the_hub_gives_agents_that_it_knew_the_time_to
     await world.restart()
     task = await world.submit()
     await world.advance(29)
-    assert (await world.task(task.id)).attempts == 0
+    assert (await world.task(task.id)).attempt.count == 0
     await world.add("late", "new")
     soon = await world.submit("new")
     assert await failed_after(world, soon) == 7.0  # it was added since, and never here

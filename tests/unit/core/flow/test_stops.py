@@ -38,7 +38,7 @@ async def test_an_assignment_that_died_with_the_hub_leaves_again_over_the_next_c
     await world.restart()
     i1 = await world.connect("i1")
     assert i1.work == [task.id]  # at once, not when the idle clock runs out ten minutes later
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
@@ -107,13 +107,13 @@ async def test_work_that_the_hub_cuts_short_by_stopping_costs_neither_the_task_n
         i1 = await world.connect("i1", fresh=True, vouches=True)
         await world.advance(1)
         assert i1.work == [task.id]
-        assert (await world.task(task.id)).attempts == 1
+        assert (await world.task(task.id)).attempt.count == 1
         await i1.ack(*i1.take())
         world.intake.part()
         await i1.close(fault=gone)
         await world.restart()
     assert world.intake.agent(AgentId("i1")).breaker.failures == 0
-    assert "the hub was stopped" in (await world.task(task.id)).fault.message
+    assert "the hub was stopped" in (await world.task(task.id)).outcome.fault.message
 
 
 async def test_a_hub_that_is_about_to_stop_gives_out_nothing_and_hears_everything(world):
@@ -164,6 +164,6 @@ async def test_an_agent_that_returns_after_a_restart_and_reports_nothing_is_assi
     await world.advance(11 + 15)  # the retry waits a while, too
     assert i1.work == ([] if says == "a word" else [task.id])
     again = await world.task(task.id)
-    assert (again.owner, again.attempts) == ("i1", 1 if says == "a word" else 2)
+    assert (again.owner, again.attempt.count) == ("i1", 1 if says == "a word" else 2)
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED

@@ -70,14 +70,14 @@ async def test_a_task_keeps_the_level_it_was_given_at_whatever_its_agent_runs_in
     first, second = await world.submit(), await world.submit()
     await world.finish("i1", first.id)
     await held_by("landlock+seccomp")
-    assert (await world.task(first.id)).sandbox == (await world.task(second.id)).sandbox == "bubblewrap"
+    assert (await world.task(first.id)).attempt.sandbox == (await world.task(second.id)).attempt.sandbox == "bubblewrap"
     await i1.close(fault=GONE)
     await world.connect("i1")
     await world.advance(1)
     again = await world.task(second.id)
-    assert (again.attempts, again.sandbox) == (2, "landlock+seccomp")
+    assert (again.attempt.count, again.attempt.sandbox) == (2, "landlock+seccomp")
     await held_by(None)
-    assert (await world.submit()).sandbox is None
+    assert (await world.submit()).attempt.sandbox is None
 
 
 async def test_a_connection_that_vouches_keeps_a_silent_agent_its_work_until_the_deadline(world):
@@ -159,7 +159,7 @@ async def test_files_belong_to_a_task_and_have_a_quota(world):
     await world.connect("i1")
     task = await world.submit(files=(a_file(),))
     task = await world.progress("i1", task.id, files=(a_file(),))
-    assert len(task.files) == 2
+    assert len(task.output.files) == 2
     large = a_file(Rules().file_quota)
     refused = await world.refused(world.request(files=(large, a_file())))
     assert refused.kind is Kind.TOO_LARGE
@@ -189,7 +189,7 @@ async def test_log_lines_are_kept_with_the_task_and_are_a_sign_of_life(world):
     lines = (LogEntry(at=world.time, level="info", message="a"), LogEntry(at=world.time, level="warn", message="b"))
     await world.ask(WriteLog(principal=AgentId("i1"), task_id=task.id, lines=lines))
     await world.advance(20)
-    assert (await world.task(task.id)).attempts == 1
+    assert (await world.task(task.id)).attempt.count == 1
     event = (await world.store.events(task.id))[-1]
     assert event.kind == "log"
     assert [line["message"] for line in msgspec.json.decode(event.body)["lines"]] == ["a", "b"]

@@ -36,8 +36,8 @@ async def test_an_agent_waits_for_an_answer_and_its_task_goes_on(world):
         "req-1",
     )
     running = await world.task(task.id)
-    assert (running.status, running.attempts) == (Status.RUNNING, 1)
-    assert running.deadline > task.deadline
+    assert (running.status, running.attempt.count) == (Status.RUNNING, 1)
+    assert running.timing.deadline > task.timing.deadline
     await world.finish("i1", task.id)
 
 

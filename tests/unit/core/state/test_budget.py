@@ -45,7 +45,7 @@ async def test_a_budget_is_set_aside_and_settled_from_what_was_used(paid):
     assert await cost(paid, "i1:budget") == (0, 1.5)
     assert await cost(paid, "hub:budget") == (0, 1.5)
     assert await cost(paid, "i1:tokens") == (0, 700)
-    assert (await paid.task(task.id)).reserved is None
+    assert (await paid.task(task.id)).spending.reserved is None
 
 
 async def test_it_is_given_back_when_an_attempt_fails_and_when_it_is_cancelled(paid):
@@ -100,7 +100,11 @@ async def test_a_waiting_task_that_can_never_fit_any_more_has_failed(paid):
     second = await paid.submit(constraints={"budget_usd": 7})
     await paid.finish("i1", first.id, body=done(8))
     failed = await paid.task(second.id)
-    assert (failed.status, failed.fault.kind, failed.fault.facts["remaining"]) == (Status.FAILED, Kind.RESOURCES, 2)
+    assert (failed.status, failed.outcome.fault.kind, failed.outcome.fault.facts["remaining"]) == (
+        Status.FAILED,
+        Kind.RESOURCES,
+        2,
+    )
 
 
 async def test_when_all_is_spent_even_a_task_that_asks_for_nothing_is_refused(paid):
@@ -242,7 +246,7 @@ async def test_what_waits_and_finds_no_room_any_more_after_a_report_has_failed(p
     waiting = await paid.submit(constraints={"budget_usd": 6})
     await report(paid, 5)
     failed = await paid.task(waiting.id)
-    assert (failed.status, failed.fault.facts["remaining"]) == (Status.FAILED, 5)
+    assert (failed.status, failed.outcome.fault.facts["remaining"]) == (Status.FAILED, 5)
 
 
 async def test_what_a_person_corrected_counts_from_there(paid):
@@ -349,7 +353,7 @@ def test_a_hundred_parallel_dispatches_never_overspend(data):
                 break
             for task in held:
                 await check()
-                used = draw(st.integers(0, int(task.constraints["budget_usd"])))
+                used = draw(st.integers(0, int(task.agreement.constraints["budget_usd"])))
                 match draw(st.sampled_from(["done", "done", "done", "cancel", "fault"])):
                     case "done":
                         await world.finish(task.owner, task.id, body=done(used))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import changed
 from tests.support.world import World
 
 from dragoman.api.tasks import explain
@@ -94,7 +95,7 @@ async def test_a_restart_forgets_nothing_of_it(world: World, wants: Any) -> None
 async def test_memory_is_a_matter_of_routes_and_not_of_budgets(world: World, wants: Any, resource: Resource) -> None:
     """As one, every task with the hint was looked at again whenever another ended."""
     task = await world.submit(**wants(100))
-    assert task.reserved is None
+    assert task.spending.reserved is None
     small = await world.submit(**wants(1000))
     waits = await world.submit(**wants(1900))
     told = await explain(SimpleNamespace(intake=world.intake, store=world.store), waits)  # type: ignore[arg-type]
@@ -191,6 +192,6 @@ async def test_a_stored_need_that_is_no_number_keeps_nobody_else_waiting(
 ) -> None:
     """Agents that handed a task over could once say anything of it."""
     held = await world.submit(**wants(1))
-    odd = msgspec.structs.replace(held, constraints={resource.constraint: said})
+    odd = changed(held, constraints={resource.constraint: said})
     agent = msgspec.structs.replace(world.intake.agent(held.owner), **{resource.name: 512})
     assert account_of(agent, resource, (odd, held)).free == 511

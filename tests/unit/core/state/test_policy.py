@@ -55,7 +55,7 @@ async def test_what_is_not_allowed_any_more_when_its_turn_comes_is_given_to_nobo
             await talking.finish("i1", done.id)
     await talking.advance(1)
     ended = await talking.task(task.id)
-    assert (ended.status, ended.fault.kind, task.id in talking.i1.work) == (Status.FAILED, kind, False)
+    assert (ended.status, ended.outcome.fault.kind, task.id in talking.i1.work) == (Status.FAILED, kind, False)
 
 
 async def test_what_is_risky_by_now_waits_for_a_person_when_its_turn_comes(talking):
@@ -136,7 +136,7 @@ async def test_a_task_of_high_risk_waits_for_a_person_and_is_done_when_approved(
     i1 = await talking.connect("i1")
     await answer(talking, task, "approve")
     placed = await talking.task(task.id)
-    assert (placed.status, placed.owner, placed.round) == (Status.ASSIGNED, "i1", 0)
+    assert (placed.status, placed.owner, placed.attempt.round) == (Status.ASSIGNED, "i1", 0)
     [order] = i1.take()
     assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
 
@@ -145,7 +145,7 @@ async def test_a_task_of_high_risk_that_a_person_refuses_has_failed_and_cannot_b
     task = await ask(talking, constraints={"risk": 0.9})
     await answer(talking, task, "refuse")
     refused = await talking.task(task.id)
-    assert (refused.status, refused.fault.kind) == (Status.FAILED, Kind.FORBIDDEN)
+    assert (refused.status, refused.outcome.fault.kind) == (Status.FAILED, Kind.FORBIDDEN)
     await talking.ask(Retry(principal=AgentId("boss"), task_id=task.id))
     assert (await talking.task(task.id)).waiting is Waiting.PERSON
     assert [p for p in talking.i1.inbox if p.delivery.kind == "work"] == []

@@ -96,8 +96,8 @@ async def test_progress_that_reports_more_than_the_task_may_use_ends_it_and_the_
     paid.i1.take()
     await paid.progress("i1", task.id, body=usage(5.5))
     ended = await paid.task(task.id)
-    assert (ended.status, ended.fault.kind) == (Status.FAILED, Kind.RESOURCES)
-    assert ended.fault.message == "it has used 5.5 USD, and may use 5; give it more, or let it do less"
+    assert (ended.status, ended.outcome.fault.kind) == (Status.FAILED, Kind.RESOURCES)
+    assert ended.outcome.fault.message == "it has used 5.5 USD, and may use 5; give it more, or let it do less"
     assert [outgoing.delivery.kind for outgoing in paid.i1.take()] == [MessageKind.CANCEL]
     account = await paid.account("i1:budget")
     assert (account["consumed"], account["allocated"]) == (5.5, 0)  # what was used stays on the books
@@ -113,10 +113,10 @@ async def test_a_failed_attempt_leaves_the_next_one_what_it_did_not_use(paid):
     assert (await allocated(paid), (await paid.account("i1:budget"))["consumed"]) == (2, 3)
     await paid.ask(used(task, 2.5))
     ended = await paid.task(task.id)
-    assert (ended.status, ended.fault.facts["consumed"], ended.attempts) == (Status.FAILED, 5.5, 2)
+    assert (ended.status, ended.outcome.fault.facts["consumed"], ended.attempt.count) == (Status.FAILED, 5.5, 2)
     await paid.ask(Retry(principal=ADMIN, task_id=task.id))
     again = await paid.task(task.id)
-    assert (again.status, again.spent) == (Status.ASSIGNED, None)
+    assert (again.status, again.spending.spent) == (Status.ASSIGNED, None)
 
 
 async def test_a_result_above_it_is_the_callers_all_the_same_and_counts(paid):
@@ -139,7 +139,7 @@ async def test_an_agents_own_sum_ends_the_only_task_that_it_was_used_for(paid):
     await report(10)
     assert (await paid.task(task.id)).status is Status.ASSIGNED
     await report(11.5)
-    assert (await paid.task(task.id)).fault.facts["consumed"] == 5.5
+    assert (await paid.task(task.id)).outcome.fault.facts["consumed"] == 5.5
 
 
 async def test_a_health_check_of_the_hubs_own_costs_nothing(paid):
@@ -147,4 +147,4 @@ async def test_a_health_check_of_the_hubs_own_costs_nothing(paid):
 
     await paid.allot("i1:budget", limit=4)
     checked = await paid.submit("infra", principal=HUB, type="health_check")
-    assert (checked.status, checked.reserved) == (Status.ASSIGNED, None)
+    assert (checked.status, checked.spending.reserved) == (Status.ASSIGNED, None)

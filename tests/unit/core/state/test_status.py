@@ -236,7 +236,7 @@ async def test_a_critical_one_about_its_task_ends_the_attempt(pair, kind, status
     task = await pair.submit("worker", pinned=I1)
     await pair.ask(error("critical", kind, task.id))
     now = await pair.task(task.id)
-    assert (now.status, now.fault.kind) == (status, kind)
+    assert (now.status, now.outcome.fault.kind) == (status, kind)
     assert pair.intake.agent(I1).breaker.failures == 1
 
 

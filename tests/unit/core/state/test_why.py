@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import changed
 
 from dragoman.api.tasks import explain
 from dragoman.core.commands import Beat, ReportStatus
@@ -173,5 +174,5 @@ async def test_what_to_do_about_a_failed_task(world: Any, kind: Kind, facts: Any
     await world.add("i1", "infra")
     task = await world.submit()
     fault = Fault(kind=kind, message="it went wrong", facts=facts)
-    failed = msgspec.structs.replace(task, status=Status.FAILED, fault=fault, queue=None)
+    failed = changed(task, status=Status.FAILED, fault=fault, queue=None)
     assert advice.format(id=task.id) in why(failed, now=world.time).next[0]

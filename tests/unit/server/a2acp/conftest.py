@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 import pytest
 import websockets
+from tests.support.heads import task_head
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 from websockets.asyncio.client import ClientConnection
 
@@ -161,7 +162,7 @@ def task(number: int = 1, **more: Any) -> Task:
         called=f"k-{number}",
     )
     fields: dict[str, Any] = {"status": Status.ASSIGNED, "contract": "c-1", **more}
-    return Task(
+    return task_head(
         id=TaskId(uuid7(NOW, number)), type="provision", origin=origin, created_at=NOW, updated_at=NOW, route="bob",
         deadline=NOW, idle_limit=1, rank=0, trace_id="0" * 31 + "1", owner=AgentId("bob"), **fields,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import changed
 
 from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
 from dragoman.core.model.deliveries import MessageKind, Outgoing
@@ -108,7 +109,7 @@ async def test_a_cancel_finds_the_request_before_it_on_the_same_connection(
 
     def submitted(command: Submit) -> Any:
         origin = msgspec.structs.replace(kit.task().origin, principal=command.principal, called="k")
-        committed.append(msgspec.structs.replace(kit.task(), origin=origin, contract="c-1"))
+        committed.append(changed(kit.task(), origin=origin, contract="c-1"))
         return committed[-1]
 
     async def tasks(where: Any, *, after: Any, limit: int) -> Any:

@@ -13,6 +13,7 @@ import httpx2
 import msgspec
 import pytest
 import websockets
+from tests.support.heads import task_head
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 from tests.unit.server.agentmsg.samples import outgoing, task  # noqa: F401 - fixtures
 from websockets.asyncio.client import ClientConnection
@@ -299,7 +300,7 @@ def _event(seq: int, kind: EventKind, body: dict[str, Any]) -> Event:
 
 
 def _task() -> Task:
-    return Task(
+    return task_head(
         id=TASK,
         type="review",
         status=Status.ASSIGNED,

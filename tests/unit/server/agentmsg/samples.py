@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.agentmsg import samples
+from tests.support.heads import task_head
 
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
@@ -94,7 +95,7 @@ def letter(tree: dict[str, Any], **more: Any) -> DirectMessage:
 
 @pytest.fixture
 def task() -> Task:
-    return Task(
+    return task_head(
         id=TaskId(TASK),
         type="review",
         status=Status.RUNNING,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.agentmsg import samples
+from tests.support.heads import changed
 from tests.unit.server.agentmsg.samples import ADA, BOB, DELIVERY, NOW, TRACE, delivered, letter, message, said
 
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
@@ -41,7 +42,7 @@ def test_a_message_of_ours_has_the_deliverys_id_in_the_form_of_version_4() -> No
 
 
 def test_work_of_another_protocol_is_encoded(outgoing: Make, task: Task) -> None:
-    of = msgspec.structs.replace(
+    of = changed(
         task,
         origin=Origin(principal=ADMIN, protocol="api", request_id="r", digest=""),
         description="look",
@@ -212,7 +213,7 @@ def test_a_takeover_that_was_accepted_and_one_that_was_not(outgoing: Make) -> No
     }
     due = outgoing(MessageKind.ANSWER, EventKind.PROGRESS, {}).task
     told = said(delivered(MessageKind.ANSWER, due, yes))["payload"]
-    assert told["estimated_completion"] == rfc3339(due.deadline)  # of who names no time, the task's own
+    assert told["estimated_completion"] == rfc3339(due.timing.deadline)  # of who names no time, the task's own
     no = question(about=Asking.TAKEOVER, answer={"accepted": False, "agent_id": "hub", "error": "nobody"})
     told = said(delivered(MessageKind.ANSWER, None, no))
     assert told["payload"] == {"accepted": False, "agent_id": "hub", "error": "nobody"}

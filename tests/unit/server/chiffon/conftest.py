@@ -11,13 +11,14 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from tests.support.heads import task_head
 from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import AgentId, DeliveryId, TaskId, uuid7
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
-from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
+from dragoman.core.model.tasks import Event, EventKind, Origin, Status
 from dragoman.security.tokens import token_hash
 from dragoman.server import chiffon
 from dragoman.server.chiffon.handler import ChiffonHandler
@@ -132,7 +133,7 @@ def outgoing(number: int = 1, kind: MessageKind = MessageKind.PROGRESS, task: Ta
         {} if kind is MessageKind.WORK else {"progress_percent": number % 101}
     ))  # fmt: skip
     raw["payload"]["task_id"] = task
-    head = Task(
+    head = task_head(
         id=task,
         type="run_playbook",
         status=Status.RUNNING,

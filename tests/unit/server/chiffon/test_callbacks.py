@@ -93,7 +93,7 @@ async def test_a_message_is_posted_and_2xx_acknowledges_it(
     assert head.startswith(b"POST /hook?x=1 HTTP/1.1\r\n")
     assert f"host: localhost:{callback.port}".encode() in head.lower()
     assert b"authorization" not in head.lower()
-    assert f"traceparent: 00-{outgoing.task.trace_id}-".encode() in head.lower()
+    assert f"traceparent: 00-{outgoing.task.lineage.trace_id}-".encode() in head.lower()
     assert (message["type"], message["x_custom_fields"]["delivery_id"]) == ("work_request", outgoing.delivery.id)
 
 

@@ -118,7 +118,7 @@ async def test_work_that_was_not_sent_when_the_hub_stops_costs_no_attempt() -> N
         await outside.soon(draining)
         await hub.until(lambda: not hub.intake.reachable(AgentId("worker")))
         head = await hub.task(second.id)
-        assert (head.status, head.attempts, head.lost_at) == (Status.ASSIGNED, 1, None)
+        assert (head.status, head.attempt.count, head.timing.lost_at) == (Status.ASSIGNED, 1, None)
 
 
 async def test_a_stopping_hub_asks_a_caller_to_reconnect() -> None:

@@ -206,8 +206,8 @@ async def test_more_output_than_a_task_may_have_fails_it(monkeypatch: Any) -> No
         work = await agent.work()
         await agent.respond(work.request_id, text="x" * 2000)
         failed = await hub.status(task.id, "failed")
-        assert failed.fault is not None
-        assert failed.fault.kind == "invalid"
+        assert failed.outcome.fault is not None
+        assert failed.outcome.fault.kind == "invalid"
         await agent.respond(work.request_id, done={})
         task = await hub.submit()
         await agent.respond((await agent.work()).request_id, done={})

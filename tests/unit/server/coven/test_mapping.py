@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.core.commands import Finish, ReportFault, ReportProgress, Routing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
@@ -52,7 +53,7 @@ def task(**fields: Any) -> Task:
         "rank": 0,
         "trace_id": "550e8400e29b41d4a716446655440002",
     }
-    return Task(**(given | fields))
+    return task_head(**(given | fields))
 
 
 def event(kind: EventKind, body: Any, seq: int = 5, **fields: Any) -> Event:
@@ -331,7 +332,7 @@ def test_a_file_is_sent_with_its_bytes() -> None:
 
 def test_an_ending_counts_only_while_it_is_the_outcome() -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="too late")
-    over = task(status=Status.FAILED, outcome=5, fault=fault)
+    over = task(status=Status.FAILED, outcome_event=5, fault=fault)
     ((end, _),) = told(EventKind.FAILED, {"fault": fault}, over)
     assert isinstance(end, Error)
     ((undone, _),) = told(EventKind.FAILED, {"fault": fault}, task())
@@ -339,7 +340,7 @@ def test_an_ending_counts_only_while_it_is_the_outcome() -> None:
 
 
 def test_cancelled_is_an_error_with_its_kind() -> None:
-    over = task(status=Status.CANCELLED, outcome=5)
+    over = task(status=Status.CANCELLED, outcome_event=5)
     (said,) = outbound.responses_of(event(EventKind.CANCELLED, {"reason": "enough"}), over, request_id="q1")
     assert said.fault is not None
     assert (type(said.event), said.fault.kind) == (Error, "cancelled")
@@ -355,7 +356,7 @@ def test_cancelled_is_an_error_with_its_kind() -> None:
     ],
 )
 def test_a_result_of_any_protocol_is_done(body: Any, done: Done) -> None:
-    assert told(EventKind.COMPLETED, body, task(status=Status.COMPLETED, outcome=5)) == [(done, 5)]
+    assert told(EventKind.COMPLETED, body, task(status=Status.COMPLETED, outcome_event=5)) == [(done, 5)]
 
 
 @pytest.mark.parametrize("kind", [EventKind.SUBMITTED, EventKind.ASSIGNED, EventKind.DEAD_LETTERED])

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.core.commands import Submit
 from dragoman.core.ids import AgentId, Instant, TaskId
@@ -38,7 +39,7 @@ def task(**fields: Any) -> Task:
         "route": Route(type="x", role="worker", capabilities=("go",)).queue, "deadline": NOW, "idle_limit": 1,
         "rank": 0, "trace_id": "0" * 32,
     }  # fmt: skip
-    return Task(**(given | fields))
+    return task_head(**(given | fields))
 
 
 @pytest.mark.parametrize(("who", "shown"), [("me", "[personal]"), ("boss", "Ada's"), ("doer", "Ada's")])

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.a2acp import samples
+from tests.support.heads import task_head
 
 from dragoman.core.commands import Command
 from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
@@ -82,7 +83,7 @@ def task(**more: Any) -> Task:
         "contract": "c-1",
         **more,
     }
-    return Task(
+    return task_head(
         id=TASK, created_at=NOW, updated_at=NOW, route="bob", deadline=NOW, idle_limit=1, rank=0, trace_id=TRACE,
         owner=AgentId("bob"), **fields,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import task_head
 
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
@@ -79,7 +80,7 @@ def heard() -> Callable[..., Any]:
 
 @pytest.fixture
 def task() -> Task:
-    return Task(
+    return task_head(
         id=TaskId(TASK),
         type="run_playbook",
         status=Status.RUNNING,

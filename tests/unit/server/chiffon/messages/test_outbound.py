@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.heads import changed
 
 from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.model.agents import Agent
@@ -68,7 +69,7 @@ def test_work_of_another_protocol_is_encoded(outgoing: Make, infra: Agent, task:
 def test_an_agent_learns_how_much_of_a_limit_is_left(
     outgoing: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
 ) -> None:
-    limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
+    limited = changed(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
     order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == hints | {"max_duration_seconds": seconds}
 
@@ -78,7 +79,7 @@ def test_a_hint_in_another_form_takes_no_other_hint_along(
     outgoing: Make, infra: Agent, task: Task, seconds: float
 ) -> None:
     """The API keeps seconds with their fractions, and chiffon has whole ones."""
-    limited = msgspec.structs.replace(task, limited=True, deadline=Instant(NOW + 49 * SECOND))
+    limited = changed(task, limited=True, deadline=Instant(NOW + 49 * SECOND))
     hints = {"max_duration_seconds": seconds, "max_memory_mb": 64}
     order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == {"max_duration_seconds": 49, "max_memory_mb": 64}
@@ -89,7 +90,7 @@ def test_an_agent_gets_no_limit_where_the_caller_named_none(outgoing: Make, infr
 
 
 def test_an_answer_comes_in_the_parameters_under_a_new_request_id(outgoing: Make, infra: Agent, task: Task) -> None:
-    later = msgspec.structs.replace(task, round=1)
+    later = changed(task, round=1)
     body = {"input": {"a": 1}, "answer": "yes"}
     message = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=later), infra)
     assert message["payload"]["parameters"] == {"a": 1, "answer": "yes"}
@@ -104,9 +105,7 @@ def test_a_later_round_carries_the_whole_request(
     asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
     submitted = heard(orchestrator, asked | {"x_other": [1]}).content
     body = msgspec.to_builtins(submitted.next_round(answer="yes"))
-    message = said(
-        outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=msgspec.structs.replace(task, round=1)), infra
-    )
+    message = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=changed(task, round=1)), infra)
     assert message["payload"] == asked["payload"] | {"parameters": {**asked["payload"]["parameters"], "answer": "yes"}}
     assert message["x_other"] == [1]
     assert message["x_custom_fields"] == {"note": "x", "traceparent": TRACEPARENT, "attempt": 4} | MARKS
@@ -120,7 +119,7 @@ def test_a_request_id_that_is_no_uuid_gets_one_that_stays(task: Task) -> None:
 
 @pytest.mark.requirement("all-D7")
 def test_a_trace_id_goes_on_unchanged_whatever_its_bits(outgoing: Make, infra: Agent, task: Task) -> None:
-    wild = msgspec.structs.replace(task, trace_id="f" * 32)
+    wild = changed(task, trace_id="f" * 32)
     message = said(outgoing(MessageKind.WORK, body={"input": {}}, of=wild), infra)
     assert message["trace_id"] == "ffffffff-ffff-ffff-ffff-ffffffffffff"
     assert message["x_custom_fields"]["traceparent"].split("-")[1] == "f" * 32
@@ -205,7 +204,7 @@ def test_earlier_progress_is_not_reported_with_the_percentage_of_the_end(
     status: Status, progress: int | None, told: int, outgoing: Make, task: Task, orchestrator: Agent, infra: Agent
 ) -> None:
     """Whoever fetches it late hears of the end by the result behind it, and not by a task that runs at 100 %."""
-    now = msgspec.structs.replace(task, status=status, progress=progress)
+    now = changed(task, status=status, progress=progress)
     for message_kind, body, receiver in (
         (MessageKind.PROGRESS, {"thinking": "hm"}, orchestrator),
         (MessageKind.RESUME, {}, infra),
