@@ -81,27 +81,25 @@ _lenient = json.JSONDecoder(parse_int=str)
 # -- what a line or a frame turned out to be; `tree` is the JSON object as it came, with unknown fields
 
 
-class RequestReceived(msgspec.Struct, frozen=True):
+class MessageReceived(msgspec.Struct, frozen=True):
+    message: Message
+    tree: dict[str, Any]
+
+
+class RequestReceived(MessageReceived, frozen=True):
     """An agent waits for the response with its id."""
 
-    message: Message
-    tree: dict[str, Any]
 
-
-class EventReceived(msgspec.Struct, frozen=True):
+class EventReceived(MessageReceived, frozen=True):
     """An agent waits for nothing."""
 
-    message: Message
-    tree: dict[str, Any]
+
+class NoticeReceived(MessageReceived, frozen=True):
+    """The orchestrator waits for nothing."""
 
 
 class ResponseReceived(msgspec.Struct, frozen=True):
     message: Response
-    tree: dict[str, Any]
-
-
-class NoticeReceived(msgspec.Struct, frozen=True):
-    message: Message
     tree: dict[str, Any]
 
 

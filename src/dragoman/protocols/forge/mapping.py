@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -73,45 +73,25 @@ _T = TypeVar("_T")
 # --- progress ---
 
 
-def progress_in(reported: forge.Progress, file: FileRef | None = None) -> Progress:
-    """What an agent reports. `file` stands for the bytes of a file in the message."""
+def progress_in(reported: forge.Progress | TaskUpdated, output: str | None, file: FileRef | None = None) -> Progress:
+    """What an agent reports to the hub, or the hub to a caller. `output` is that of all its pieces, `file` stands for
+    the bytes of a file in the message."""
     return Progress(
-        status="running",
+        status=reported.status if isinstance(reported, TaskUpdated) else "running",
         percent=percent_in(reported.progress),
-        output=reported.output,
+        output=output,
         message=reported.message,
         thinking=reported.thinking,
-        step=_step_in(reported.step),
-        tool_use=_tool_use_in(reported.tool_use),
-        tool_result=_tool_result_in(reported.tool_result),
+        step=_converted(reported.step, Step),
+        tool_use=_converted(reported.tool_use, ToolUse),
+        tool_result=_converted(reported.tool_result, ToolResult),
         file=file,
     )
 
 
 def progress_out(task_id: str, report: Progress) -> forge.Progress:
     """What an agent reports, without its output and its file, which go in requests."""
-    return forge.Progress(
-        task_id=task_id,
-        progress=fraction_out(report.percent),
-        thinking=report.thinking,
-        step=_fitting(report.named_step, forge.Step),
-        tool_use=_fitting(report.tool_use, forge.ToolUse),
-        tool_result=_tool_result_out(report.tool_result),
-    )
-
-
-def update_in(update: TaskUpdated, output: str) -> Progress:
-    """What the hub reports to a caller on the way; `output` are all its pieces."""
-    return Progress(
-        status=update.status,
-        percent=None if update.progress is None else round(update.progress * 100),
-        output=output or None,
-        message=update.message,
-        thinking=update.thinking,
-        step=_step_in(update.step),
-        tool_use=_tool_use_in(update.tool_use),
-        tool_result=_tool_result_in(update.tool_result),
-    )
+    return forge.Progress(task_id=task_id, progress=fraction_out(report.percent), **_content_out(report))
 
 
 def update_out(task_id: str, status: TaskStatus, report: Progress, message: str | None = None) -> TaskUpdated:
@@ -122,12 +102,24 @@ def update_out(task_id: str, status: TaskStatus, report: Progress, message: str 
         final=False,
         progress=fraction_out(report.percent),
         message=report.message or message,
-        thinking=report.thinking,
-        tool_use=_fitting(report.tool_use, forge.ToolUse),
-        tool_result=_tool_result_out(report.tool_result),
-        step=_fitting(report.named_step, forge.Step),
         file=None if report.file is None else msgspec.to_builtins(file_out(report.file)),
+        **_content_out(report),
     )
+
+
+def _content_out(report: Progress) -> dict[str, Any]:  # Any: fields of forge's two messages with progress
+    result = report.tool_result
+    if result is None or result.id is None:
+        tool_result = None
+    else:
+        output = str(result.output or "")
+        tool_result = forge.ToolResult(id=result.id, output=output, is_error=result.is_error is True)
+    return {
+        "thinking": report.thinking,
+        "tool_use": _fitting(report.tool_use, forge.ToolUse),
+        "tool_result": tool_result,
+        "step": _fitting(report.named_step, forge.Step),
+    }
 
 
 def percent_in(fraction: float | None) -> int | None:
@@ -138,22 +130,9 @@ def fraction_out(percent: int | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _step_in(step: forge.Step | None) -> Step | None:
-    return None if step is None else Step(number=step.number, name=step.name, total=step.total)
-
-
-def _tool_use_in(use: forge.ToolUse | None) -> ToolUse | None:
-    return None if use is None else ToolUse(id=use.id, name=use.name, input=use.input)
-
-
-def _tool_result_in(result: forge.ToolResult | None) -> ToolResult | None:
-    return None if result is None else ToolResult(id=result.id, output=result.output, is_error=result.is_error)
-
-
-def _tool_result_out(result: ToolResult | None) -> forge.ToolResult | None:
-    if result is None or result.id is None:
-        return None
-    return forge.ToolResult(id=result.id, output=str(result.output or ""), is_error=result.is_error is True)
+def _converted(value: msgspec.Struct | None, form: type[_T]) -> _T | None:
+    """A part in the hub's form, field by field."""
+    return None if value is None else msgspec.convert(value, form, from_attributes=True)
 
 
 def _fitting(value: msgspec.Struct | None, form: type[_T]) -> _T | None:

@@ -1,7 +1,7 @@
-"""How fast an agent may talk: a token bucket, as a pure value (D9).
+"""How fast an agent may send: a token bucket, as a pure value (D9).
 
 A bucket holds up to `burst` tokens and fills at `rate` a second; each message takes one. Time is given, in seconds of
-a clock that never jumps. Whoever keeps the bucket keeps it per principal, not per link: reconnecting fills nothing.
+a clock that never jumps. The hub keeps one for each principal, not for each link: reconnecting fills nothing.
 """
 
 from __future__ import annotations

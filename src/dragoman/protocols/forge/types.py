@@ -8,8 +8,8 @@ What the document does not have stands in the same tables, because on the wire i
 cancelling (D6), the answer to a question that did not block (D8), publish and subscribe (D12), and what a requester
 needs to follow its task. An agent that does not know a notification ignores it, as it ignores any it does not know.
 
-Fields that nobody here names are accepted and kept (all-D6), not in these values but in the JSON object they came
-from, which every event of a connection carries along.
+Unknown fields are accepted and kept (all-D6), not in these values but in the JSON object they came from, which every
+event of the codec carries along.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Encoding(enum.StrEnum):
 
 
 class Family(enum.StrEnum):
-    """What the word before the colon says: who speaks, and whether an answer follows."""
+    """The part of a type before the colon: who sends it, and whether an answer follows."""
 
     REQUEST = "request"
     EVENT = "event"
@@ -95,7 +95,7 @@ class Attachment(Payload, frozen=True, kw_only=True):
 
 
 class SubmitTask(Payload, frozen=True, kw_only=True):
-    """`agent` or `kind` name who is to do it; else any agent that has the role and all the capabilities."""
+    """`agent` or `kind` name the receiver; else it is any agent that has the role and all the capabilities."""
 
     type: Name
     name: str | None = None
@@ -118,7 +118,7 @@ class GetTask(Payload, frozen=True, kw_only=True):
 
 
 class AskUser(Payload, frozen=True, kw_only=True):
-    """`timeout` is in milliseconds and beats the request's own (D8). A default stands in when nobody answers."""
+    """`timeout` is in milliseconds and beats the request's own (D8). The default stands in when no person answers."""
 
     question: Text
     options: tuple[Any, ...] = ()
@@ -155,8 +155,7 @@ class GetFile(Payload, frozen=True, kw_only=True):
 
 
 class Register(Payload, frozen=True, kw_only=True):
-    """An agent says what it is and can do. It need not. One that says who it is (`agent_id`) is refused if the token is
-    not its own."""
+    """What an agent is and can do; optional. An agent that names its id is refused if the token is not its own."""
 
     agent_id: Name | None = None
     name: str | None = None
@@ -365,7 +364,7 @@ class Shutdown(Payload, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class QuestionAnswered(Payload, frozen=True, kw_only=True):
-    """The answer to an `event:question`, whose id is `question_id`; `timed_out` if nobody gave one."""
+    """The answer to an `event:question`, whose id is `question_id`; `timed_out` if no person gave one."""
 
     question_id: str
     question: str
@@ -376,7 +375,7 @@ class QuestionAnswered(Payload, frozen=True, kw_only=True):
 
 
 class Published(Payload, frozen=True, kw_only=True):
-    """Somebody published on a topic. `publisher` is set by the hub; `missed` counts what this reader lost before."""
+    """An agent published on a topic. The hub sets `publisher`; `missed` counts what this reader lost before."""
 
     topic: str
     publisher: str

@@ -91,7 +91,7 @@ class Call(PendingCall):
             self._end(update.status, at, update.result, output, update.error)
             return
         self._output.append(output)
-        data: dict[str, Any] = msgspec.to_builtins(mapping.update_in(update, output))
+        data: dict[str, Any] = msgspec.to_builtins(mapping.progress_in(update, output or None))
         if update.file is not None:
             data["file"] = update.file
         self.tell("progress", data, at=at)

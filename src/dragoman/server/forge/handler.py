@@ -1,7 +1,7 @@
-"""What all forge links share, WebSockets and child processes alike: limits on talking, logs, the bus.
+"""What all forge connections share, WebSockets and child processes alike: rate limits, logs, the bus.
 
-One bucket for each principal, over all its links and reconnections (D9). Beyond it a request is refused with
-RATE_LIMITED, an event is dropped, and one line in the agent's log says how many, about once a second.
+One bucket for each principal, over all its connections (D9). Beyond it the hub refuses a request with RATE_LIMITED and
+drops an event, and one line in the agent's log says how many, about once a second.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class LogSink(Protocol):
 
 
 class Notebook(Protocol):
-    """One agent's own log (`supervisor.child_log.ChildLog`), which outlives its links."""
+    """One agent's own log (`supervisor.child_log.ChildLog`), which outlives its connections."""
 
     def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
 
 
 class ForgeHandler(Handler):
-    """One for all links. `condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is
-    where an agent elsewhere has its log."""
+    """`condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is the log of an agent
+    that is no child."""
 
     protocol = mapping.PROTOCOL
 
@@ -89,7 +89,7 @@ class ForgeHandler(Handler):
         return error_table.TABLE[fault.kind].api
 
     def admit(self, agent: AgentId) -> bool:
-        """Whether this agent may say one more thing now."""
+        """Whether this agent may send one more message now."""
         bucket = self._buckets.get(agent)
         now = self.clock()
         if bucket is None:
@@ -100,7 +100,7 @@ class ForgeHandler(Handler):
         return bool(granted)
 
     def wait(self, agent: AgentId) -> float:
-        """Seconds until it may."""
+        """Seconds until it may send the next one."""
         bucket = self._buckets.get(agent)
         return 0.0 if bucket is None else bucket.wait(self.clock())
 
@@ -138,10 +138,10 @@ class Excess:
 
 
 class TaskLog:
-    """A log sink for agents that are elsewhere: what they log is kept with the task they work on.
+    """A log sink for agents that are no children: the hub keeps their lines with the task they work on.
 
-    Lines are gathered while a commit is under way, so that many lines cost one. What belongs to no task (the agent has
-    none, or several and the line names none, or it names one that is not its own) is kept in the agent's own log.
+    Lines are gathered while a commit is under way, so that many lines cost one. A line that belongs to no task (the
+    agent has none, or several and the line names none, or it names one that is not its own) goes to the agent's log.
     """
 
     def __init__(self, hub: Intake, agent: AgentId, notebook: Notebook | None = None) -> None:

@@ -191,7 +191,7 @@ def _progress(
         if progress.file is not None:
             raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
         return _finish(agent, message, progress, tree)
-    content = mapping.progress_in(progress, files[0] if files else None)
+    content = mapping.progress_in(progress, progress.output, files[0] if files else None)
     # No event is answered, so no agent repeats one: an id that was there before is that of another event, of a program
     # that counts its events, or was started again.
     is_event = message.type in EVENTS

@@ -210,9 +210,10 @@ def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
         return ()  # its task ended and was retried: the agent asks again, and this is about the first time
     answered = question.status is QuestionStatus.ANSWERED or question.has_default
     at = None if question.answered_at is None else rfc3339(question.answered_at)
+    request_id = question.request_id or question.id
     if not question.blocking:
         notice = QuestionAnswered(
-            question_id=question.request_id or question.id,
+            question_id=request_id,
             question=question.question,
             answer=question.answer if answered else UNSET,
             task_id=question.task,
@@ -220,17 +221,15 @@ def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
             timed_out=not answered,
         )
         return (codec.message(notice, mark),)
-    request_id = question.request_id or question.id
-    if question.status is QuestionStatus.WITHDRAWN:
-        message = "The task ended before anybody answered; stop working on it."
-        details = {"questionId": question.id, "reason": Kind.CANCELLED.value, "retryable": False}
-        error = ErrorBody(code=Code.INVALID_REQUEST, message=message, details=details)
-        return (codec.failure(request_id, error, mark),)
-    if not answered:
-        message = "Nobody answered the question in time. Ask again, or give a default."
-        details = {"questionId": question.id, "reason": Kind.TIMEOUT.value, "retryable": True}
-        error = ErrorBody(code=Code.TIMEOUT, message=message, details=details)
-        return (codec.failure(request_id, error, mark),)
+    withdrawn = question.status is QuestionStatus.WITHDRAWN
+    if withdrawn or not answered:
+        code, reason, message = (
+            (Code.INVALID_REQUEST, Kind.CANCELLED, "The task ended before anybody answered; stop working on it.")
+            if withdrawn
+            else (Code.TIMEOUT, Kind.TIMEOUT, "Nobody answered the question in time. Ask again, or give a default.")
+        )
+        details = {"questionId": question.id, "reason": reason.value, "retryable": not withdrawn}
+        return (codec.failure(request_id, ErrorBody(code=code, message=message, details=details), mark),)
     metadata: dict[str, Any] = {"answeredAt": at, "questionId": question.id}
     if question.status is QuestionStatus.EXPIRED:
         metadata["default"] = True

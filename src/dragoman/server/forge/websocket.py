@@ -6,8 +6,8 @@
     forge.v1.msgpack    binary, likewise
 
 The handshake and the reasons to close are every WebSocket's (`websocket_endpoint`); a refused handshake has a
-`response:error` as its body. Compression is used where the client offers it. The hub says `notify:shutdown` before it
-stops; an agent at work then has the time that this names, others are closed at once.
+`response:error` as its body. Compression is used where the client offers it. The hub sends `notify:shutdown` before it
+stops; an agent at work then has the time that this names, and the hub closes the other connections at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.server.session import Connection, Session
 from dragoman.server.websocket_endpoint import Link, WebSocketEndpoint
 
 FRAMES_AT_ONCE = 1000
-"""A link that brings more frames than this in a quarter of a second is not read for the rest of it."""
+"""The hub does not read a connection for the rest of a quarter of a second in which it brought more frames."""
 
 
 class ForgeWebSocket(WebSocketEndpoint[ForgeHandler]):
@@ -46,7 +46,7 @@ class ForgeWebSocket(WebSocketEndpoint[ForgeHandler]):
         link.wire.write([link.session.encode_shutdown(grace, "Orchestrator stopping")])
 
     async def at_work(self, link: Link) -> bool:
-        """What waits for a person waits for longer than a stop does."""
+        """A task that waits for a person waits for longer than a stop does."""
         try:
             held = [await self._handler.store.task(id) for id in self._hub.load_of(link.agent)]
         except StoreFailed:  # a stop does not wait for a store that cannot be read
