@@ -10,7 +10,7 @@ import pytest
 from tests.faults.simulation import Simulation, Violation
 from tests.support.world import World
 
-from dragoman.app.unused_files import remove_unused
+from dragoman.app.background import remove_unused
 from dragoman.core.commands import Forget
 from dragoman.core.ids import MINUTE
 from dragoman.core.model.deliveries import DeadLetter, Delivery

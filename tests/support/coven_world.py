@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import msgspec
 
-from dragoman.app import wake_timer
+from dragoman.app.background import wake_rows
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.intake import Intake
 from dragoman.core.commands import AddAgent
@@ -191,7 +191,7 @@ async def gateway(
     kept = store or MemoryStore()
     intake = Intake(kept, rules=rules, now=clock, mint=mint)
     await intake.start()
-    ringing = asyncio.create_task(wake_timer.run(intake))
+    ringing = asyncio.create_task(wake_rows(intake))
     bytes_kept = files or MemoryFiles(mint)
     door = CovenEndpoint(
         intake, kept, bytes_kept, port=0, guests=guests, limits=CovenLimits(**(limits or {})), **door_settings

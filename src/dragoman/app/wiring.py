@@ -26,7 +26,7 @@ import structlog
 
 from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
-from dragoman.app import unused_files, wake_timer
+from dragoman.app.background import remove_unused_regularly, wake_rows
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
 from dragoman.app.datadir import DataDir, Whereabouts
@@ -129,9 +129,9 @@ async def hub(
         await intake.start()
         stops.callback(data.withdraw)
         stops.push_async_callback(intake.stop)
-        timer = await stops.enter_async_context(running_beside(wake_timer.run(intake), "wake timer"))
+        timer = await stops.enter_async_context(running_beside(wake_rows(intake), "wake timer"))
         keep_unused = int(settings.files.keep_unused_hours * HOUR)
-        cleaning = unused_files.remove_unused_regularly(
+        cleaning = remove_unused_regularly(
             store, files, now=clock, keep_unused=keep_unused, on_removed=counters.files_removed
         )
         await stops.enter_async_context(running_beside(cleaning, "unused files"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.app.settings import TABLES, Origin, Settings, SettingsError, keys, load, value_of, variable_of
-from dragoman.app.settings.agents import AgentSettings
+from dragoman.app.settings.model import AgentSettings
 from dragoman.core.rules import Rules
 
 

@@ -10,13 +10,13 @@ import pytest
 from tests.support.world import World
 
 import dragoman
-from dragoman.app import wake_timer
+from dragoman.app.background import wake_rows
 
 
 @pytest.mark.parametrize("turns", range(5))
 async def test_it_ends_although_it_is_woken_at_the_same_moment(turns: int) -> None:
     world = await World().start()
-    ringing = asyncio.create_task(wake_timer.run(world.intake))
+    ringing = asyncio.create_task(wake_rows(world.intake))
     for _ in range(20):
         await asyncio.sleep(0)
     world.intake.wake_changed.set()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dragoman.app.settings.agents import explain_misfit, relative_to
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys, value_of
 from dragoman.core.ids import DAY, SECOND
-from dragoman.wire.misfit import with_choices
+from dragoman.supervisor.spec import MODULES
+from dragoman.wire.misfit import explain, with_choices
 
 FILE = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -129,14 +129,14 @@ def _read(file: Path, known: Mapping[str, Any], problems: list[str]) -> Iterator
                 if name in known:
                     yield name, found
                 else:
-                    problems.append(f"{file}: there is no setting {name!r}.{_nearest(name, known)}")
+                    problems.append(f"{file}: there is no setting {name!r}.{_hint(_nearest(name, known))}")
         elif key in groups:
             problems.append(f"{file}: {key} is a group of settings: write [{key}] and its keys below.")
         elif key in known:
             yield key, value
         else:
             choices = [*groups, *(name for name in known if "." not in name)]
-            problems.append(f"{file}: there is no setting {key!r}.{_nearest(key, choices, known)}")
+            problems.append(f"{file}: there is no setting {key!r}.{_hint(_nearest(key, choices, known))}")
 
 
 def _variables(
@@ -162,9 +162,9 @@ def _mistyped(variable: str, names: Mapping[str, str]) -> Iterator[str]:
     grouped = "__" in variable
     # Compared without the beginning that they all share.
     ends = [known.removeprefix(PREFIX) for known in (names if grouped else SHORT)]
-    hint = _nearest(variable.removeprefix(PREFIX), ends).replace("mean '", f"mean '{PREFIX}")
-    if grouped or "Did you mean" in hint:
-        yield f"environment variable {variable}: no such setting.{hint}"
+    close = _nearest(variable.removeprefix(PREFIX), ends)
+    if grouped or close is not None:
+        yield f"environment variable {variable}: no such setting.{_hint(close and PREFIX + close)}"
 
 
 def variable_of(name: str) -> str:
@@ -173,6 +173,34 @@ def variable_of(name: str) -> str:
         if short == name and "." not in name:
             return variable
     return PREFIX + name.upper().replace(".", "__")
+
+
+def explain_misfit(error: msgspec.ValidationError) -> str:
+    """What is wrong with the tables, and where, but none of their values."""
+    what, field = explain(error)
+    return f"{what[:1].lower()}{what[1:]}{f' ({field})' if field else ''}."
+
+
+def relative_to(agents: Any, directory: Path) -> Any:
+    """Relative directories, allowed files and modules are meant from the file's."""
+    if not isinstance(agents, list):
+        return agents
+    return [_relative_to(one, directory) if isinstance(one, dict) else one for one in agents]
+
+
+def _relative_to(agent: dict[str, Any], directory: Path) -> dict[str, Any]:
+    def absolute(place: Any) -> Any:
+        return str((directory / place).absolute()) if isinstance(place, str) else place
+
+    found = dict(agent)
+    if "cwd" in agent:
+        found["cwd"] = absolute(agent["cwd"])
+    if isinstance(agent.get("allow_files"), list):
+        found["allow_files"] = [absolute(place) for place in agent["allow_files"]]
+    command = agent.get("command")
+    if isinstance(command, list) and command and isinstance(command[0], str) and command[0].endswith(MODULES):
+        found["command"] = [absolute(command[0]), *command[1:]]
+    return found
 
 
 def _spread(text: str, type: Any) -> Any:
@@ -187,16 +215,21 @@ def _wanted(value: Any, error: msgspec.ValidationError, type: Any) -> str:
     return f"{value!r} does not do: {what[:1].lower()}{what[1:]}."
 
 
-def _nearest(name: str, choices: Any, instead: Any = None) -> str:
-    """A hint. `instead` are the full names, for a key that was written outside of its group."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+def _nearest(name: str, choices: Iterable[str], instead: Iterable[str] | None = None) -> str | None:
+    """The name that may be meant. `instead` are the full names, for a key that was written outside of its group."""
+    choices = list(choices)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if not close and instead is not None:
         ends = {full.rpartition(".")[2]: full for full in instead}
         close = [ends[end] for end in difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
     if not close and "." in name:
         ends = {full.rpartition(".")[2]: full for full in choices}
         close = [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, n=1, cutoff=0.8)]
-    return f" Did you mean {close[0]!r}?" if close else " `dragoman config show` lists them all."
+    return close[0] if close else None
+
+
+def _hint(close: str | None) -> str:
+    return f" Did you mean {close!r}?" if close else " `dragoman config show` lists them all."
 
 
 # -- what each value allows alone, but not together
