@@ -20,7 +20,7 @@ from dragoman.core.ids import ADMIN
 from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
-from dragoman.server.request_memory import hold
+from dragoman.server.asgi import hold
 from dragoman.supervisor.restarts import Policy
 from dragoman.supervisor.spec import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
 from dragoman.wire import guard

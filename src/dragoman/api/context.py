@@ -15,12 +15,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.api.health import Exposition
 from dragoman.api.problems import Next, Problem
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.server.a2acp.tokens import AuthService
-from dragoman.server.operations import Exposition
 from dragoman.server.refusals import RefusalLog
 from dragoman.supervisor.supervisor import Supervisor
 from dragoman.wire import guard

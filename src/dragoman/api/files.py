@@ -17,8 +17,8 @@ from dragoman.core.ports import Files
 from dragoman.core.queries import is_hidden
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef, KeptFile
+from dragoman.server.asgi import hold
 from dragoman.server.files import LARGEST, download_headers, part_of, remove_file
-from dragoman.server.request_memory import hold
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits

@@ -20,6 +20,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.api import health
 from dragoman.api.bodies import BackupIn, LossesQuery
 from dragoman.api.context import Call, Context, Plain
 from dragoman.api.problems import Next, Problem
@@ -27,20 +28,19 @@ from dragoman.api.schemas import PROTOCOLS
 from dragoman.messages.faults import Kind
 from dragoman.messages.features import TO_AGENT, TO_CALLER, Pair, matrix
 from dragoman.protocols.features import FEATURES
-from dragoman.server import operations
 
 
 async def livez(context: Context, call: Plain) -> Response:
-    return operations.livez()
+    return health.livez()
 
 
 async def readyz(context: Context, call: Plain) -> Response:
-    return operations.readyz(context.ready)
+    return health.readyz(context.ready)
 
 
 async def metrics(context: Context, call: Plain) -> Response:
     context.admit_to_metrics(call.request)
-    return await operations.metrics(context.store, context.metrics)
+    return await health.metrics(context.store, context.metrics)
 
 
 async def schema(context: Context, call: Plain) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.api import agents, audit, bodies, contracts, files, keys, operations, people, task_events, tasks
+from dragoman.api import agents, audit, bodies, contracts, files, health, keys, operations, people, task_events, tasks
 from dragoman.api.context import ApiRoute, Context, Handler, Plain
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.core.queries.trace import TraceOut
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef
-from dragoman.server import operations as health
 
 NOT_FOUND, INVALID, CONFLICT, MISMATCH = Kind.NOT_FOUND, Kind.INVALID, Kind.CONFLICT, Kind.MISMATCH
 

@@ -26,13 +26,13 @@ from dragoman.server import a2acp, agentmsg, chiffon
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.asgi import Hosts
 from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.endpoint import Endpoint
 from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.forge.websocket import ForgeWebSocket
-from dragoman.server.hosts import Hosts
+from dragoman.server.handler import Endpoint
 from dragoman.server.limits import Limits
 from dragoman.server.server import GrpcPortBusy
 from dragoman.supervisor.supervisor import Supervisor

@@ -54,7 +54,7 @@ from dragoman.protocols.a2acp.types import Agent
 from dragoman.security.tokens import token_hash
 from dragoman.server.a2acp.contracts import version_of
 from dragoman.server.a2acp.tokens import AuthService
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 from dragoman.server.server import HttpServer
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from dragoman.core.memory import STRANGERS, MemoryBudget
-from dragoman.messages.faults import Fault
-from dragoman.server.hosts import Hosts
+from dragoman.messages.faults import Fault, Refused
 from dragoman.server.refusals import CALLER
-from dragoman.server.request_memory import HOLD, RequestMemory, hold
 from dragoman.wire.errors import RemoteProtocolError, Stage
 from dragoman.wire.framing import WholeMessage
 from dragoman.wire.guard import Limits
@@ -205,3 +205,143 @@ async def answer(
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [kind, length, *headers]})
     await send({"type": "http.response.body", "body": body})
+
+
+# -- the names that a hub answers to
+
+LOCAL = "localhost"
+REMEMBERED = 256
+"""Headers that were found good are recognised by their bytes."""
+
+
+class Hosts:
+    """Which names a hub answers to, so that no web page reaches it by a name of its own (DNS rebinding).
+
+    A browser that was sent to `evil.example` may resolve this name to 127.0.0.1 later, and sends what the page says to
+    a hub on loopback, with `Host: evil.example`. So a hub that only this machine can reach answers to `localhost`, to
+    names below it, to addresses, and to the names its operator allows; one that others can reach answers to any name,
+    unless the operator allows some. `allowed` is None for any name.
+
+    A browser opens a WebSocket for a page of another site without a check of its own, but names the site (`Origin`).
+    That must be the host it connects to, or an allowed one. Other clients name none.
+    """
+
+    def __init__(self, allowed: Iterable[str] | None = None) -> None:
+        self._allowed = None if allowed is None else frozenset(_name(name) for name in allowed)
+        self._good: set[bytes] = set()
+
+    def knows(self, host: bytes | None) -> bool:
+        """Whether a request with this Host header is for us. One without is of no browser."""
+        if self._allowed is None or host is None or host in self._good:
+            return True
+        if not self._is_ours(_name(host.decode("latin-1"))):
+            return False
+        if len(self._good) < REMEMBERED:
+            self._good.add(host)
+        return True
+
+    def trusts(self, origin: bytes | None, host: bytes | None) -> bool:
+        """Whether a page of this origin may open a WebSocket here."""
+        if origin is None:
+            return True
+        site = _name(urlsplit(origin.decode("latin-1")).netloc)
+        if not site:
+            return False
+        if host is not None and site == _name(host.decode("latin-1")):
+            return True
+        return self._allowed is not None and site in self._allowed
+
+    def _is_ours(self, name: str) -> bool:
+        if name == LOCAL or name.endswith(f".{LOCAL}") or (self._allowed is not None and name in self._allowed):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True  # nobody resolves an address
+
+
+def _name(host: str) -> str:
+    """A host without its port, as names are compared."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0].rstrip(".") if host.count(":") == 1 else host.rstrip(".")
+
+
+# -- the bytes that requests hold
+
+HOLD = "dragoman.hold"
+"""Where a handler finds it in its ASGI scope."""
+
+
+class RequestMemory:
+    """The bytes of one request that the hub holds, from before its body is read until it is answered (`core.memory`).
+
+    The router gives every HTTP request one in its scope and releases it when the request is over, however it ends. A
+    request for which there is no room waits a moment, unread; then the hub refuses it as retryable.
+    """
+
+    __slots__ = ("_budget", "_patience", "_principal", "size")
+
+    def __init__(self, budget: MemoryBudget, patience: float) -> None:
+        self._budget = budget
+        self._patience = patience
+        self._principal = STRANGERS
+        self.size = 0
+
+    async def take(self, principal: str, size: int) -> None:
+        """Take so many bytes more; raises `Refused` when there was no room for so long."""
+        if not self.size:
+            self._principal = principal
+        fault = self._budget.take(self._principal, size, self.size)
+        if fault is not None and (self._patience <= 0 or not await self._room(size)):
+            self._budget.refused += 1
+            raise Refused(self._budget.misfit(self._principal, size, self.size) or fault)
+        self.size += size
+
+    async def _room(self, size: int) -> bool:
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._budget.wait(self._principal, size, lambda: room.set_result(None), self.size)
+        if waiting is None:
+            return False
+        try:
+            await asyncio.wait({room}, timeout=self._patience)
+        except asyncio.CancelledError:
+            if room.done():
+                self._budget.give_back(self._principal, size)
+            else:
+                self._budget.forget(waiting)
+            raise
+        if not room.done():
+            self._budget.forget(waiting)
+        return room.done()
+
+    def release(self) -> None:
+        size, self.size = self.size, 0
+        self._budget.give_back(self._principal, size)
+
+
+async def hold(scope: MutableMapping[str, Any], principal: str, size: int) -> None:
+    """Take bytes for the request of this scope; raises `Refused`. Without a router around it, nothing is counted."""
+    held: RequestMemory | None = scope.get(HOLD)
+    if held is not None and size:
+        await held.take(principal, size)
+
+
+async def room_for(budget: MemoryBudget, principal: str, seconds: float | None = None) -> bool:
+    """Until a link of this principal should go on reading, or the time is up; whether it should."""
+    if budget.has_room(principal):
+        return True
+    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def then() -> None:
+        if not room.done():
+            room.set_result(None)
+
+    budget.when_room(principal, then)
+    try:
+        await asyncio.wait({room}, timeout=seconds)
+    finally:
+        budget.no_matter(then)
+    return room.done()

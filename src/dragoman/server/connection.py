@@ -40,7 +40,6 @@ from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Future, Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.server.outgoing import report_unencodable
 from dragoman.server.refusals import UNREADABLE
 from dragoman.server.session import (
     LATER,
@@ -56,6 +55,7 @@ from dragoman.server.session import (
     Piece,
     Request,
     Session,
+    report_unencodable,
 )
 from dragoman.wire.closing import CloseReason
 

@@ -1,14 +1,17 @@
-"""A protocol's handler: what its endpoints on all transports share. Who sends, how a refusal is encoded, and what an
-outgoing message is on the wire.
+"""What the server asks of every endpoint (`Endpoint`), and what a protocol's endpoints share (`Handler`).
 
-So the same message is decoded, refused and recorded in the same way over HTTP, a WebSocket and a child's pipes. There
-is one handler for each protocol; `endpoints` of its package makes the endpoints around it.
+An endpoint is the server side of one protocol on one transport of the HTTP port. Each protocol's package has a function
+`endpoints` that makes all of its own. The wiring puts them into one list, and the server (`server.HttpServer`) asks
+each for its paths, starts and drains it. It knows no protocol by name.
+
+There is one handler for each protocol: who sends, how a refusal is encoded, and what an outgoing message is on the
+wire. So the same message is decoded, refused and recorded in the same way over HTTP, a WebSocket and a child's pipes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dragoman.core.ids import Instant
@@ -17,11 +20,31 @@ from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server import authentication
-from dragoman.server.asgi import Scope
+from dragoman.server.asgi import ASGIApp, Scope
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import RefusalLog
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
+
+
+class Endpoint:
+    compressed: ClassVar[bool] = False
+    """Whether WebSockets at its paths are compressed where the client offers it: that costs memory and time for each
+    connection."""
+
+    def routes(self) -> Mapping[str, ASGIApp]:
+        """Handlers by their path."""
+        return {}
+
+    def prefixes(self) -> Mapping[str, ASGIApp]:
+        """Handlers of everything below a path, which ends with a slash."""
+        return {}
+
+    def start(self) -> None:
+        """The port is open."""
+
+    async def drain(self, seconds: float) -> None:
+        """Answer what was received, and let go of every connection, within this time."""
 
 
 class Handler(ABC):

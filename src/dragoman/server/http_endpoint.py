@@ -43,10 +43,9 @@ from dragoman.server.asgi import (
     retry_after,
 )
 from dragoman.server.connection import close_link
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.handler import HttpHandler
-from dragoman.server.outgoing import report_unencodable
+from dragoman.server.handler import Endpoint, HttpHandler
 from dragoman.server.refusals import UNREADABLE
+from dragoman.server.session import report_unencodable
 from dragoman.wire.closing import CloseReason
 from dragoman.wire.errors import RemoteProtocolError
 

@@ -23,9 +23,8 @@ import uvicorn
 from dragoman.core.ids import SECOND
 from dragoman.core.ports import Intake
 from dragoman.security.tls import Renewal
-from dragoman.server.asgi import ASGIApp, Router
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.hosts import Hosts
+from dragoman.server.asgi import ASGIApp, Hosts, Router
+from dragoman.server.handler import Endpoint
 from dragoman.server.limits import GuardedHttp, Limits, guarded
 from dragoman.server.websocket import watched
 

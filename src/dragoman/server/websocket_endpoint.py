@@ -35,8 +35,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.handler import Handler
+from dragoman.server.handler import Endpoint, Handler
 from dragoman.server.session import Connection, Session
 from dragoman.server.websocket import EXTENSION, WebSocketConnection
 from dragoman.wire.closing import CloseReason

@@ -14,7 +14,7 @@ import httpx2
 from dragoman.app.endpoints import ENDPOINTS, HubParts
 from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
 from dragoman.app.wiring import hub
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 from tests.bridge.players.sockets import PATIENCE
 
 IN_MEMORY = StoreSettings(kind="memory")

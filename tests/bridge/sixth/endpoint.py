@@ -16,10 +16,17 @@ from dragoman.core.model.deliveries import MessageKind, Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Failure, Result, read_request, read_result
 from dragoman.server.content import reported_fault, reported_progress
-from dragoman.server.endpoint import Endpoint
-from dragoman.server.handler import Handler
-from dragoman.server.outgoing import read_account
-from dragoman.server.session import Acknowledged, CommandFrame, Connection, Decoded, Invalid, Request, Session
+from dragoman.server.handler import Endpoint, Handler
+from dragoman.server.session import (
+    Acknowledged,
+    CommandFrame,
+    Connection,
+    Decoded,
+    Invalid,
+    Request,
+    Session,
+    read_account,
+)
 from dragoman.server.websocket_endpoint import WebSocketEndpoint
 from tests.bridge.sixth import protocol as echo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.hosts import REMEMBERED, Hosts
+from dragoman.server.asgi import REMEMBERED, Hosts
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.a2acp.session import A2acpWebSocket
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 
 
 def endpoints(handler: A2acpHandler, *, ttl: int) -> tuple[Endpoint, ...]:

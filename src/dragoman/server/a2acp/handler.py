@@ -48,8 +48,7 @@ from dragoman.server.a2acp.outbound import Broker, ends_in_pieces, message_id, w
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
-from dragoman.server.outgoing import read_account
-from dragoman.server.session import Invalid, LookUp, Request
+from dragoman.server.session import Invalid, LookUp, Request, read_account
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 

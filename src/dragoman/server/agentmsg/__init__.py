@@ -12,7 +12,7 @@ from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.agentmsg.http import AgentmsgHttp
 from dragoman.server.agentmsg.session import AgentmsgWebSocket
 from dragoman.server.agentmsg.state import AgentmsgState
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 
 
 def endpoints(handler: AgentmsgHandler) -> tuple[Endpoint, ...]:

@@ -44,8 +44,16 @@ from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
-from dragoman.server.outgoing import read_account
-from dragoman.server.session import Acknowledged, Answered, CommandFrame, Ignored, Invalid, LookUp, Request
+from dragoman.server.session import (
+    Acknowledged,
+    Answered,
+    CommandFrame,
+    Ignored,
+    Invalid,
+    LookUp,
+    Request,
+    read_account,
+)
 from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.role import Role
 

@@ -38,7 +38,7 @@ from dragoman.server.agentmsg.handler import BARE, AgentmsgHandler
 from dragoman.server.agentmsg.ids import task_id
 from dragoman.server.agentmsg.inbound import change_of
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, departure, header, read_body
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 from dragoman.server.http_endpoint import Decided
 from dragoman.wire.errors import RemoteProtocolError
 

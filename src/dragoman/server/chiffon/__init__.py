@@ -16,7 +16,7 @@ from dragoman.server.chiffon.files import AgentFiles
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.chiffon.http import ChiffonHttp
 from dragoman.server.chiffon.websocket import ChiffonWebSocket
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 
 
 def endpoints(

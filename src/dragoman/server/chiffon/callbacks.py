@@ -38,7 +38,7 @@ from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
 from dragoman.server.chiffon.http import Callbacks
 from dragoman.server.chiffon.outbound import receipts, traceparent
 from dragoman.server.connection import close_link
-from dragoman.server.endpoint import Endpoint
+from dragoman.server.handler import Endpoint
 from dragoman.wire.closing import CloseReason
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
 from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.endpoint import Endpoint
 from dragoman.server.files import LARGEST, remove_file, send_file
+from dragoman.server.handler import Endpoint
 from dragoman.server.refusals import UNREADABLE
 from dragoman.wire.errors import RemoteProtocolError
 

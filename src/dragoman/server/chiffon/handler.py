@@ -21,8 +21,7 @@ from dragoman.server.authentication import UNKNOWN
 from dragoman.server.chiffon import inbound, outbound
 from dragoman.server.files import find_named
 from dragoman.server.handler import HttpHandler
-from dragoman.server.outgoing import read_account
-from dragoman.server.session import CommandFrame, Invalid, LookUp, Request
+from dragoman.server.session import CommandFrame, Invalid, LookUp, Request, read_account
 from dragoman.wire.errors import RemoteProtocolError
 
 

@@ -26,13 +26,13 @@ from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.types import TASK_ID_KEY, CancelReply, SendMessage
+from dragoman.server.asgi import room_for
 from dragoman.server.coven import inbound, outbound
 from dragoman.server.coven.authentication import Identity
 from dragoman.server.coven.grpc_port import address_of, metadata_of, turn_away
 from dragoman.server.files import FileKeeper
-from dragoman.server.outgoing import read_account
 from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
-from dragoman.server.request_memory import room_for
+from dragoman.server.session import read_account
 from dragoman.wire.errors import RemoteProtocolError
 
 log = structlog.get_logger("dragoman.server")

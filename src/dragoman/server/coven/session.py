@@ -38,13 +38,23 @@ from dragoman.protocols.coven.errors import Oddity
 from dragoman.protocols.coven.mapping import PROTOCOL
 from dragoman.protocols.coven.types import FileData, Heartbeat, MessageResponse, Text
 from dragoman.security.redaction import disclosed
+from dragoman.server.asgi import room_for
 from dragoman.server.connection import ConnectionLoop
 from dragoman.server.coven import inbound, outbound
 from dragoman.server.coven.grpc_port import CovenLimits
 from dragoman.server.files import FileKeeper
-from dragoman.server.outgoing import UNREAD, is_passing
-from dragoman.server.request_memory import room_for
-from dragoman.server.session import NOTHING, CommandFrame, Connection, Decoded, LookUp, Piece, Request, Session
+from dragoman.server.session import (
+    NOTHING,
+    UNREAD,
+    CommandFrame,
+    Connection,
+    Decoded,
+    LookUp,
+    Piece,
+    Request,
+    Session,
+    is_passing,
+)
 from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.server")

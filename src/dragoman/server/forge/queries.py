@@ -22,7 +22,7 @@ from dragoman.protocols.forge.mapping import STATUSES_IN
 from dragoman.protocols.forge.types import PLANNER, ROLES, FilePiece, GetFile, QueryAgents, QueryTasks
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.outbound import agent_view, order_view, status_of, task_view
-from dragoman.server.outgoing import read_account
+from dragoman.server.session import read_account
 
 PAGE = 200
 MOST_PAGES = 25

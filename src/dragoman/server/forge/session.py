@@ -63,7 +63,6 @@ from dragoman.server.forge.bus import ANY, Reader
 from dragoman.server.forge.handler import Excess, ForgeHandler, LogSink, TaskLog
 from dragoman.server.forge.inbound import claim, command_of, digest
 from dragoman.server.forge.outbound import agent_view, in_pieces, messages_of, stamp, task_view
-from dragoman.server.outgoing import read_account
 from dragoman.server.session import (
     NOTHING,
     Answered,
@@ -75,6 +74,7 @@ from dragoman.server.session import (
     LookUp,
     Request,
     Session,
+    read_account,
 )
 from dragoman.wire.errors import Stage
 from dragoman.wire.guard import Limits
