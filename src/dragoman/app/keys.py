@@ -160,7 +160,12 @@ def metrics_token_hash(settings: Settings) -> str | None:
     try:
         token = private.read(path).decode().strip()
     except (OSError, UnicodeDecodeError, PrivateFileError) as error:
-        raise PrivateFileError(f"server.metrics_token: {path} cannot be read ({error}); put a token into it") from None
+        raise PrivateFileError(
+            f"server.metrics_token: {path} cannot be read ({error})", "Put a token into it."
+        ) from None
     if len(token) < SHORTEST_TOKEN:
-        raise PrivateFileError(f"server.metrics_token: the token in {path} has less than {SHORTEST_TOKEN} characters")
+        raise PrivateFileError(
+            f"server.metrics_token: the token in {path} has less than {SHORTEST_TOKEN} characters",
+            "Put a longer one into it.",
+        )
     return token_hash(token)

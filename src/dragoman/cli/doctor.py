@@ -353,8 +353,7 @@ def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:
     try:
         SigningKeys(structs.replace(settings, data=str(directory.path))).check()
     except (KeyProblem, PrivateFileError) as problem:
-        sentence, _, fix = str(problem).partition(". ")
-        yield Finding("keys", "problem", sentence, fix)
+        yield Finding("keys", "problem", problem.problem, problem.advice)
 
 
 def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Finding:
@@ -368,8 +367,7 @@ def certificates(certificate: Path, key: Path, client_ca: Path | None) -> Findin
         server_context(files, now)
         left = read_pair(files, now).not_after - now
     except TlsProblem as problem:
-        sentence, _, fix = str(problem).rpartition(". ")
-        return Finding("tls", "problem", sentence or str(problem), fix)
+        return Finding("tls", "problem", problem.problem, problem.advice)
     sentence = f"{certificate} is good for {printing.count(left // DAY, 'day')}"
     if left < SOON:
         fix = f"renew it; the hub takes it without a restart: {how_to_renew(certificate)}"

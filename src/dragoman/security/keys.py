@@ -44,8 +44,8 @@ class Algorithm(enum.StrEnum):
     HS256 = "HS256"
 
 
-class KeyProblem(Exception):
-    """A key that cannot be used. The sentence ends with what to do, and never shows the key."""
+class KeyProblem(private.Advised):
+    """A key that cannot be used. Its text never shows the key."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -98,10 +98,10 @@ class KeyRing:
     def __init__(self, keys: Sequence[Key]) -> None:
         self._keys: Mapping[str, Key] = {key.kid: key for key in keys}
         if len(self._keys) != len(keys):
-            raise KeyProblem("two keys have the same kid. Give each secret a name of its own.")
+            raise KeyProblem("two keys have the same kid", "Give each secret a name of its own.")
         signing = [key for key in keys if key.algorithm is Algorithm.EDDSA and key.retired_at is None]
         if not signing:
-            raise KeyProblem("no key to sign with. Rotate the keys: that makes one.")
+            raise KeyProblem("no key to sign with", "Rotate the keys: that makes one.")
         self.signing = max(signing, key=lambda key: key.created_at)
 
     def __iter__(self) -> Any:
@@ -166,12 +166,15 @@ class KeyFile:
         try:
             file = msgspec.json.decode(data, type=_File)
             if file.version != VERSION:
-                raise KeyProblem(f"{self.path} is of another version ({file.version}). Use the release that wrote it.")
+                raise KeyProblem(
+                    f"{self.path} is of another version ({file.version})", "Use the release that wrote it."
+                )
             return KeyRing([_from_jwk(kept) for kept in file.keys])
         except (msgspec.DecodeError, ValueError):
             raise KeyProblem(
-                f"{self.path} is damaged. Restore it from a backup, or remove it: new keys are made at the next start,"
-                " and agents fetch new tokens."
+                f"{self.path} is damaged",
+                "Restore it from a backup, or remove it: new keys are made at the next start,"
+                " and agents fetch new tokens.",
             ) from None
 
     def _write(self, keys: Sequence[Key], *, replace: bool) -> None:
@@ -187,17 +190,17 @@ def new_key(now: int) -> Key:
 def secret_key(kid: str, secret: bytes) -> Key:
     """An HS256 key. Text of 32 characters has far fewer than 256 bits, but that is for the operator to know."""
     if not KID.fullmatch(kid):
-        raise KeyProblem("the name of a secret is 1 to 64 letters, digits, - and _. Choose another kid.")
+        raise KeyProblem("the name of a secret is 1 to 64 letters, digits, - and _", "Choose another kid.")
     if len(secret) < SHORTEST_SECRET:
         raise KeyProblem(
-            f"the secret {kid} has {len(secret)} bytes; HS256 needs at least {SHORTEST_SECRET}. Make one: openssl rand"
-            " -hex 32"
+            f"the secret {kid} has {len(secret)} bytes; HS256 needs at least {SHORTEST_SECRET}",
+            "Make one: openssl rand -hex 32",
         )
     if len(set(secret)) < 8:
-        raise KeyProblem(f"the secret {kid} hardly varies. Make a random one: openssl rand -hex 32")
+        raise KeyProblem(f"the secret {kid} hardly varies", "Make a random one: openssl rand -hex 32")
     if b"-----BEGIN" in secret or secret.startswith((b"ssh-", b"ecdsa-")):
         # A key that others know, such as a public one, must never become a secret: that is the confusion attack.
-        raise KeyProblem(f"the secret {kid} is a key in a file format, not a secret. Make one: openssl rand -hex 32")
+        raise KeyProblem(f"the secret {kid} is a key in a file format, not a secret", "Make one: openssl rand -hex 32")
     return Key(kid=kid, algorithm=Algorithm.HS256, material=secret, verifier=secret)
 
 
@@ -206,7 +209,7 @@ def read_secret(kid: str, path: Path) -> Key:
     try:
         return secret_key(kid, private.read(path).rstrip(b"\r\n"))
     except FileNotFoundError:
-        raise KeyProblem(f"there is no {path}. Make it: umask 077; openssl rand -hex 32 > {path}") from None
+        raise KeyProblem(f"there is no {path}", f"Make it: umask 077; openssl rand -hex 32 > {path}") from None
 
 
 def thumbprint(jwk: Mapping[str, str]) -> str:

@@ -24,8 +24,17 @@ LARGEST = 1 << 20
 PR_SET_DUMPABLE = 4
 
 
-class PrivateFileError(Exception):
-    """A secret cannot be kept or read there. The sentence ends with what to do."""
+class Advised(Exception):
+    """What cannot be used, and what to do about it. Its text is both, as two sentences."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}. {advice}" if advice else problem)
+        self.problem = problem
+        self.advice = advice
+
+
+class PrivateFileError(Advised):
+    """A secret cannot be kept or read there."""
 
 
 def directory(path: Path) -> Path:
@@ -34,9 +43,9 @@ def directory(path: Path) -> Path:
         durable.make_directory(path)
         found = path.stat()
     except OSError as error:
-        raise PrivateFileError(f"{path} cannot be made: {error.strerror}. Name another directory.") from None
+        raise PrivateFileError(f"{path} cannot be made: {error.strerror}", "Name another directory.") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise PrivateFileError(f"{path} is not a directory. Name another one.")
+        raise PrivateFileError(f"{path} is not a directory", "Name another one.")
     _owned(path, found, "700")
     return path
 
@@ -49,16 +58,16 @@ def read(path: Path) -> bytes:
         raise
     except OSError as error:
         raise PrivateFileError(
-            f"{path} cannot be read: {error.strerror}. Run as its owner, or give it to the user that runs this."
+            f"{path} cannot be read: {error.strerror}", "Run as its owner, or give it to the user that runs this."
         ) from None
     try:
         # The file that was opened is the one that is looked at: nothing can be swapped in between.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise PrivateFileError(f"{path} is not a plain file. Name one.")
+            raise PrivateFileError(f"{path} is not a plain file", "Name one.")
         _owned(path, found, "600")
         if found.st_size > LARGEST:
-            raise PrivateFileError(f"{path} is too large for a key ({found.st_size:,} bytes). Is it the right file?")
+            raise PrivateFileError(f"{path} is too large for a key ({found.st_size:,} bytes)", "Is it the right file?")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(LARGEST)
     finally:
@@ -72,16 +81,16 @@ def write(path: Path, data: bytes, *, replace: bool) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise PrivateFileError(f"{path} cannot be written: {error.strerror}. Check space and permissions.") from None
+        raise PrivateFileError(f"{path} cannot be written: {error.strerror}", "Check space and permissions.") from None
 
 
 def _owned(path: Path, found: os.stat_result, mode: str) -> None:
     if found.st_uid not in (os.geteuid(), 0):
-        raise PrivateFileError(f"{path} belongs to another user, who knows what is in it. Use one of your own.")
+        raise PrivateFileError(f"{path} belongs to another user, who knows what is in it", "Use one of your own.")
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise PrivateFileError(
-            f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret."
-            f" Replace what is in it if others may have looked, then: chmod {mode} {path}"
+            f"{path} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret",
+            f"Replace what is in it if others may have looked, then: chmod {mode} {path}",
         )
 
 

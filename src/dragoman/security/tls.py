@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from dragoman.security import private
-from dragoman.security.private import PrivateFileError
+from dragoman.security.private import Advised, PrivateFileError
 
 Clients = Literal["optional", "required"]
 
@@ -47,8 +47,8 @@ HOME = Path(".dragoman/tls")
 """Where `dragoman cert` makes them, if nobody says otherwise."""
 
 
-class TlsProblem(Exception):
-    """TLS cannot be served with these files. The sentence ends with what to do."""
+class TlsProblem(Advised):
+    """TLS cannot be served with these files."""
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,20 +78,22 @@ def read_pair(files: Files, now: int) -> Pair:
     try:
         key_pem = private.read(files.key)
     except FileNotFoundError:
-        raise TlsProblem(f"there is no key {files.key}. {_MAKE}") from None
+        raise TlsProblem(f"there is no key {files.key}", _MAKE) from None
     except PrivateFileError as error:
-        raise TlsProblem(str(error)) from None
+        raise TlsProblem(error.problem, error.advice) from None
     try:
         leaf = x509.load_pem_x509_certificates(chain)[0]
     except (ValueError, UnsupportedAlgorithm):
-        raise TlsProblem(f"{files.certificate} holds no PEM certificate. {_MAKE}") from None
+        raise TlsProblem(f"{files.certificate} holds no PEM certificate", _MAKE) from None
     if _public(_private_key(files.key, key_pem)) != _public(leaf):
-        raise TlsProblem(f"the key {files.key} is not that of {files.certificate}. Name the two that belong together.")
+        raise TlsProblem(
+            f"the key {files.key} is not that of {files.certificate}", "Name the two that belong together."
+        )
     if now >= leaf.not_valid_after_utc.timestamp():
         over = f"{leaf.not_valid_after_utc:%Y-%m-%d}"
-        raise TlsProblem(f"{files.certificate} expired on {over}. Renew it: {how_to_renew(files.certificate)}")
+        raise TlsProblem(f"{files.certificate} expired on {over}", f"Renew it: {how_to_renew(files.certificate)}")
     if now < leaf.not_valid_before_utc.timestamp():
-        raise TlsProblem(f"{files.certificate} is valid from {leaf.not_valid_before_utc:%Y-%m-%d}. Check the clock.")
+        raise TlsProblem(f"{files.certificate} is valid from {leaf.not_valid_before_utc:%Y-%m-%d}", "Check the clock.")
     return Pair(chain=chain, key=key_pem, not_after=int(leaf.not_valid_after_utc.timestamp()), names=_names(leaf))
 
 
@@ -185,12 +187,12 @@ def _context(pair: Pair, files: Files) -> ssl.SSLContext:
             context.load_cert_chain(both, password=_no_password)
         except (ssl.SSLError, OSError) as error:
             reason = getattr(error, "reason", None) or "unusable"
-            raise TlsProblem(f"{files.certificate} cannot be served ({reason}). {_MAKE}") from None
+            raise TlsProblem(f"{files.certificate} cannot be served ({reason})", _MAKE) from None
     if files.client_ca is not None:
         _trust(context, files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED if files.clients == "required" else ssl.CERT_OPTIONAL
     elif files.clients == "required":
-        raise TlsProblem("client certificates are required, but no CA is named that signs them. Name its file.")
+        raise TlsProblem("client certificates are required, but no CA is named that signs them", "Name its file.")
     return context
 
 
@@ -217,7 +219,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(cadata=text.decode("ascii"))
     except (ssl.SSLError, ValueError):
-        raise TlsProblem(f"{ca} holds no PEM certificate of a CA. Name the file that does.") from None
+        raise TlsProblem(f"{ca} holds no PEM certificate of a CA", "Name the file that does.") from None
 
 
 def _no_password() -> str:
@@ -229,10 +231,10 @@ def _read(path: Path, what: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise TlsProblem(f"there is no {what} {path}. {_MAKE}") from None
+        raise TlsProblem(f"there is no {what} {path}", _MAKE) from None
     except OSError as error:
         raise TlsProblem(
-            f"the {what} {path} cannot be read: {error.strerror}. Check its path and permissions."
+            f"the {what} {path} cannot be read: {error.strerror}", "Check its path and permissions."
         ) from None
 
 
@@ -241,16 +243,16 @@ def _private_key(path: Path, data: bytes) -> PrivateKeyTypes:
         key = serialization.load_pem_private_key(data, None)
     except TypeError:
         raise TlsProblem(
-            f"{path} is encrypted. Decrypt it: openssl pkey -in {path} -out PLAIN (and chmod 600 it)"
+            f"{path} is encrypted", f"Decrypt it: openssl pkey -in {path} -out PLAIN (and chmod 600 it)"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise TlsProblem(f"{path} holds no PEM key. {_MAKE}") from None
+        raise TlsProblem(f"{path} holds no PEM key", _MAKE) from None
     if isinstance(key, rsa.RSAPrivateKey) and key.key_size < 2048:
-        raise TlsProblem(f"{path} is an RSA key of {key.key_size} bits; 2048 is the least. {_MAKE}")
+        raise TlsProblem(f"{path} is an RSA key of {key.key_size} bits; 2048 is the least", _MAKE)
     if not isinstance(
         key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey)
     ):
-        raise TlsProblem(f"{path} is not a key that TLS 1.3 signs with. {_MAKE}")
+        raise TlsProblem(f"{path} is not a key that TLS 1.3 signs with", _MAKE)
     return key
 
 
