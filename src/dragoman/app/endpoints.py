@@ -22,8 +22,10 @@ from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.security.tls import Renewal
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server import a2acp, agentmsg, chiffon
+from dragoman.server import agentmsg, chiffon
 from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpHttp
+from dragoman.server.a2acp.session import A2acpWebSocket
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import Hosts
@@ -81,7 +83,8 @@ def open_agentmsg(hub: HubParts) -> tuple[Endpoint, ...]:
 
 def open_a2acp(hub: HubParts) -> tuple[Endpoint, ...]:
     handler = A2acpHandler(hub.intake, hub.store, hub.auth, hub.vault, limits=hub.limits, files=hub.files)
-    return a2acp.endpoints(handler, ttl=int(hub.settings.a2acp.token_ttl_seconds))
+    ttl = int(hub.settings.a2acp.token_ttl_seconds)
+    return A2acpHttp(handler, ttl=ttl), A2acpWebSocket(handler)
 
 
 ENDPOINTS: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = {

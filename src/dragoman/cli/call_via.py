@@ -55,6 +55,8 @@ class ProtocolCaller:
     def __init__(
         self, hub: Hub, protocol: str, location: HubLocation, body: Mapping[str, Any], deadline: Deadline
     ) -> None:
+        from dragoman.sdk.services import TABLE
+
         self._admin = hub
         self._deadline = deadline
         self._protocol = protocol
@@ -64,7 +66,8 @@ class ProtocolCaller:
         if location.data is not None and hub.url.startswith("https:"):
             os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds what the hub beside us shows
         self.name = f"cli-{secrets.token_hex(4)}"
-        fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if protocol == "a2acp" else {}
+        self._makes_contracts = TABLE[protocol].makes_contracts
+        fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if self._makes_contracts else {}
         made = hub.post("agents", body={"agent_id": self.name, "protocol": protocol, **fitting})
         self._token = str(made["token"])
         self._client: SyncClient | None = None
@@ -86,7 +89,7 @@ class ProtocolCaller:
             raise CommandError(
                 Exit.FAILED, line(error), next=f"leave out --via, or see what {agent} does: dragoman agent ls"
             ) from error
-        if self._protocol == "a2acp":  # there a caller knows a task by a name of its own
+        if self._makes_contracts:  # such a caller knows a task by a name of its own
             task = self._admin.get("tasks", principal=self.name)["tasks"][0]["id"]
         found: Mapping[str, Any] = self._admin.get("tasks", task)
         return found
@@ -121,7 +124,7 @@ class ProtocolCaller:
                 try:
                     client.result(self._asked, timeout=PATIENCE)
                 finally:
-                    if self._protocol == "a2acp":
+                    if self._makes_contracts:
                         client.terminate(
                             client.contract(self._body["type"], agent=self._body["agent"]), "asked and answered"
                         )

@@ -38,6 +38,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """The shared state is reached with the same address and token."""
     needs_id: bool = True
     """A client says under which id it calls."""
+    makes_contracts: bool = False
+    """Agents belong to domains, and a caller makes a contract before it asks. It knows a task by a name of its own."""
     extra: str = ""
     """What `pip install 'dragoman[…]'` brings that the protocol needs and the light install lacks."""
 
@@ -60,6 +62,7 @@ TABLE: dict[str, Row] = {
         client="dragoman.sdk.a2acp.entry:client",
         service="dragoman.sdk.a2acp.entry:service",
         fetches_files=True,
+        makes_contracts=True,
         extra="a2acp",
     ),
     "coven": Row(

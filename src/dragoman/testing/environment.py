@@ -34,6 +34,7 @@ from dragoman.sdk.agent import Agent
 from dragoman.sdk.calling.api import ApiClient
 from dragoman.sdk.client import Client
 from dragoman.sdk.errors import DragomanError, NotFound
+from dragoman.sdk.services import TABLE as PROTOCOLS
 from dragoman.sdk.work.signature import Handler
 from dragoman.testing.clock import VirtualRuntime
 from dragoman.testing.errors import Misused, Stuck
@@ -232,7 +233,7 @@ class Environment:
         scheme, there = self._scheme(protocol, transport), self.running.intake.agent(AgentId(id))
         if there is not None and there.protocol != protocol:
             raise Misused(f"{id!r} is here already, and speaks {there.protocol}: give the other one an id of its own")
-        if protocol == "a2acp" and fields.get("domain") is None:
+        if PROTOCOLS[protocol].makes_contracts and fields.get("domain") is None:
             fields["domain"] = DOMAIN
         known = {name: value for name, value in fields.items() if value}
         try:

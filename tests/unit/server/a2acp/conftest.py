@@ -32,8 +32,9 @@ from dragoman.protocols.a2acp.types import Agent as Peer
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.security.tokens import token_hash
-from dragoman.server import a2acp
 from dragoman.server.a2acp.handler import A2acpHandler
+from dragoman.server.a2acp.http import A2acpHttp
+from dragoman.server.a2acp.session import A2acpWebSocket
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.limits import Limits
 from dragoman.server.server import HttpServer
@@ -112,7 +113,7 @@ def auth(hub: BrokerHub) -> AuthService:
 @pytest.fixture
 async def serving(hub: BrokerHub, store: MemoryStore, auth: AuthService) -> AsyncIterator[HttpServer]:
     handler = A2acpHandler(hub, store, auth, Vault(), limits=Limits())
-    endpoints = a2acp.endpoints(handler, ttl=60)
+    endpoints = (A2acpHttp(handler, ttl=60), A2acpWebSocket(handler))
     async with HttpServer(hub, endpoints, fallback=elsewhere, port=0, limits=Limits()) as serving:
         yield serving
 
