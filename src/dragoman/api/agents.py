@@ -30,8 +30,15 @@ from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.a2acp import contracts
 from dragoman.supervisor.child_log import ChildLog, Entry
-from dragoman.supervisor.restarts import Policy
-from dragoman.supervisor.spec import DETAIL, ChildLimits, ChildSpec, State, contradiction, spec_of
+from dragoman.supervisor.spec import (
+    DETAIL,
+    ChildLimits,
+    ChildSpec,
+    RestartPolicy,
+    State,
+    contradiction,
+    spec_of,
+)
 from dragoman.supervisor.spec import PROTOCOL as CHILD_PROTOCOL
 from dragoman.supervisor.supervisor import ChildDeclaration
 from dragoman.wire.schema.library import SchemaError
@@ -72,7 +79,7 @@ class ChildOut(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None
     env: tuple[str, ...]
     pass_env: tuple[str, ...]
-    restart: Policy
+    restart: RestartPolicy
     limits: ChildLimits
     grace_seconds: float
     privileges: bool

@@ -21,8 +21,15 @@ from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.server.asgi import hold
-from dragoman.supervisor.restarts import Policy
-from dragoman.supervisor.spec import AllowedFile, AllowedHost, ChildLimits, Directory, Variable, Word
+from dragoman.supervisor.spec import (
+    AllowedFile,
+    AllowedHost,
+    ChildLimits,
+    Directory,
+    RestartPolicy,
+    Variable,
+    Word,
+)
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
@@ -100,7 +107,7 @@ class AgentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cwd: Directory | None = None
     env: dict[Variable, Word] | None = None
     pass_env: Annotated[tuple[Variable, ...], Meta(max_length=100)] | None = None
-    restart: Policy | None = None
+    restart: RestartPolicy | None = None
     limits: ChildLimits | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
     privileges: bool | None = None

@@ -11,7 +11,6 @@ sandbox_policy.py     untrusted children: in a sandbox, or not at all
 wasm_agent.py         WebAssembly modules as children, one run for each task
 spec.py               what is started: command, directory, environment, limits, when to start it again
 environment.py        a child's environment; values may be secrets: in files of their own, never in the store
-restarts.py           whether an ended child is started again, and when: a pure decision
 pipes.py              its three streams on the event loop, and how much of its output is read
 child_log.py          what it printed
 process.py            one process of a child, and its session with the hub

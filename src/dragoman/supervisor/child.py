@@ -1,6 +1,6 @@
 """One agent's life as a child process: started, listened to, told things, started again, stopped.
 
-    start ──▶ initializing ──▶ idle ⇄ busy ──▶ (ended) ──▶ initializing, after a pause      restarts.py decides
+    start ──▶ initializing ──▶ idle ⇄ busy ──▶ (ended) ──▶ initializing, after a pause      `spec.decide_restart`
                                  │                └──────▶ stopped | crashed
                                  └─ stop ─▶ stopping ──▶ stopped
 
@@ -34,13 +34,22 @@ from dragoman.core.model.agents import BreakerState
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload
-from dragoman.supervisor import restarts
 from dragoman.supervisor.child_log import ChildLog, TaskLogWriter
 from dragoman.supervisor.environment import environment
 from dragoman.supervisor.process import LAST_OUTPUT_SECONDS, TERM_SECONDS, ChildContext, ChildProcess
 from dragoman.supervisor.sandbox_policy import SandboxRefused
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch
-from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, State
+from dragoman.supervisor.spec import (
+    DETAIL,
+    MOST_RESTARTS,
+    PROTOCOL,
+    ChildSpec,
+    Exit,
+    Restart,
+    State,
+    decide_restart,
+    recent_exits,
+)
 
 log = structlog.get_logger("dragoman.children")
 
@@ -70,7 +79,7 @@ class Child:
         self._on_removed = on_removed
         self._task_log = TaskLogWriter(context.hub, agent)
         self._phase = State.INITIALIZING
-        self._exits: tuple[restarts.Exit, ...] = ()
+        self._exits: tuple[Exit, ...] = ()
         self._stop = asyncio.Event()
         self._stop_request = ("stopping", 0.0)
         self._run: ChildProcess | None = None
@@ -131,10 +140,10 @@ class Child:
             if self._stop.is_set():
                 break
             now = self._hub.now()
-            last = restarts.Exit(at=now, clean=how.clean, permanent=how.permanent)
-            self._exits = (*restarts.recent_exits(self._exits, now), last)
-            verdict = restarts.decide(self.spec.restart, self._exits, now)
-            if not isinstance(verdict, restarts.Restart):
+            last = Exit(at=now, clean=how.clean, permanent=how.permanent)
+            self._exits = (*recent_exits(self._exits, now), last)
+            verdict = decide_restart(self.spec.restart, self._exits, now)
+            if not isinstance(verdict, Restart):
                 self._log_from_hub(f"{how}; not started again", level="info" if verdict == "stopped" else "error")
                 log.log(
                     logging.INFO if verdict == "stopped" else logging.ERROR,
@@ -144,7 +153,7 @@ class Child:
                 return
             seconds = max(0.0, (verdict.at - now) / SECOND)
             self._log_from_hub(
-                f"{how}; started again in {seconds:g} s ({verdict.number} of {restarts.MOST})", level="warn"
+                f"{how}; started again in {seconds:g} s ({verdict.number} of {MOST_RESTARTS})", level="warn"
             )
             self.restarts += 1
             self._move(State.INITIALIZING)

@@ -1,18 +1,19 @@
-"""What a child is: the command, where and with what it runs, and when it is started again. Values only."""
+"""What a child is: the command, where and with what it runs, and when it is started again. Values and no effects."""
 
 from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from dragoman.core.ids import MINUTE, SECOND, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.sandbox.model import Host, Level, Workload
-from dragoman.supervisor.restarts import Policy
 
 PROTOCOL = "forge"
 DETAIL = "child"
@@ -20,6 +21,7 @@ DETAIL = "child"
 
 MIB = 1024 * 1024
 
+RestartPolicy = Literal["never", "on-failure", "always"]
 Word = Annotated[str, Meta(pattern="^[^\\x00]{0,65536}$(?!\\n)")]
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\\n)")]
 Directory = Annotated[str, Meta(pattern="^/[^\\x00]{0,4000}$(?!\\n)")]
@@ -100,7 +102,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: tuple[str, ...] = ()
     vault: str | None = None
     pass_env: tuple[str, ...] = ()
-    restart: Policy = "on-failure"
+    restart: RestartPolicy = "on-failure"
     limits: ChildLimits = ChildLimits()
     grace_seconds: float | None = None
     """How long it may take to end when it is asked to. Unless it is said: `GRACE` with a task, `IDLE_GRACE` without."""
@@ -180,3 +182,54 @@ def spec_of(agent: Agent) -> ChildSpec | None:
         return msgspec.structs.replace(spec, untrusted=agent.untrusted)
     except msgspec.ValidationError:  # written by another version of us
         return None
+
+
+# --- restarts (forge-D11)
+#
+#     policy       clean exit (0)    any other end
+#     ----------   ---------------   ----------------------------------------------------
+#     never        stopped           crashed
+#     on-failure   stopped           started again after a pause, at most 5 times in 10 minutes, then crashed
+#     always       started again, likewise
+#
+# A child that could not be started at all, because there is no such program or directory, is crashed at once. The pause
+# grows with the ends of the last ten minutes. A child that has run for longer than that begins afresh.
+
+MOST_RESTARTS = 5
+RESTARTS_WITHIN = 10 * MINUTE
+PAUSES = (SECOND // 4, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND)
+"""Before the first restart, the second, …"""
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    at: Instant
+    clean: bool
+    permanent: bool = False
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Start it at this moment. `number` counts the restarts of the last ten minutes, this one included."""
+
+    at: Instant
+    number: int
+
+
+Decision = Restart | Literal["stopped", "crashed"]
+
+
+def decide_restart(policy: RestartPolicy, exits: Sequence[Exit], now: Instant) -> Decision:
+    """`exits` are this child's ends, the last one last; at least one."""
+    last = exits[-1]
+    if last.permanent:
+        return "crashed"
+    if policy == "never" or (policy == "on-failure" and last.clean):
+        return "stopped" if last.clean else "crashed"
+    recent = sum(now - exit.at < RESTARTS_WITHIN for exit in exits)
+    if recent > MOST_RESTARTS:
+        return "crashed"
+    return Restart(Instant(now + PAUSES[max(0, recent - 1)]), max(1, recent))
+
+
+def recent_exits(exits: Sequence[Exit], now: Instant) -> tuple[Exit, ...]:
+    """Those that can still matter."""
+    return tuple(exit for exit in exits if now - exit.at < RESTARTS_WITHIN)[-(MOST_RESTARTS + 1) :]

@@ -12,12 +12,12 @@ from msgspec import Meta
 from dragoman.core.ids import DAY, HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
-from dragoman.supervisor.restarts import Policy
 from dragoman.supervisor.spec import (
     AllowedFile,
     AllowedHost,
     ChildLimits,
     ChildSpec,
+    RestartPolicy,
     SandboxRules,
     Variable,
     Word,
@@ -73,7 +73,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     wasm: bool | None = None
     """Whether the command is a WebAssembly module; by default, if it is called so."""
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
-    restart: Policy = "on-failure"
+    restart: RestartPolicy = "on-failure"
     grace_seconds: Annotated[float, Meta(ge=0, le=3600)] | None = None
     """How long it may take to end when it is asked to; 30 with a task, 10 without."""
     privileges: bool = False
