@@ -1,7 +1,7 @@
 """The process that a Hyperlight guest belongs to; imports nothing of ours, so that any interpreter can run it.
 
-python -I hyperlighthost.py PLAN -- FILE      the source in FILE; exit code its own, 124 when its time is over
-python -I hyperlighthost.py --self-test       one line of JSON: version, what broke, the probes
+python -I hyperlight_host.py PLAN -- FILE      the source in FILE; exit code its own, 124 when its time is over
+python -I hyperlight_host.py --self-test       one line of JSON: version, what broke, the probes
 """
 
 import json
@@ -60,7 +60,7 @@ def self_test() -> "dict[str, Any]":
         inside = guest(25)
         alive = inside.run("print(6 * 7)").stdout.strip()
         if alive != "42":
-            return {**found, "broke": f"a guest that should say 42 said {alive!r}"}
+            return {**found, "broke": f"a guest that should print 42 printed {alive!r}"}
         found["trials"] = []
         for name, attempt in ATTEMPTS:
             output = inside.run(TRY.format(attempt=attempt)).stdout.strip()

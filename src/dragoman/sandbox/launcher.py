@@ -6,7 +6,7 @@
     inside    limits, Landlock, then it becomes the command
     alone     no bubblewrap on this machine: capabilities, limits, Landlock and seccomp, all in one process
 
-The plan stands in the argument vector, which everybody on the machine may read: it holds paths and numbers, never the
+The plan stands in the argument vector, which every user of the machine may read: it holds paths and numbers, never the
 value of a variable. Where a restriction cannot be made the command is not run: exit code 126, and why on stderr.
 
 It runs twice at every start, so it imports little: json, typing and socket alone would double its time. That is why the
@@ -304,7 +304,7 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     close_all_but(kept)
     filter = _in_memory("filter", plan["filter"])
     options = [*plan["bwrap"][1:], "--seccomp", str(filter)]
-    # Not in the argument vector: process 1 inside is bubblewrap, and what it was told names our directories.
+    # Not in the argument vector: process 1 inside is bubblewrap, and its arguments name our directories.
     arguments = _in_memory("options", b"\0".join(option.encode() for option in options))
     for descriptor in kept:
         os.set_inheritable(descriptor, True)

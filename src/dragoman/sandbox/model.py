@@ -93,7 +93,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed inside, beside what the command needs to start at all.
 
     `variables` are names; all others of the environment are taken away. `hosts` are `name`, `name:port` or
-    `*.domain`, port 443 where none is said.
+    `*.domain`, port 443 where none is named.
     """
 
     read: tuple[Path, ...] = ()
@@ -101,7 +101,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path = "/tmp"
     """Must be one of the above, or below one; else it is an empty directory."""
     hidden: tuple[Path, ...] = ()
-    """What stays out of sight even where something around it is allowed: the hub's own data."""
+    """What stays invisible even where something around it is allowed: the hub's own data."""
     variables: tuple[Variable, ...] = ()
     hosts: tuple[Host, ...] = ()
     limits: Limits = Limits()

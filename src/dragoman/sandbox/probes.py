@@ -1,8 +1,8 @@
 """Everything that is forbidden, attempted in earnest from inside. Run as a script by a bare interpreter, in the sandbox
 that is to be proved (`python -I -S probes.py`); imports nothing of ours.
 
-Each probe is a function of the scene that the prover has set (`proving.py`) and tells on stdin, where no other process
-can read it. It raises when it was refused, and returns what it got when it was not. One line of JSON a probe goes to
+Each probe is a function of the scene that `self_test.py` has set; it is read from stdin, where no other process can
+read it. A probe raises when it was refused, and returns what it got when it was not. One line of JSON for each goes to
 stdout: [attempt, refused, saw].
 """
 

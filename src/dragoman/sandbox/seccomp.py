@@ -121,7 +121,7 @@ DENIED: dict[str, Numbers] = {
 
 CLONE = Numbers(56, 220)
 CLONE3 = Numbers(435, 435)
-"""Its flags lie behind a pointer, where no filter can look: said not to exist, so that libc takes `clone`."""
+"""Its flags lie behind a pointer, where no filter can look: answered as unknown, so that libc takes `clone`."""
 NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
 
@@ -133,7 +133,7 @@ SOCKET = Numbers(41, 198)
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 
 SET_ID = 0o6000
-"""S_ISUID | S_ISGID: a program of the hub's user that anybody on the machine could start would outlive the sandbox."""
+"""S_ISUID | S_ISGID: another user of the machine could start such a program of the hub's user after the sandbox."""
 MODES: dict[str, tuple[int, Numbers]] = {
     "chmod": (1, Numbers(90, None)),
     "fchmod": (1, Numbers(91, 52)),
@@ -150,7 +150,7 @@ CREATES = 0o20000100
 OPENS: dict[str, tuple[int, Numbers]] = {"open": (1, Numbers(2, None)), "openat": (2, Numbers(257, 56))}
 """The same, where the flags say so, which stand before the mode."""
 OPENAT2 = Numbers(437, 437)
-"""Its mode lies behind a pointer: said not to exist, and callers take `openat`."""
+"""Its mode lies behind a pointer: answered as unknown, and callers take `openat`."""
 
 # -- the program
 

@@ -1,6 +1,6 @@
-"""Programs that the hub itself starts, and speaks with over their standard streams.
+"""Agents that the hub starts as its children, and connects to over their standard streams.
 
-hub ── supervisor ── spawner ──▶ child ──▶ whatever the child starts
+hub ── supervisor ── spawner ──▶ child ──▶ programs that the child starts
         │  (one for each agent)     ▲ │
         └──── stdin, stdout, stderr ┘ ▼
                                 nothing of it outlives the hub
@@ -12,7 +12,7 @@ wasm_agent.py         WebAssembly modules as children, one run for each task
 spec.py               what is started: command, directory, environment, limits, when to start it again
 environment.py        a child's environment; values may be secrets: in files of their own, never in the store
 pipes.py              its three streams on the event loop, and how much of its output is read
-child_log.py          what it printed
+child_log.py          what it printed, and what agents that are no children log
 process.py            one process of a child, and its session with the hub
 child.py              one agent's life, from start to start
 supervisor.py         all of them

@@ -1,15 +1,14 @@
-"""One agent's life as a child process: started, listened to, told things, started again, stopped.
+"""One agent as a child process: the hub starts it, connects to it, starts it again, stops it.
 
     start ──▶ initializing ──▶ idle ⇄ busy ──▶ (ended) ──▶ initializing, after a pause      `spec.decide_restart`
                                  │                └──────▶ stopped | crashed
                                  └─ stop ─▶ stopping ──▶ stopped
 
 While it runs it has a link to the hub like any other agent: a `ConnectionLoop` with a forge session. The link *vouches*
-for the agent: as long as the process lives, silence is work. Its end takes what it held along, as a retryable fault
-(D6).
+for the agent: as long as the process lives, silence is work. When it ends, its tasks fail with a retryable fault (D6).
 
-An untrusted child runs in a sandbox (`sandbox_policy`) or not at all; the level in force stands in its row before it
-is given any work, and it is ended when it works on one task for too long (a2acp-D17).
+An untrusted child runs in a sandbox (`sandbox_policy`) or not at all. The hub writes the level in force into the
+agent's row before it gives it any work, and ends a child that works on one task for too long (a2acp-D17).
 
 Stopping (D10): `notify:shutdown`, the grace period, SIGTERM and the end of its stdin, 5 s, SIGKILL, each to the whole
 process group.
@@ -100,7 +99,7 @@ class Child:
         self._task = asyncio.get_running_loop().create_task(self._run_until_stopped(), name=f"child {self.agent}")
 
     async def stop(self, reason: str, most: float | None = None) -> None:
-        """Until nothing of it runs any more. It has its grace period, but not more than `most` seconds."""
+        """Returns when nothing of it runs any more. It has its grace period, but not more than `most` seconds."""
         if self._task is None:
             return
         if not self._task.done():
@@ -133,7 +132,7 @@ class Child:
                 how = await self._run_once()
             except OSError as error:  # no descriptor, no memory: that may pass
                 how = Ended(failed=f"it cannot be started now: {error.strerror}")
-            except Exception as error:  # a fault of ours must not end the agent for good, nor spin
+            except Exception as error:  # a fault of the hub must not end the agent for good, nor spin
                 log.error("child failed to start", agent=self.agent, exc_info=error)
                 how = Ended(failed="something broke inside the hub")
             self.pid, self._run, self.last_end = None, None, how
@@ -193,12 +192,12 @@ class Child:
         self._run = run = ChildProcess(self, self._context, task_seconds=seconds, is_module=is_module)
         try:
             return await self._supervise(run, await run.begin(launch))
-        except BaseException:  # nobody would look after it
+        except BaseException:  # nothing would look after it
             run.discard()
             raise
 
     async def _record_sandbox(self, level: str | None) -> None:
-        """The level in force goes into the agent's row: what it is given from now on is given at this level."""
+        """Write the level in force into the agent's row: the hub gives it tasks at this level from now on."""
         self.sandbox = level
         agent = self._hub.agent(self.agent)
         if agent is None or agent.sandbox == level:

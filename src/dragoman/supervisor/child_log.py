@@ -1,12 +1,12 @@
-"""What children print, kept as it came: on the disk within bounds, the newest lines in memory, and with the task.
+"""What children print, kept as it is: on the disk within bounds, the newest lines in memory, and with the task.
 
     on the disk    a line of JSON each, `<agent>.jsonl` and one older generation, 4 MiB each
     in memory      the newest lines, up to 1000 and 512 KiB
     with the task  while an agent holds exactly one task, what it prints belongs to it (`TaskLogWriter`)
 
-Nothing is changed or escaped here: that is done where it is shown (forge-D13). Only bytes that are no UTF-8 are spelt
-out. Writing happens in a thread, everything that has gathered at once; a disk that does not keep up costs lines, which
-are counted, and never the hub's time.
+Nothing is changed or escaped here: the API does that where it shows a line (forge-D13). Only bytes that are no UTF-8
+are spelt out. A thread writes all lines that have gathered at once. A disk that does not keep up costs lines, which are
+counted, and never the hub's time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def worth(level: str) -> int:
-    """A level nobody knows counts as information."""
+    """An unknown level counts as information."""
     return LEVELS.index(level) if level in LEVELS else 1
 
 
@@ -240,7 +240,7 @@ class TaskLogWriter:
             asyncio.get_running_loop().call_soon(self._send)
 
     def flush(self) -> None:
-        """What was printed goes before what is said next: that may be the task's end."""
+        """Printed lines go before the next message: that may end the task."""
         if self._lines:
             self._send()
 

@@ -9,9 +9,9 @@ The environment of a child is made, not inherited:
 
 In a sandbox HOME and TMPDIR are the child's own directory, and the child learns nothing of the hub's user.
 
-Values may be secrets, so they are kept out of the store, its backups, the audit record and everything that people read:
-`EnvironmentFiles` has one file for each agent, for the hub's user alone, under a name of ours. A file is written before
-the agent's row refers to it; one that no row refers to is removed at the next start.
+Values may be secrets, so they stay out of the store, its backups, the audit record and everything that people read:
+`EnvironmentFiles` has one file for each agent, for the hub's user alone, under a name of the hub's. The hub writes a
+file before the agent's row refers to it, and removes those that no row refers to at the next start.
 """
 
 from __future__ import annotations

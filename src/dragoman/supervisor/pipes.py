@@ -1,9 +1,9 @@
 """A child's three streams on the event loop: what it prints, read line by line within limits; what the hub writes,
 without waiting.
 
-An `OutputPipe` reads at most once a turn of the loop, hands on a bounded number of lines a turn, and stops reading for
+An `OutputPipe` reads at most once a turn of the loop, passes on a bounded number of lines a turn, and stops reading for
 a moment when too much came: the pipe then holds the child back. A `StdinPipe` writes what the pipe takes and keeps the
-rest; a child that does not read its stdin has no room, and its deliveries stay where they are.
+rest; a child that does not read its stdin has no room, and the hub keeps its deliveries.
 
 How much of a child's output is taken has two limits, for two reasons:
 
@@ -70,18 +70,18 @@ class TokenBucket:
 AT_ONCE = 64 * 1024
 LINES_A_TURN = 128
 FEW = 4
-"""So many children may print at the full rate; more of them share it."""
+"""So many pipes may be read at the full rate; more of them share it."""
 
 ROOM = 256 * 1024
 """Unwritten bytes above which a child has no room for more."""
 LOOK_FIRST, LOOK_LAST = 0.002, 0.5
-"""Seconds between two looks whether a child has read what it was told."""
+"""Seconds between two checks whether a child has read what was written."""
 SPACE_LAST = 0.05
 """The same, where the next message waits for it."""
 
 
 class ThrottledPipes:
-    """How many outlets rest right now because they print too much."""
+    """How many pipes rest right now because their children print too much."""
 
     def __init__(self) -> None:
         self.resting = 0
@@ -220,10 +220,10 @@ class OutputPipe:
 
 class StdinPipe:
     """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
-    read all that was written before the last `mark`; `refused` when it turns out that nobody will read there any more.
+    read all that was written before the last `mark`; `refused` when the child has closed it.
 
     `apart`: each message is written once the child has read the one before it. The document's example takes whatever
-    one read gives it for one message. A child that knows better says so by registering, see `together`.
+    one read gives it for one message. A child that reads by lines shows it by registering, see `together`.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class StdinPipe:
         self._bytes = array.array("i", [0])
         self.open = True
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._broken)  # nothing can be read there but that nobody reads any more
+        self._loop.add_reader(descriptor, self._broken)  # readable means only that the reader has closed it
 
     @property
     def has_room(self) -> bool:
@@ -349,7 +349,7 @@ class StdinPipe:
         self._look = self._loop.call_later(self._pause, self._look_whether_read)
 
     def close(self) -> None:
-        """Nobody need wait for room any more: what is written from now on is lost."""
+        """No writer need wait for room any more: what is written from now on is lost."""
         if not self.open:
             return
         had_room, self.open = self.has_room, False

@@ -4,10 +4,10 @@ Towards the hub it is a link like any other: a `ConnectionLoop` with a forge ses
 the process it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of
 its log.
 
-A process may close a pipe and live on. It is left alone, but has no link any more, so it gets no work:
+A process may close a pipe and live on. The hub leaves it alone, but closes its link, so it gets no work:
 
-    stdout    it can answer nothing: what it held is given back at once
-    stdin     it can be told nothing: what it had not begun is given back, what it is at it may still finish
+    stdout    it can answer nothing: the hub takes back its tasks at once
+    stdin     it receives nothing: the hub takes back the tasks that it has not begun; it may still finish the others
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ CLOSED_PIPE_SECONDS = 1.0
 BOM = b"\xef\xbb\xbf"
 """With which some runtimes begin what they print."""
 REGISTERS = b'"request:register"'
-"""In a line of a child that says what it can: it reads its stdin by lines."""
+"""In a line of a child that registers: such a child reads its stdin by lines."""
 STUCK_BYTES = 64 * 1024
 """A child that leaves this much unread beyond what its pipe holds is not well."""
 SKIPPED_LOG_SECONDS = 1.0
 """The log says how many lines were not kept no more often than this."""
 CHECKS_PER_TASK = 20
 CHECK_SECONDS = (0.05, 1.0)
-"""So often in the time of a task it is looked whether that is over, but within these bounds."""
+"""How often the time of a task is checked while it runs, and the bounds of the pause between two checks."""
 
 
 LogSink = Callable[[str, str, dict[str, Any]], None]
@@ -89,7 +89,7 @@ class ProcessOwner(Protocol):
         ...
 
     def flush(self) -> None:
-        """The lines so far go before what it says next."""
+        """The lines so far go before its next message."""
         ...
 
     def agent_removed(self) -> None:
@@ -148,7 +148,7 @@ class ChildProcess:
         self._ours = None
 
     def discard(self) -> None:
-        """Let go of everything at once, whatever state it is in."""
+        """Let go of everything at once, in any state."""
         self._stop_waiting()
         self._log_skipped()
         self.signal(signal.SIGKILL)
@@ -198,7 +198,7 @@ class ChildProcess:
             self._task_limit = self._loop.create_task(self._enforce_task_limit(self._task_seconds))
 
     async def end(self, reason: str, grace: float) -> None:
-        """Ask it to end, then see to it (D10). A process that is not connected yet is ended by `Child` once it is."""
+        """Ask it to end, then make it end (D10). `Child` ends a process that is not connected yet once it is."""
         if self._handle is None or self._stdin is None or self.ending:
             return
         self.ending = True

@@ -2,11 +2,11 @@
 
     what runs                  in
     a program                  bubblewrap; landlock+seccomp only where the policy's minimum is that
-    a WebAssembly module       Wasmtime, one run for each task (`modules.py`)
+    a WebAssembly module       Wasmtime, one run for each task (`wasm_agent.py`)
     neither holds here         nothing is started; the refusal says what is missing and what to do
 
-What the child may open is its own directory and what it was explicitly allowed. The hub's data directory is never among
-that. Sandboxes are tested once in the life of a hub, when the first such child starts; all others wait for the result.
+The child may open its own directory and what it was explicitly allowed, and never the hub's data directory. The hub
+tests sandboxes once in its life, when the first such child starts; all others wait for the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sandboxed(msgspec.Struct, frozen=True):
 
 
 class SandboxRefused(Exception):
-    """It must not be started. Says why, and what to do about it."""
+    """The child must not be started; the message says why, and what to do about it."""
 
 
 class SandboxPolicy:
@@ -125,8 +125,8 @@ class SandboxPolicy:
         )
 
     def _visible_path(self, place: str, home: str) -> str:
-        """By which name an allowed file is to be seen: by that which was given, unless it is another name for
-        something around the hub's data, which is to be hidden in it."""
+        """The name by which the child sees an allowed file: the given one, unless that is another name for a place
+        around the hub's data, which must be hidden in it."""
         real = PurePath(os.path.realpath(place))
         if real.is_relative_to(self._data) and not real.is_relative_to(home):
             raise SandboxRefused(f"refused: {place} is the hub's own. To do: allow a copy of it that lies elsewhere")

@@ -10,7 +10,7 @@ Why nothing outlives the hub:
     a child ends                its process group is killed before its number is given back
     a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
                                 killed with the child they stem from, by the mark in their environment; those from a
-                                sandbox that took the mark off, by the seccomp filters that nobody can take off; those
+                                sandbox that took the mark off, by the seccomp filters that cannot be taken off; those
                                 that took it off elsewhere, if they were still below their child when it was signalled,
                                 or as soon as they are older than every child that lives
     any of them ends            we reap it, so there are no zombies
@@ -329,7 +329,7 @@ def descendants(root: int) -> "list[int]":
 
 
 def mark_of(pid: int) -> "str | None":
-    """What its environment said at its start, if we may look."""
+    """The mark in its environment at its start, if we may look."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             answer = file.read()

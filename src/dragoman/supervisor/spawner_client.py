@@ -1,7 +1,7 @@
 """The hub's end of the spawner: start it when the first child is wanted, pass it streams, know when it died.
 
-Nothing here waits on the event loop. What the spawner reports comes over the loop like any other I/O; requests
-go into a socket that holds far more than is ever under way, and is kept for a moment if it does not.
+Nothing here blocks the event loop. Reports of the spawner come over the loop like any other I/O. Requests go into a
+socket that holds far more than is ever under way; what does not fit is kept for a moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger("dragoman.children")
 SCRIPT = Path(spawner.__file__)
 BUFFER = 1 << 20
 GONE_WITHIN_MS = 2000
-"""Milliseconds to wait for one that was killed: in the hands of a disk it may take its time."""
+"""Milliseconds to wait for a killed process: one that waits for a disk may take its time."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
             return self.failed
         if self.signal is not None:
             return f"killed by {_name(self.signal) or f'signal {self.signal}'}"
-        # Shells and bubblewrap say so of a program that was killed inside them.
+        # Shells and bubblewrap report a program that was killed inside them by this code.
         inside = _name(self.code - KILLED_INSIDE) if self.code is not None and self.code > KILLED_INSIDE else None
         return f"exit code {self.code}" + (f" (a program in it was killed by {inside})" if inside else "")
 
@@ -85,7 +85,7 @@ class Handle(msgspec.Struct, frozen=True, eq=False):
 
 
 class SpawnerClient:
-    """Starts processes, and tells how they end. A spawner that dies is replaced when the next one is wanted."""
+    """Starts processes, and reports how they end. A spawner that dies is replaced when the next process is wanted."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -128,7 +128,7 @@ class SpawnerClient:
             self._send(msgspec.json.encode({"do": "signal", "key": handle.key, "signal": int(number)}), ())
 
     async def close(self) -> None:
-        """Whatever still runs is killed."""
+        """Kill what still runs."""
         self._closed = True
         process = self._process
         self._let_go()

@@ -38,7 +38,7 @@ MODULES = (".wasm", ".wat")
 class State(enum.StrEnum):
     """Forge's names for the state of an agent (forge-D7)."""
 
-    INITIALIZING = "initializing"  # about to be started, or started anew after a pause
+    INITIALIZING = "initializing"  # about to be started, or started again after a pause
     IDLE = "idle"
     BUSY = "busy"
     PAUSED = "paused"  # forge has it; this hub pauses tasks, not processes
@@ -79,7 +79,7 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SandboxRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy: what untrusted agents must be held by, at least, and what each may use unless it says otherwise."""
+    """The least sandbox for untrusted agents, and what each may use unless its spec says otherwise."""
 
     minimum: Level = Level.BUBBLEWRAP
     task_seconds: float = 60.0
@@ -105,17 +105,17 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     restart: RestartPolicy = "on-failure"
     limits: ChildLimits = ChildLimits()
     grace_seconds: float | None = None
-    """How long it may take to end when it is asked to. Unless it is said: `GRACE` with a task, `IDLE_GRACE` without."""
+    """How long it may take to end when it is asked to. None: `GRACE` with a task, `IDLE_GRACE` without."""
     privileges: bool = False
     untrusted: bool = False
     """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its spec."""
     allow_files: tuple[AllowedFile, ...] = ()
     allow_hosts: tuple[AllowedHost, ...] = ()
     wasm: bool | None = None
-    """Whether the command is a WebAssembly module; unless it is said, by the file's name."""
+    """Whether the command is a WebAssembly module. None: the file's name decides."""
     origin: Literal["api", "config", "demo"] = "api"
     digest: str | None = None
-    """Of what the configuration said: whether it still says the same."""
+    """Of the declaration in the configuration: whether that is still the same."""
 
     def grace(self, *, busy: bool) -> float:
         if self.grace_seconds is not None:
@@ -180,7 +180,7 @@ def spec_of(agent: Agent) -> ChildSpec | None:
     try:
         spec = msgspec.convert(found, ChildSpec, strict=False)
         return msgspec.structs.replace(spec, untrusted=agent.untrusted)
-    except msgspec.ValidationError:  # written by another version of us
+    except msgspec.ValidationError:  # written by another version
         return None
 
 

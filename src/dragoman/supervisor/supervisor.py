@@ -1,10 +1,10 @@
-"""All children of the hub: which there are, where each stands, and that none is left at the end.
+"""All children of the hub: which there are, their states, and that none is left at the end.
 
 An agent is a child if its row says how it is started (`spec.DETAIL` in its details). So children come back after a
 restart of the hub; those of the configuration are compared with what it says now.
 
     hub starts    leftovers of an earlier life are killed; declared agents are added, changed or removed; all start
-    hub stops     `drain`: all are asked to end at once, and seen to
+    hub stops     `drain`: all are asked to end at once, and made to
     hub is killed the spawner kills everything (spawner.py)
 """
 
@@ -67,7 +67,7 @@ class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a child stands, for people. Of its environment it has only the names."""
+    """The state of a child, for people. Of its environment it has only the names."""
 
     state: State
     since: Instant
@@ -126,7 +126,7 @@ class Supervisor:
                 self.add(agent)
 
     async def drain(self, seconds: float) -> None:
-        """Ask all children to end, and see to it. They have their grace period, or this long if that is less."""
+        """Ask all children to end, and make them. They have their grace period, or this long if that is less."""
         self._stopping = True
         stops = [child.stop("Orchestrator stopping", seconds) for child in self._children.values()]
         for outcome in await asyncio.gather(*stops, *self._removals, return_exceptions=True):
@@ -156,7 +156,7 @@ class Supervisor:
             await asyncio.to_thread(self._environments.keep, wanted.env, spec.vault or "")
         if profile.max_concurrent is None:  # D14; and in a sandbox its time is counted from when it was given a task
             profile = msgspec.structs.replace(profile, max_concurrent=1)
-        no_token = f"child:{wanted.id}"  # no hash of anything: it needs no token, and nobody can have one
+        no_token = f"child:{wanted.id}"  # no hash of anything: a child needs no token, and none fits
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
         agent = msgspec.structs.replace(agent, details={DETAIL: spec.details()}, offers=wanted.offers)
         try:
@@ -276,7 +276,7 @@ def _mark(data: Path) -> str:
         mark = file.read_bytes().decode("latin-1").strip()
         if mark.isascii() and mark.isalnum() and len(mark) >= 16:
             return mark
-        log.warning("the id of this data directory's processes was damaged, and is made anew", file=str(file))
+        log.warning("the id of this data directory's processes was damaged, and is made again", file=str(file))
     mark = os.urandom(12).hex()
     durable.write(file, mark.encode("ascii"))
     return mark

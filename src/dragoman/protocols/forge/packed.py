@@ -1,6 +1,6 @@
 """MessagePack, held to JSON's rules (D12): what could not be written as JSON is refused, and the same guard checks it.
 
-It is turned into JSON text at once, so that everything behind the codec sees one form whatever the link speaks. Binary
+It is turned into JSON text at once, so that everything behind the codec sees one form for both encodings. Binary
 values become base64 text, which is what an attachment's data is in JSON.
 
     could slip through           caught by
@@ -61,7 +61,7 @@ def unpack(data: bytes, limits: Limits) -> tuple[Any, bytes]:
 
 
 def glimpse(data: bytes) -> Any:
-    """What a message seems to be that was refused; None if nobody can tell."""
+    """What a message seems to be that was refused; None if it cannot be read at all."""
     try:
         return _read(data)
     except (RecursionError, msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, TypeError):

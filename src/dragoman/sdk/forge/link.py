@@ -63,7 +63,7 @@ GRACE_MARGIN = 0.9
 
 
 class ForgeLink:
-    """`links.Link` in forge. `is_child`: whoever started us is at the other end, and we end with it."""
+    """`links.Link` in forge. `is_child`: the hub started this process, and the agent ends with it."""
 
     def __init__(self, wire: Wire, runtime: Runtime, *, is_child: bool = False) -> None:
         self._runtime = runtime
