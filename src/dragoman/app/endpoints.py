@@ -22,11 +22,12 @@ from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.security.tls import Renewal
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server import agentmsg, chiffon
+from dragoman.server import chiffon
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.a2acp.session import A2acpWebSocket
 from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import Hosts
 from dragoman.server.chiffon.handler import ChiffonHandler

@@ -26,7 +26,7 @@ from dragoman.core.model.tasks import Task
 from dragoman.core.queries.state import StateView
 from dragoman.core.rules import Rules
 from dragoman.security.tokens import token_hash
-from dragoman.server import agentmsg
+from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.limits import Limits
 from dragoman.server.server import HttpServer

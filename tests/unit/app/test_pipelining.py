@@ -22,7 +22,8 @@ from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Refused
 from dragoman.security.tokens import token_hash
-from dragoman.server import agentmsg, chiffon
+from dragoman.server import chiffon
+from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.limits import Limits

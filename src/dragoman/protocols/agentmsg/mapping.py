@@ -81,14 +81,17 @@ def assigned_in(task: Assignment, tree: Json) -> Request:
     context = tree.get("context") or {}
     metadata = context.get("metadata") or {}
     given = tree.get("handover") or metadata.get("handover")
-    handoff = fitting(Handoff, {"from": given.get("from_agent"), **given}) if type(given) is dict else None
+    handoff = None
+    if type(given) is dict:
+        kept = {name: value for name, value in given.items() if name not in ("metadata", "history", "story")}
+        handoff = fitting(Handoff, {"from": given.get("from_agent"), **kept})
     return Request(
         input=task.input,
         answer=task.answer,
         context=Context(
             metadata=metadata, history=context.get("history") or (), dependencies=context.get("dependencies") or ()
         ),
-        handover=handoff and msgspec.structs.replace(handoff, metadata=None, history=None, story=None),
+        handover=handoff,
     )
 
 

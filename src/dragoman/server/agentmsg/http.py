@@ -23,8 +23,10 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Decoded
-from dragoman.server.agentmsg.state import read
+from dragoman.server.agentmsg.session import AgentmsgWebSocket
+from dragoman.server.agentmsg.state import AgentmsgState, read
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.handler import Endpoint
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.session import (
     Acknowledged,
@@ -36,6 +38,11 @@ from dragoman.server.session import (
     Request,
 )
 from dragoman.wire.errors import RemoteProtocolError
+
+
+def endpoints(handler: AgentmsgHandler) -> tuple[Endpoint, ...]:
+    http = AgentmsgHttp(handler)
+    return (http, AgentmsgWebSocket(handler), AgentmsgState(handler, http))
 
 
 class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):

@@ -27,7 +27,7 @@ from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Kind, refuse
 from dragoman.security.tokens import token_hash
-from dragoman.server import agentmsg
+from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.limits import Limits
 from dragoman.server.server import HttpServer
