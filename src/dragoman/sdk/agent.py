@@ -22,6 +22,7 @@ import msgspec
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client
+from dragoman.sdk.conversation.peer_handlers import help_as_work
 from dragoman.sdk.declarations import Declarations, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotSupported
@@ -277,13 +278,11 @@ class Agent(Declarations):
     async def _serve_by(self, service: Service) -> None:
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
-        if not self._handlers and not self._peer_handlers.help and not self._peer_handlers.letters:
+        if not self._handlers and not self._peer_handlers.help and not self._peer_handlers.direct_messages:
             raise Misconfigured(f"{self.id} does nothing: declare a function with @agent.on(…)")
         handlers = self._handlers
         if not service.converses and self._peer_handlers.help:
-            from dragoman.sdk.conversation import help_as_work
-
-            handlers = {**handlers, **help_as_work.as_work(self._peer_handlers.help, handlers)}
+            handlers = {**handlers, **help_as_work(self._peer_handlers.help, handlers)}
         who = Introduction(
             agent_id=self.id,
             kind=self.kind,

@@ -184,9 +184,9 @@ class Declarations:
         or of all types that no other function gets."""
 
         def declare(function: F) -> F:
-            if type in self._peer_handlers.letters:
+            if type in self._peer_handlers.direct_messages:
                 raise Misconfigured(f"{self.id} already hears {type or 'every message'}")
-            self._peer_handlers.letters[type] = function
+            self._peer_handlers.direct_messages[type] = function
             return function
 
         return declare

@@ -101,7 +101,7 @@ class Engine:
             Pause: self._on_pause,
             Resume: self._on_resume,
             Answer: self._runner.reply,
-            IncomingMessage: self.peer_requests.hear,
+            IncomingMessage: self.peer_requests.receive,
             Proposal: self.peer_requests.consider,
             Welcomed: self._on_welcomed,
             Shutdown: self._on_dismiss,

@@ -1,9 +1,6 @@
-"""Agents among each other: the values that handlers see of it are in `peers`.
+"""Agents among each other, in agentmsg: no other protocol has agents that converse. Handlers see the values of `peers`.
 
 peer_requests  help and handoffs that tasks ask for, direct messages
-peer_handlers  the agent's own handlers for what others ask, and what their ends mean
-status         status reports, error reports, and direct messages
-help_as_work   help as a task, for protocols without help
-
-The messages are agentmsg's, the one protocol whose agents converse (`links.ProtocolCapabilities`).
+peer_handlers  the agent's own handlers for what others ask; help as a task, for protocols without help
+status         heartbeats, status reports, error reports, direct messages
 """

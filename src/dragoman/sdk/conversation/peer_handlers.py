@@ -1,12 +1,19 @@
-"""The agent's own handlers for what other agents say: help, handoffs, letters; and what their ends mean.
+"""Runs the agent's own handlers for what other agents send: requests for help, handoffs, proposals, direct messages.
 
-a help handler         answers                     a handoff handler     answers
+a help handler         answer                      a handoff handler     answer
 ---------------------  --------------------------  --------------------  ----------------------------------
 returns text, Help     that                        True, Accept(…)       yes
 yields several         each of them                False, Reject("why")  no
-raises Unable, None    UNABLE_TO_HELP              raises                no, with the words
+raises Unable, None    UNABLE_TO_HELP              raises                no, with the message
 raises Escalate        ESCALATION                  returns None, or      yes if the agent does such work and
 raises anything else   UNABLE_TO_HELP              there is none         has room, else no with the reason
+
+Where a protocol has no help, the hub asks for it as a task of that topic (`help_as_work`):
+
+{"content": the question, "help": {"help_type", "urgency", "context", "task", "escalations"?}}   a HelpRequest
+text, Help(…)                               {"content", "resources"?}
+Escalate, Help(response_type="ESCALATION")  the same, with "response_type": the hub asks the next agent
+Unable                                      the task fails, and the hub asks the next agent
 """
 
 from __future__ import annotations
@@ -14,18 +21,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.protocols.agentmsg import codec, errors
+from dragoman.protocols.agentmsg import codec, mapping
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Record
-from dragoman.protocols.agentmsg.records import ResourceReference as Reference
+from dragoman.protocols.agentmsg.records import ErrorReport, Record, ResourceReference
 from dragoman.sdk import trace
 from dragoman.sdk.errors import Misconfigured, Reject
 from dragoman.sdk.links import Introduction
@@ -46,31 +52,38 @@ from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.journal import Journal
 from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import error_text
+from dragoman.sdk.work.signature import Handler
+from dragoman.sdk.work.task import Task
 from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
 
 HELP_TYPES = tuple(kind.value for kind in agentmsg.HelpType)
+UNABLE = agentmsg.HelpResponseType.UNABLE_TO_HELP.value
+ESCALATION = agentmsg.HelpResponseType.ESCALATION.value
+
+Function = Callable[..., Any]
+"""A handler that a user wrote."""
 
 
 class PeerHandlers(Struct):
-    """What an agent declared: who helps with what, who decides on handoffs and handshakes, who hears which letters."""
+    """The handlers that an agent declared: of help by its type, of direct messages by theirs (None: all others)."""
 
-    help: dict[str, Callable[..., Any]] = {}
-    handoff: Callable[..., Any] | None = None
-    letters: dict[str | None, Callable[..., Any]] = {}
-    handshake: Callable[..., Any] | None = None
+    help: dict[str, Function] = {}
+    handoff: Function | None = None
+    direct_messages: dict[str | None, Function] = {}
+    handshake: Function | None = None
 
 
-class Answered(NamedTuple):
-    """An answer on its way to the hub. With the last one the letter it answers is dealt with."""
+class PendingAnswer(NamedTuple):
+    """An answer on its way to the hub. With the last one the message `key` is dealt with."""
 
     answer: OutgoingMessage
     key: str | None
 
 
 class IncomingRequests:
-    """Takes what is for the agent itself, runs the handlers, and says their answers. `write` makes a letter."""
+    """Takes the messages for the agent itself, runs the handlers, and sends their answers. `write` makes a message."""
 
     def __init__(
         self,
@@ -89,58 +102,58 @@ class IncomingRequests:
         self._journal = journal
         self._runtime = runtime
         self._write = write
-        self._answers: dict[str, Answered] = {}
+        self._answers: dict[str, PendingAnswer] = {}
 
-    async def receive(self, mail: IncomingMessage) -> None:
-        """What is kept is acknowledged once it is in the journal."""
-        if mail.receipt is None:  # told once
-            return await self.deal(mail, None)
-        key = f"{mail.message.sender}/{mail.message.id}"
-        is_new = await self._journal.note(key, msgspec.json.encode(mail.tree))
-        self._outbox.acknowledge(mail.receipt)
+    async def receive(self, incoming: IncomingMessage) -> None:
+        """A message that is kept is acknowledged once it is in the journal."""
+        if incoming.receipt is None:
+            return await self.handle(incoming, None)
+        key = f"{incoming.message.sender}/{incoming.message.id}"
+        is_new = await self._journal.note(key, msgspec.json.encode(incoming.tree))
+        self._outbox.acknowledge(incoming.receipt)
         if is_new:
-            await self.deal(mail, key)
+            await self.handle(incoming, key)
         return None
 
-    def undealt(self) -> Iterator[tuple[IncomingMessage, str]]:
-        """What a former process took and did not deal with."""
+    def unhandled(self) -> Iterator[tuple[IncomingMessage, str]]:
+        """The messages that a former process took and did not deal with."""
         for noted in self._journal.undealt():
             try:
                 tree = codec.parse(bytes(noted.letter))
                 yield IncomingMessage(message=codec.interpret(tree), tree=tree), noted.key
-            except AgentmsgError as error:  # an older version of us understood it
-                log.warning("a letter that was kept makes no sense any more: %s", error)
+            except AgentmsgError as error:  # an older version of this library took it
+                log.warning("a message in the journal is no longer valid: %s", error)
                 self._journal.deal(noted.key)
 
-    async def deal(self, mail: IncomingMessage, key: str | None) -> None:
-        said = trace.parse(mail.message.metadata.traceparent)
+    async def handle(self, incoming: IncomingMessage, key: str | None) -> None:
+        span = trace.parse(incoming.message.metadata.traceparent)
         fresh = self._runtime.mint()
-        trace.enter(trace.Span(said.trace_id if said else fresh.replace("-", ""), trace.span_id(fresh)))
-        match mail.message.payload:
+        trace.enter(trace.Span(span.trace_id if span else fresh.replace("-", ""), trace.span_id(fresh)))
+        match incoming.message.payload:
             case agentmsg.HelpRequest():
-                await self._help(mail, key)
+                await self._help(incoming, key)
             case agentmsg.TaskHandoffRequest():
-                await self._decide(mail, key)
+                await self._decide(incoming, key)
             case _:
-                await self._listen(mail)
+                await self._direct_message(incoming)
                 if key is not None:
                     self._journal.deal(key)
 
     # --- answers ---
 
-    def _answer(self, mail: IncomingMessage, payload: Record, key: str | None) -> None:
-        letter = self._write(payload, mail.message.sender, correlation_id=mail.message.id)
-        self._answers[letter.id] = Answered(letter, key)
-        self._outbox.enqueue(letter)
+    def _answer(self, incoming: IncomingMessage, payload: Record, key: str | None) -> None:
+        answer = self._write(payload, incoming.message.sender, correlation_id=incoming.message.id)
+        self._answers[answer.id] = PendingAnswer(answer, key)
+        self._outbox.enqueue(answer)
 
     def accepted(self, id: str) -> None:
         """The hub has an answer of ours."""
-        answered = self._answers.pop(id, None)
-        if answered is not None and answered.key is not None:
-            self._journal.deal(answered.key)
+        pending = self._answers.pop(id, None)
+        if pending is not None and pending.key is not None:
+            self._journal.deal(pending.key)
 
     def refused(self, id: str | None, is_passing: bool) -> bool:
-        """The hub will not have an answer of ours, if it is one. For good: then no agent waits for it any more."""
+        """The hub refuses an answer of ours, if it is one. For good: then no agent waits for it any more."""
         if id is None or id not in self._answers:
             return False
         if not is_passing:
@@ -149,25 +162,25 @@ class IncomingRequests:
         return True
 
     def answer_again(self, id: str) -> None:
-        if (answered := self._answers.get(id)) is not None:
-            self._outbox.enqueue(answered.answer)
+        if (pending := self._answers.get(id)) is not None:
+            self._outbox.enqueue(pending.answer)
 
     # --- help ---
 
-    async def _help(self, mail: IncomingMessage, key: str | None) -> None:
-        message, payload = mail.message, mail.message.payload
-        async for given in self._given(payload, message.id, mail.tree["payload"]):
+    async def _help(self, incoming: IncomingMessage, key: str | None) -> None:
+        id, requester = incoming.message.id, incoming.message.payload.requester_id
+        async for given in self._given(incoming):
             try:
-                self._answer(mail, self._response(given, message.id), None if given.follow_up_required else key)
-            except (TypeError, ValueError) as error:  # unreadable; the agent that asked must not wait for it
-                log.warning("the help for %s cannot be told: %s", payload.requester_id, error)
-                unable = Help(error_text(error), "UNABLE_TO_HELP")
-                self._answer(mail, self._response(unable, message.id), key)
+                self._answer(incoming, self._response(given, id), None if given.follow_up_required else key)
+            except (TypeError, ValueError) as error:  # no JSON; the agent that asked must not wait for it
+                log.warning("the help for %s cannot be sent: %s", requester, error)
+                self._answer(incoming, self._response(Help(error_text(error), UNABLE), id), key)
                 return
             if not given.follow_up_required:
                 return
 
     def _response(self, given: Help, request_id: str) -> agentmsg.HelpResponse:
+        resources = msgspec.convert(msgspec.to_builtins(given.resources), tuple[ResourceReference, ...])
         return agentmsg.HelpResponse(
             responder_id=self._who.agent_id,
             request_id=request_id,
@@ -175,17 +188,18 @@ class IncomingRequests:
             content=given.content,
             follow_up_required=given.follow_up_required,
             estimated_effort=given.estimated_effort,
-            resources=tuple(msgspec.convert(msgspec.to_builtins(one), Reference) for one in given.resources) or None,
+            resources=resources or None,
         )
 
-    async def _given(self, payload: agentmsg.HelpRequest, id: str, said: dict[str, Any]) -> AsyncIterator[Help]:
-        """What the handler gives, up to the first that is the last. `said` is the payload with all its fields."""
+    async def _given(self, incoming: IncomingMessage) -> AsyncIterator[Help]:
+        """What the handler gives, up to the first that is the last."""
+        payload: agentmsg.HelpRequest = incoming.message.payload
         handler = self._peer_handlers.help.get(payload.help_type.value)
         if handler is None:
-            yield Help(f"{self._who.agent_id} does not help with {payload.help_type.value}", "UNABLE_TO_HELP")
+            yield Help(f"{self._who.agent_id} does not help with {payload.help_type.value}", UNABLE)
             return
         request = HelpRequest(
-            id=id,
+            id=incoming.message.id,
             requester=payload.requester_id,
             task_id=payload.task_id,
             help_type=payload.help_type.value,
@@ -193,35 +207,33 @@ class IncomingRequests:
             context=msgspec.to_builtins(payload.context),
             urgency=payload.urgency,
             deadline=payload.deadline,
-            escalations=escalations_in(said.get("escalations")),
+            escalations=escalations_in(incoming.tree["payload"].get("escalations")),
         )
         try:
+            async for given in _each(handler, request, self._run):
+                yield Help("unable to help", UNABLE) if given is None else _as_help(given)
             if inspect.isasyncgenfunction(handler):
-                async for given in handler(request):
-                    yield _as_help(given)
-                yield Help("that was all", "DIRECT_ANSWER")  # heard only if the last one promised more
-            else:
-                yield _as_help(await self._run(handler, request))
+                yield Help("that was all", "DIRECT_ANSWER")  # read only if the last one promised more
         except Unable as unable:
-            yield Help(str(unable) or "unable to help", "UNABLE_TO_HELP")
+            yield Help(str(unable) or "unable to help", UNABLE)
         except Escalate as escalate:
             yield as_help(escalate)
         except (Exception, SystemExit) as error:
             log.warning("helping %s failed", payload.requester_id, exc_info=error)
-            yield Help(error_text(error), "UNABLE_TO_HELP")
+            yield Help(error_text(error), UNABLE)
 
     # --- handoffs ---
 
-    async def _decide(self, mail: IncomingMessage, key: str | None) -> None:
-        message, payload = mail.message, mail.message.payload
-        verdict = await self._verdict(message.id, payload, mail.tree["payload"])
+    async def _decide(self, incoming: IncomingMessage, key: str | None) -> None:
+        request: agentmsg.TaskHandoffRequest = incoming.message.payload
+        verdict = await self._verdict(incoming)
         try:
-            self._answer(mail, self._decision(verdict, payload), key)
-        except (TypeError, ValueError) as error:  # unreadable
-            log.warning("the answer about task %s cannot be told: %s", payload.task_id, error)
-            self._answer(mail, self._decision(Reject(error_text(error)), payload), key)
+            self._answer(incoming, self._decision(verdict, request), key)
+        except (TypeError, ValueError) as error:  # no JSON
+            log.warning("the answer about task %s cannot be sent: %s", request.task_id, error)
+            self._answer(incoming, self._decision(Reject(error_text(error)), request), key)
 
-    def _decision(self, verdict: Accept | Reject, payload: agentmsg.TaskHandoffRequest) -> agentmsg.TaskHandoffResponse:
+    def _decision(self, verdict: Accept | Reject, request: agentmsg.TaskHandoffRequest) -> agentmsg.TaskHandoffResponse:
         if isinstance(verdict, Reject):
             return agentmsg.TaskHandoffResponse(accepted=False, agent_id=self._who.agent_id, error=verdict.reason)
         soon = timedelta(milliseconds=max(1000.0, self._runner.stats.average_ms))
@@ -230,24 +242,25 @@ class IncomingRequests:
             agent_id=self._who.agent_id,
             estimated_completion=verdict.estimated_completion or self._runtime.now() + soon,
             requirements=verdict.requirements,
-            constraints=payload.constraints,
+            constraints=request.constraints,
         )
 
-    async def _verdict(self, id: str, payload: agentmsg.TaskHandoffRequest, tree: dict[str, Any]) -> Accept | Reject:
-        context = tree["context"]
-        request = HandoffRequest(
-            id=id,
-            task_id=payload.task_id,
-            task_type=payload.context.task_type,
-            from_agent=payload.from_agent,
-            reason=payload.reason.value,
-            context=context["metadata"],
-            history=tuple(context["history"]),
-            constraints=tree["constraints"],
-            deadline=payload.due,
-        )
+    async def _verdict(self, incoming: IncomingMessage) -> Accept | Reject:
+        payload: agentmsg.TaskHandoffRequest = incoming.message.payload
+        known, us = mapping.handoff_in(payload, incoming.tree["payload"]), self._who
         given: Any = None
         if self._peer_handlers.handoff is not None:
+            request = HandoffRequest(
+                id=incoming.message.id,
+                task_id=payload.task_id,
+                task_type=payload.context.task_type,
+                from_agent=payload.from_agent,
+                reason=payload.reason.value,
+                context=known.metadata or {},
+                history=tuple(known.history or ()),
+                constraints=known.constraints or {},
+                deadline=payload.due,
+            )
             try:
                 given = await self._run(self._peer_handlers.handoff, request)
             except Reject as no:
@@ -258,17 +271,17 @@ class IncomingRequests:
         if isinstance(given, Accept | Reject):
             return given
         if given is not None:
-            return Accept() if given else Reject(f"{self._who.agent_id} does not want it")
-        if payload.context.task_type not in self._who.work_types:
-            return Reject(f"{self._who.agent_id} does not do {payload.context.task_type}")
-        if len(self._runner.tasks) >= self._who.concurrency:
-            return Reject(f"{self._who.agent_id} is busy with {len(self._runner.tasks)} tasks")
+            return Accept() if given else Reject(f"{us.agent_id} does not want it")
+        if payload.context.task_type not in us.work_types:
+            return Reject(f"{us.agent_id} does not do {payload.context.task_type}")
+        if len(self._runner.tasks) >= us.concurrency:
+            return Reject(f"{us.agent_id} is busy with {len(self._runner.tasks)} tasks")
         return Accept()
 
-    # --- handshakes ---
+    # --- proposals ---
 
     async def agree(self, request: HandshakeRequest) -> Reject | None:
-        """Why we do not agree; without a handler we do."""
+        """Why the agent does not agree; without a handler it does."""
         if self._peer_handlers.handshake is None:
             return None
         try:
@@ -282,32 +295,32 @@ class IncomingRequests:
             return given
         return Reject(f"{self._who.agent_id} does not want it") if given is False else None
 
-    # --- letters ---
+    # --- direct messages ---
 
-    async def _listen(self, mail: IncomingMessage) -> None:
-        message = mail.message
+    async def _direct_message(self, incoming: IncomingMessage) -> None:
+        message, handlers = incoming.message, self._peer_handlers.direct_messages
         kind = message.type.value
-        handler = self._peer_handlers.letters.get(kind) or self._peer_handlers.letters.get(None)
+        handler = handlers.get(kind) or handlers.get(None)
         if handler is None:
             if isinstance(message.payload, ErrorReport):
                 log.warning("%s reports: %s", message.sender, message.payload.message)
             else:
                 log.info("%s sent %s, and no function of this agent takes it", message.sender, kind)
             return
-        letter = DirectMessage(
+        received = DirectMessage(
             id=message.id,
             at=message.timestamp,
             sender=message.sender,
             type=kind,
-            payload=mail.tree["payload"],
+            payload=incoming.tree["payload"],
             correlation_id=message.answers,
         )
         try:
-            await self._run(handler, letter)
+            await self._run(handler, received)
         except Exception as error:
             log.warning("%s of %s could not be dealt with", kind, message.sender, exc_info=error)
 
-    async def _run(self, handler: Callable[..., Any], value: Any) -> Any:
+    async def _run(self, handler: Function, value: Any) -> Any:
         """What the handler returns. Whatever it raises is an `Exception`: it ends the handler, not the agent."""
         try:
             if inspect.iscoroutinefunction(handler):
@@ -321,29 +334,75 @@ class IncomingRequests:
             raise RuntimeError(error_text(error)) from error
 
 
+async def _each(
+    handler: Function, request: HelpRequest, run: Callable[[Function, Any], Awaitable[Any]]
+) -> AsyncIterator[Any]:
+    """What a help handler returns, or yields."""
+    if inspect.isasyncgenfunction(handler):
+        async for given in handler(request):
+            yield given
+    else:
+        yield await run(handler, request)
+
+
 def _as_help(given: Any) -> Help:
-    if isinstance(given, Help):
-        return given
-    if given is None:
-        return Help("unable to help", "UNABLE_TO_HELP")
-    if isinstance(given, str):
-        return Help(given)
+    if isinstance(given, str | Help):
+        return given if isinstance(given, Help) else Help(given)
     raise Misconfigured(f"a help handler returns text or a Help, not {type(given).__name__}")
 
 
-def report(
-    kind: ErrorType, message: str, *, id: str, agent: str, task_id: str | None = None, details: dict[str, Any]
-) -> ErrorReport:
-    """A whole report: what the table says of its kind, and the facts."""
-    rule = errors.TABLE[kind]
-    return ErrorReport(
-        error_id=id,
-        agent_id=agent,
-        error_type=kind,
-        severity=rule.severity,
-        message=message,
-        context=ErrorContext(details=details),
-        recovery_attempts=(),
-        suggested_actions=(rule.action,),
-        task_id=task_id,
-    )
+# --- help as work ---
+
+
+def help_as_work(helpers: Mapping[str, Function], known: Iterable[str]) -> dict[str, Handler]:
+    """The handlers of help as handlers of work, by their topics; work of the same name keeps its handler."""
+    return {
+        topic: Handler(topic, _worker(help_type, function), timeout=None)
+        for help_type, function in helpers.items()
+        if (topic := help_type.lower()) not in known
+    }
+
+
+def _worker(help_type: str, function: Function) -> Function:
+    async def give(task: Task, content: str = "", help: dict[str, Any] | None = None, **rest: Any) -> dict[str, Any]:
+        fields = help or {}
+        request = HelpRequest(
+            id=task.id,
+            requester=task._running.correlation.sender,
+            task_id=str(fields.get("task") or task.id),
+            help_type=help_type,
+            description=content,
+            context=fields.get("context") or {"current_state": "", "attempted_solutions": []},
+            urgency=str(fields.get("urgency") or "medium"),
+            escalations=escalations_in(fields.get("escalations")),
+        )
+        try:
+            return _joined([given async for given in _each(function, request, _run_in_thread)])
+        except Escalate as escalate:
+            return _joined([as_help(escalate)])
+        except Unable as no:
+            raise task.reject(str(no) or "unable to help") from None
+
+    give.__doc__ = inspect.getdoc(function) or f"Help: {help_type.lower().replace('_', ' ')}."
+    return give
+
+
+async def _run_in_thread(function: Function, request: HelpRequest) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(request)
+    given = await asyncio.to_thread(function, request)
+    return await given if inspect.isawaitable(given) else given
+
+
+def _joined(given: list[Any]) -> dict[str, Any]:
+    if None in given:
+        raise Unable("unable to help")
+    helps = [_as_help(one) for one in given]
+    if (unable := next((one for one in helps if not one.helped), None)) is not None:
+        raise Unable(unable.content)
+    result: dict[str, Any] = {"content": "\n\n".join(one.content for one in helps)}
+    if resources := [resource for one in helps for resource in one.resources]:
+        result["resources"] = resources
+    if helps and helps[-1].response_type == ESCALATION:
+        result["response_type"] = ESCALATION
+    return result

@@ -1,12 +1,12 @@
-"""What an agent and other agents ask of each other: help, and to take a task over. Both sides, and letters besides.
+"""What an agent asks other agents, help and to take a task over, and what it sends them directly.
 
-    what comes                         is                                          acknowledged
+    the hub delivers                   it is                                       acknowledged
     ---------------------------------  ------------------------------------------  --------------------------------
-    HELP_RESPONSE                      the answer to a task that waits with it     when the answer is in the journal
+    HELP_RESPONSE                      the answer that a task waits for            when it is in the journal
     TASK_HANDOFF, a response           likewise                                    at once: the hub has decided
     ERROR_REPORT about one of those    its refusal                                 at once
-    HELP_REQUEST, TASK_HANDOFF,        put before the agent's own handler          when it is in the journal; a
-    anything else                                                                  restart goes on with it
+    HELP_REQUEST, TASK_HANDOFF,        for the agent's own handlers                when it is in the journal; a
+    anything else                      (`peer_handlers`)                           restart goes on with it
 
 The messages are agentmsg's: no other protocol has agents that converse (`ProtocolCapabilities.converses`).
 """
@@ -25,6 +25,7 @@ from msgspec import Struct
 from dragoman.messages import tasks
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.errors import new_report
 from dragoman.protocols.agentmsg.records import (
     ErrorReport,
     ErrorType,
@@ -34,7 +35,8 @@ from dragoman.protocols.agentmsg.records import (
     TaskContext,
     TaskEvent,
 )
-from dragoman.sdk.conversation.peer_handlers import IncomingRequests, PeerHandlers, report
+from dragoman.protocols.agentmsg.types import HUB
+from dragoman.sdk.conversation.peer_handlers import ESCALATION, UNABLE, IncomingRequests, PeerHandlers
 from dragoman.sdk.errors import NotSupported, RequestRefused
 from dragoman.sdk.links import Introduction
 from dragoman.sdk.messages import Correlation, IncomingMessage, OutgoingMessage, Proposal, ProposalAnswer
@@ -48,15 +50,12 @@ from dragoman.sdk.work.task_runner import TaskRunner
 
 log = logging.getLogger("dragoman.sdk")
 
-HUB = agentmsg.HUB
-SAY_AGAIN = 1.0
+SEND_AGAIN = 1.0
 MOST_TRIES = 10
 PASSING = (ErrorType.RATE_LIMIT, ErrorType.RESOURCE_EXHAUSTED)
-"""Refusals that are no answer: the same is said again shortly."""
+"""Refusals for now: the same message is sent again shortly."""
 OURS_TO_MEND = (ErrorType.VALIDATION_ERROR, ErrorType.AUTHENTICATION_ERROR)
-"""Refusals of a request that could never have been taken: they are raised."""
-
-ESCALATION = agentmsg.HelpResponseType.ESCALATION.value
+"""Refusals of a request that could never have been accepted: they are raised."""
 
 Deadline = datetime | timedelta | float | None
 
@@ -64,7 +63,7 @@ Deadline = datetime | timedelta | float | None
 class Asked(Struct):
     """A message whose answer `task` waits for; without a task, its sender waits for the hub's receipt."""
 
-    letter: OutgoingMessage
+    message: OutgoingMessage
     waiting: asyncio.Future[Any]
     task: RunningTask | None = None
     more: asyncio.Queue[Help] | None = None
@@ -73,7 +72,7 @@ class Asked(Struct):
 
 
 class PeerRequests:
-    """One agent's dealings with others."""
+    """One agent's exchange with others."""
 
     def __init__(
         self,
@@ -91,10 +90,10 @@ class PeerRequests:
         self._runtime = runtime
         self._asked: dict[str, Asked] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._incoming = IncomingRequests(who, peer_handlers, runner, outbox, journal, runtime, self.letter)
+        self._incoming = IncomingRequests(who, peer_handlers, runner, outbox, journal, runtime, self.message)
         runner.reporter.peer_requests = self
 
-    # --- what tasks want ---
+    # --- what tasks ask ---
 
     async def help(
         self,
@@ -119,13 +118,13 @@ class PeerRequests:
             context=agentmsg.HelpContext(
                 current_state=f"{task.step or task.type}, {task.percent} % done",
                 attempted_solutions=attempted,
-                error_details=None if error is None else _words(error),
+                error_details=None if error is None else _text(error),
             ),
             urgency=urgency,  # type: ignore[arg-type]
             deadline=self._due(deadline),
         )
-        letter = self.letter(request, to or HUB, task, priority="critical" if urgency == "critical" else None)
-        asked = Asked(letter, _future(), task, asyncio.Queue())
+        message = self.message(request, to or HUB, task, priority="critical" if urgency == "critical" else None)
+        asked = Asked(message, _future(), task, asyncio.Queue())
         async with task.turn:
             answered: Answered = await self._wait(task, asked)
         task.answers.append(answered)
@@ -143,13 +142,12 @@ class PeerRequests:
         error: BaseException | str | None,
     ) -> Handoff:
         self.require("hand a task over", "")
-        around = task.work.request.context or tasks.Context()
-        due = self._due(deadline)
+        around, due = task.work.request.context or tasks.Context(), self._due(deadline)
         assert due is not None
         cause = None
         if error is not None:
             kind, id = ErrorType.INTERNAL_ERROR, self._runtime.mint()
-            cause = report(kind, _words(error), id=id, agent=self._who.agent_id, task_id=task.id, details={})
+            cause = new_report(kind, _text(error), error_id=id, agent_id=self._who.agent_id, task_id=task.id)
         request = agentmsg.TaskHandoffRequest(
             task_id=task.id,
             from_agent=self._who.agent_id,
@@ -168,7 +166,7 @@ class PeerRequests:
             error=cause,
         )
         async with task.turn:
-            given: Handoff = await self._wait(task, Asked(self.letter(request, to or HUB, task), _future(), task))
+            given: Handoff = await self._wait(task, Asked(self.message(request, to or HUB, task), _future(), task))
         if given.accepted:
             task.handed_to = given.agent_id or "somebody else"
             for message in self._outbox.about(task_id=task.id):
@@ -187,22 +185,23 @@ class PeerRequests:
             finally:
                 task.waits -= 1
                 task.answer = None
-                self._outbox.settle(asked.letter.id)
+                self._outbox.settle(asked.message.id)
                 if asked.more is None or asked.waiting.cancelled():
-                    self._asked.pop(asked.letter.id, None)
+                    self._asked.pop(asked.message.id, None)
 
-    # --- what the agent itself says ---
+    # --- what the agent itself sends ---
 
     def require(self, what: str, instead: str) -> None:
+        """Raises `NotSupported` if agents do not converse over this protocol."""
         name = self._outbox.protocol_capabilities.name
         if not self._outbox.protocol_capabilities.converses:
             raise NotSupported(
                 f"an agent cannot {what} over {name}; it can over agentmsg (agentmsg+ws://…, agentmsg+http://…){instead}"
             )
 
-    def letter(self, payload: Record, to: str, task: RunningTask | None = None, **more: Any) -> OutgoingMessage:
+    def message(self, payload: Record, to: str, task: RunningTask | None = None, **more: Any) -> OutgoingMessage:
         """A message to another agent or the hub. Raises if it has no JSON form: it would be tried over every link."""
-        _readable(payload, more.get("beside"))
+        _check_readable(payload, more.get("beside"))
         trace_id = self._runtime.mint().replace("-", "")
         correlation = (
             Correlation(task_id="", request_id="", trace_id=trace_id, sender=HUB) if task is None else task.correlation
@@ -211,80 +210,84 @@ class PeerRequests:
         id, at = self._runtime.mint(), self._runtime.now()
         return OutgoingMessage(id=id, at=at, correlation=correlation, to=to, payload=payload, **more)
 
-    def send_once(self, letter: OutgoingMessage) -> None:
+    def send_once(self, message: OutgoingMessage) -> None:
         """Send it if there is a link; never again."""
-        self._outbox.send_once(letter)
+        self._outbox.send_once(message)
 
-    async def deliver(self, letter: OutgoingMessage) -> None:
-        """Until the hub has it; raises `RequestRefused` if it will not have it."""
-        asked = Asked(letter, _future())
+    async def deliver(self, message: OutgoingMessage) -> None:
+        """Returns when the hub has it; raises `RequestRefused` if the hub refuses it."""
+        asked = Asked(message, _future())
         self._enqueue(asked)
         try:
             await asked.waiting
         finally:
-            self._asked.pop(letter.id, None)
-            self._outbox.settle(letter.id)
+            self._asked.pop(message.id, None)
+            self._outbox.settle(message.id)
 
     def _enqueue(self, asked: Asked) -> None:
-        self._asked[asked.letter.id] = asked
-        self._outbox.enqueue(asked.letter)
+        self._asked[asked.message.id] = asked
+        self._outbox.enqueue(asked.message)
 
     def accepted(self, id: str) -> None:
-        """The hub has a letter of ours."""
+        """The hub has a message of ours."""
         self._incoming.accepted(id)
         asked = self._asked.get(id)
         if asked is not None and asked.task is None and not asked.waiting.done():
             asked.waiting.set_result(None)
 
-    # --- what others say ---
+    # --- what others send ---
 
-    def hear(self, mail: IncomingMessage) -> None:
-        message = mail.message
+    def receive(self, incoming: IncomingMessage) -> None:
+        message = incoming.message
+        payload = message.payload
         asked = self._asked.get(message.answers or "")
-        match message.payload:
+        match payload:
             case agentmsg.HelpResponse():
-                self._start(self._helped(mail))
+                self._start(self._helped(incoming))
             case agentmsg.TaskHandoffResponse():
-                self._outbox.acknowledge(mail.receipt)
-                self._decided(asked, message.payload)
+                self._outbox.acknowledge(incoming.receipt)
+                self._decided(asked, payload)
             case ErrorReport() if asked is not None:
-                self._outbox.acknowledge(mail.receipt)
-                self._refused(asked, message.payload)
-            case ErrorReport() if self._incoming.refused(message.answers, message.payload.error_type in PASSING):
-                self._outbox.acknowledge(mail.receipt)
-                if message.payload.error_type in PASSING:
+                self._outbox.acknowledge(incoming.receipt)
+                self._refused(asked, payload)
+            case ErrorReport() if self._incoming.refused(message.answers, payload.error_type in PASSING):
+                self._outbox.acknowledge(incoming.receipt)
+                if payload.error_type in PASSING:
                     self._start(self._answer_again(message.answers))
             case _:
-                self._start(self._incoming.receive(mail))
+                self._start(self._incoming.receive(incoming))
 
-    async def _helped(self, mail: IncomingMessage) -> None:
-        response = mail.message.payload
+    async def _helped(self, incoming: IncomingMessage) -> None:
+        response: agentmsg.HelpResponse = incoming.message.payload
         asked = self._asked.get(codec.lowered(response.request_id))
         if asked is None or asked.task is None or asked.more is None:
             log.info("help came from %s that no task waits for any more", response.responder_id)
-            return self._outbox.acknowledge(mail.receipt)
-        given, id, task = _help(response), asked.letter.id, asked.task
+            return self._outbox.acknowledge(incoming.receipt)
+        given = _help(response)
         if given.response_type == ESCALATION:  # no answer yet: the hub asks the next helper, and in the end a person
             asked.escalations = (*asked.escalations, given)
-            return self._outbox.acknowledge(mail.receipt)
+            return self._outbox.acknowledge(incoming.receipt)
         given = msgspec.structs.replace(given, escalations=asked.escalations)
         if not given.follow_up_required:
-            self._asked.pop(id, None)
+            self._asked.pop(asked.message.id, None)
         if asked.waiting.done():
             asked.more.put_nowait(given)
-            return self._outbox.acknowledge(mail.receipt)
-        answered = Answered(
-            task_id=task.id,
-            request_id=id,
-            at=self._runtime.now(),
-            answer=msgspec.to_builtins(given),
-            question=asked.letter.payload.description,
-        )
+            return self._outbox.acknowledge(incoming.receipt)
+        answered = self._answered(asked, asked.task, given)
         await self._journal.answer(answered)
-        self._outbox.acknowledge(mail.receipt)
+        self._outbox.acknowledge(incoming.receipt)
         if not asked.waiting.done():
             asked.waiting.set_result(answered)
         return None
+
+    def _answered(self, asked: Asked, task: RunningTask, given: Help) -> Answered:
+        return Answered(
+            task_id=task.id,
+            request_id=asked.message.id,
+            at=self._runtime.now(),
+            answer=msgspec.to_builtins(given),
+            question=asked.message.payload.description,
+        )
 
     def _decided(self, asked: Asked | None, response: agentmsg.TaskHandoffResponse) -> None:
         if asked is None or asked.waiting.done():
@@ -300,55 +303,45 @@ class PeerRequests:
             )
         )
 
-    def _refused(self, asked: Asked, said: ErrorReport) -> None:
-        if said.error_type in PASSING and asked.tries < MOST_TRIES:
+    def _refused(self, asked: Asked, report: ErrorReport) -> None:
+        if report.error_type in PASSING and asked.tries < MOST_TRIES:
             asked.tries += 1
-            self._start(self._say_again(asked))
+            self._start(self._send_again(asked))
             return
         if asked.waiting.done():
             return
-        payload = asked.letter.payload
+        payload = asked.message.payload
         if isinstance(payload, agentmsg.TaskHandoffRequest):
-            asked.waiting.set_result(Handoff(accepted=False, error=said.message))
-        elif isinstance(payload, agentmsg.HelpRequest) and said.error_type not in OURS_TO_MEND and asked.task:
-            self._asked.pop(asked.letter.id, None)
-            given = Help(said.message, "UNABLE_TO_HELP", responder=HUB, escalations=asked.escalations)
-            now, answer = self._runtime.now(), msgspec.to_builtins(given)
-            asked.waiting.set_result(
-                Answered(
-                    task_id=asked.task.id,
-                    request_id=asked.letter.id,
-                    at=now,
-                    answer=answer,
-                    question=payload.description,
-                )
-            )
+            asked.waiting.set_result(Handoff(accepted=False, error=report.message))
+        elif isinstance(payload, agentmsg.HelpRequest) and report.error_type not in OURS_TO_MEND and asked.task:
+            self._asked.pop(asked.message.id, None)
+            given = Help(report.message, UNABLE, responder=HUB, escalations=asked.escalations)
+            asked.waiting.set_result(self._answered(asked, asked.task, given))
         else:
-            kind, facts = said.error_type.value, said.context.details
-            asked.waiting.set_exception(RequestRefused(said.message, kind=kind, facts=facts))
+            kind, facts = report.error_type.value, report.context.details
+            asked.waiting.set_exception(RequestRefused(report.message, kind=kind, facts=facts))
 
-    async def _say_again(self, asked: Asked) -> None:
-        await self._runtime.sleep(SAY_AGAIN)
+    async def _send_again(self, asked: Asked) -> None:
+        await self._runtime.sleep(SEND_AGAIN)
         if not asked.waiting.done():
-            self._outbox.enqueue(asked.letter)
+            self._outbox.enqueue(asked.message)
 
     async def _answer_again(self, id: str) -> None:
-        await self._runtime.sleep(SAY_AGAIN)
+        await self._runtime.sleep(SEND_AGAIN)
         self._incoming.answer_again(id)
 
     def resume(self) -> None:
-        """Go on with what a former process was not done with."""
-        for mail, key in self._incoming.undealt():
-            self._start(self._incoming.deal(mail, key))
+        """Go on with the messages that a former process did not deal with."""
+        for incoming, key in self._incoming.unhandled():
+            self._start(self._incoming.handle(incoming, key))
 
     def consider(self, proposal: Proposal) -> None:
-        """Another agent wants to come to terms."""
         self._start(self._consider(proposal))
 
     async def _consider(self, proposal: Proposal) -> None:
         no = await self._incoming.agree(proposal.request)
         trace_id, sender = self._runtime.mint().replace("-", ""), proposal.request.source
-        verdict = ProposalAnswer(
+        answer = ProposalAnswer(
             id=self._runtime.mint(),
             at=self._runtime.now(),
             correlation=Correlation(task_id=proposal.id, request_id=proposal.id, trace_id=trace_id, sender=sender),
@@ -356,7 +349,7 @@ class PeerRequests:
             accepted=no is None,
             reason="" if no is None else no.reason,
         )
-        self._outbox.enqueue(verdict)
+        self._outbox.enqueue(answer)
         self._outbox.acknowledge(proposal.receipt)
 
     # --- its end ---
@@ -380,7 +373,7 @@ class PeerRequests:
     def _over(self, started: asyncio.Task[None]) -> None:
         self._background.discard(started)
         if not started.cancelled() and (error := started.exception()) is not None:
-            log.error("what another agent said could not be dealt with", exc_info=error)
+            log.error("a message of another agent could not be dealt with", exc_info=error)
 
     def _due(self, deadline: Deadline) -> datetime | None:
         if deadline is None or isinstance(deadline, datetime):
@@ -392,7 +385,7 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _readable(payload: Record, beside: Any) -> None:
+def _check_readable(payload: Record, beside: Any) -> None:
     data = encoded("this", payload)
     encoded("this", beside)
     try:
@@ -401,7 +394,7 @@ def _readable(payload: Record, beside: Any) -> None:
         raise ValueError(f"this cannot be told: {error}") from None
 
 
-def _words(error: BaseException | str) -> str:
+def _text(error: BaseException | str) -> str:
     return error if isinstance(error, str) else error_text(error)
 
 

@@ -1,4 +1,4 @@
-"""What an agent says of itself: that it lives, how it is, what went wrong; and what it tells others directly."""
+"""What an agent sends about itself: heartbeats, status reports, error reports; and its direct messages to others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from dragoman.protocols.agentmsg.codec import SENDER
 from dragoman.protocols.agentmsg.records import (
     AgentState,
     AgentStatus,
-    ErrorContext,
-    ErrorReport,
     ErrorType,
     HealthMetrics,
     Priority,
@@ -24,6 +22,7 @@ from dragoman.protocols.agentmsg.records import (
     ResourceUsage,
     RetryWish,
 )
+from dragoman.protocols.agentmsg.types import HUB
 from dragoman.sdk.conversation.peer_requests import PeerRequests
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.links import Introduction
@@ -31,8 +30,6 @@ from dragoman.sdk.messages import OutgoingMessage
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.outcome import error_text
 from dragoman.sdk.work.task_runner import TaskRunner
-
-HUB = agentmsg.HUB
 
 
 class StatusReporter:
@@ -42,29 +39,26 @@ class StatusReporter:
         self._runner = runner
         self._runtime = runtime
 
-    # --- that it lives, and how ---
-
     def beat(self) -> None:
         self._runner.stats.beaten_at = self._runtime.now()
-        self._peer_requests.send_once(
-            self._peer_requests.letter(agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state), HUB)
-        )
+        beat = agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state)
+        self._peer_requests.send_once(self._peer_requests.message(beat, HUB))
 
     def tell_status(self, **said: Any) -> None:
-        """What the agent reports holds for later reports, too, unless it has no JSON form."""
+        """What the agent says of itself holds for later reports, too, unless it has no JSON form."""
         stats = self._runner.stats
         before = dict(stats.said)
         stats.said.update((name, value) for name, value in said.items() if value is not None)
         stats.beaten_at = self._runtime.now()
         try:
-            letter = self._peer_requests.letter(self.status(), HUB)
+            message = self._peer_requests.message(self.status(), HUB)
         except (TypeError, ValueError):
             stats.said = before
             raise
-        self._peer_requests.send_once(letter)
+        self._peer_requests.send_once(message)
 
     def status(self) -> agentmsg.StatusUpdate:
-        """All that the agent knows of itself, and what it said of itself."""
+        """What the library counts of the agent's work, and what the agent said of itself."""
         stats = self._runner.stats
         said = stats.said
         available = said.get("next_available")
@@ -105,8 +99,6 @@ class StatusReporter:
             return AgentState(said)
         return AgentState.BUSY if self._runner.tasks else AgentState.IDLE
 
-    # --- what went wrong ---
-
     async def report_error(
         self,
         error: BaseException | str,
@@ -120,26 +112,27 @@ class StatusReporter:
         actions: Sequence[str],
     ) -> None:
         self._peer_requests.require("report an error", "")
-        rule = errors.TABLE[ErrorType(error_type)]
-        report = ErrorReport(
+        report = errors.new_report(
+            ErrorType(error_type),
+            error if isinstance(error, str) else error_text(error),
             error_id=self._runtime.mint(),
             agent_id=self._who.agent_id,
-            error_type=ErrorType(error_type),
-            severity=severity or rule.severity,  # type: ignore[arg-type]
-            message=error if isinstance(error, str) else error_text(error),
-            context=ErrorContext(details=msgspec.to_builtins(dict(details or {}))),
-            recovery_attempts=tuple(self._attempt(number, said) for number, said in enumerate(attempts, start=1)),
-            suggested_actions=tuple(actions) or (rule.action,),
             task_id=task_id,
+            details=msgspec.to_builtins(dict(details or {})),
+        )
+        report = msgspec.structs.replace(
+            report,
+            severity=severity or report.severity,
+            recovery_attempts=tuple(self._attempt(number, one) for number, one in enumerate(attempts, start=1)),
+            suggested_actions=tuple(actions) or report.suggested_actions,
         )
         self._runner.stats.last_error = self._runtime.now()
-        await self._peer_requests.deliver(
-            self._peer_requests.letter(report, to or HUB, self._runner.tasks.get(task_id or ""))
-        )
+        about = self._runner.tasks.get(task_id or "")
+        await self._peer_requests.deliver(self._peer_requests.message(report, to or HUB, about))
 
-    def _attempt(self, number: int, said: Mapping[str, Any]) -> RecoveryAttempt:
+    def _attempt(self, number: int, given: Mapping[str, Any]) -> RecoveryAttempt:
         known = {"attempt_number": number, "timestamp": self._runtime.now(), "outcome": "failure", "details": ""}
-        return msgspec.convert({**known, **said}, RecoveryAttempt)
+        return msgspec.convert({**known, **given}, RecoveryAttempt)
 
     # --- direct messages ---
 
@@ -152,22 +145,27 @@ class StatusReporter:
         ttl: float | None,
         retry: Mapping[str, Any] | None = None,
     ) -> None:
-        """Kept ones until the hub has them; others are on their way when this returns."""
+        """Returns when the hub has the message, if it is kept; others are sent once."""
         self._peer_requests.require("tell another agent something", "")
         record, beside = self._record(payload, type)
-        ttl_ms = None if ttl is None else ttl * 1000
-        wish = None if retry is None else _wish(retry)
-        letter = self._peer_requests.letter(record, to, beside=beside, priority=priority, ttl_ms=ttl_ms, retry=wish)
-        if _is_kept(letter):
-            await self._peer_requests.deliver(letter)
+        message = self._peer_requests.message(
+            record,
+            to,
+            beside=beside,
+            priority=priority,
+            ttl_ms=None if ttl is None else ttl * 1000,
+            retry=None if retry is None else _retry(retry),
+        )
+        if _is_kept(message):
+            await self._peer_requests.deliver(message)
         else:
-            self._peer_requests.send_once(letter)
+            self._peer_requests.send_once(message)
 
     def _record(self, payload: Record | Mapping[str, Any], type: str | None) -> tuple[Record, dict[str, Any]]:
-        """The payload in the protocol's form, and what it has no field for."""
+        """The payload in the protocol's form, and the fields that it does not have."""
         if isinstance(payload, Record):
             return payload, {}
-        if type is None:  # a note of one's own: it travels beside how we are
+        if type is None:  # a note of the user's own: it goes beside a status report
             return self.status(), dict(payload)
         body = agentmsg.BODIES[agentmsg.MessageType(type)][0]
         known: dict[str, Any] = {}
@@ -181,17 +179,16 @@ class StatusReporter:
         return record, {name: value for name, value in payload.items() if name not in body.__struct_fields__}
 
 
-def _wish(retry: Mapping[str, Any]) -> RetryWish:
-    if unknown := sorted(retry.keys() - set(RetryWish.__struct_fields__)):
+def _retry(given: Mapping[str, Any]) -> RetryWish:
+    if unknown := sorted(given.keys() - set(RetryWish.__struct_fields__)):
         known = ", ".join(RetryWish.__struct_fields__)
         raise Misconfigured(f"retry has no {unknown[0]}; it has {known}")
     try:
-        return msgspec.convert(dict(retry), RetryWish)
+        return msgspec.convert(dict(given), RetryWish)
     except msgspec.ValidationError as error:
         raise Misconfigured(f"retry cannot be so: {error}") from None
 
 
-def _is_kept(letter: OutgoingMessage) -> bool:
-    own = Priority(letter.priority) if letter.priority else Priority.LOW
-    table = routing.PRIORITY[agentmsg.TYPE_OF[type(letter.payload)]]
-    return routing.GUARANTEE[max(own, table, key=routing.RANK.__getitem__)] is routing.Guarantee.AT_LEAST_ONCE
+def _is_kept(message: OutgoingMessage) -> bool:
+    own = Priority(message.priority) if message.priority else Priority.LOW
+    return (agentmsg.TYPE_OF[type(message.payload)], own) in routing.KEPT

@@ -20,10 +20,10 @@ from dragoman import (
     TaskFailed,
 )
 from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.errors import new_report
 from dragoman.protocols.agentmsg.records import ErrorType
 from dragoman.protocols.agentmsg.types import Message
 from dragoman.sdk.agentmsg.client import AgentmsgClient
-from dragoman.sdk.conversation.peer_handlers import report
 
 ASSIGN = "TASK_ASSIGNMENT"
 
@@ -111,7 +111,9 @@ async def test_a_failure_has_the_facts(client: Client, hub: FakeAgentmsg) -> Non
     calling = asyncio.ensure_future(client.call("editor", "edit"))
     task_id = (await hub.next(ASSIGN)).payload.task.task_id
     details = {"exit_code": 1, "kind": "work_failed"}
-    error = report(ErrorType.INTERNAL_ERROR, "no ink", id="e1", agent="editor", task_id=task_id, details=details)
+    error = new_report(
+        ErrorType.INTERNAL_ERROR, "no ink", error_id="e1", agent_id="editor", task_id=task_id, details=details
+    )
     hub.say(agentmsg.TaskFailed(task_id=task_id, error=error))
     with pytest.raises(TaskFailed, match="no ink") as failed:
         await calling

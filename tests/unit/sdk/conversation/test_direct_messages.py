@@ -11,8 +11,8 @@ from tests.unit.sdk.harness import PATIENCE, settle
 
 from dragoman import Agent, Letter, Misconfigured, RequestRefused, Task
 from dragoman.protocols.agentmsg import types as agentmsg
+from dragoman.protocols.agentmsg.errors import new_report
 from dragoman.protocols.agentmsg.records import ErrorType
-from dragoman.sdk.conversation.peer_handlers import report
 
 
 async def test_direct_messages_are_handled_by_their_type_and_once(agent: Agent, hub: FakeAgentmsg) -> None:
@@ -39,7 +39,7 @@ async def test_direct_messages_are_handled_by_their_type_and_once(agent: Agent, 
 
 
 def _trouble(hub: FakeAgentmsg) -> Any:
-    return report(ErrorType.NETWORK_ERROR, "broken", id=hub.runtime.mint(), agent="peer", details={})
+    return new_report(ErrorType.NETWORK_ERROR, "broken", error_id=hub.runtime.mint(), agent_id="peer")
 
 
 async def test_an_agent_sends_others_a_direct_message(agent: Agent, hub: FakeAgentmsg) -> None:
