@@ -121,7 +121,7 @@ class ChiffonAgent:
     def acknowledge(self, receipt: str) -> None: ...
 
     def receive(self, data: bytes) -> list[Any]:
-        return [self._link._understand(Frame(data))]
+        return [self._link._decode(Frame(data))]
 
     def complaint(self, event: Any, stamp: Any) -> bytes | None:
         return self._sent.pop() if self._sent else None

@@ -16,6 +16,7 @@ from tests.support import chiffon
 from dragoman.protocols.chiffon import chunks, codec
 from dragoman.protocols.chiffon.chunks import BLOCK, LARGEST_OUTPUT, Block, ChunkError, Label, Reassembly
 from dragoman.protocols.chiffon.errors import InvalidMessage
+from dragoman.protocols.chiffon.mapping import results_out
 from dragoman.protocols.chiffon.types import WorkResult
 
 TASK = "550e8400-e29b-41d4-a716-446655440004"
@@ -34,11 +35,9 @@ def block(label: str, text: str) -> Block:
 
 @pytest.mark.requirement("CH-LRG-1")
 def test_an_output_is_split_above_one_mebibyte_and_not_at_it() -> None:
-    def result(size: int) -> WorkResult:
-        return WorkResult(task_id=TASK, status="success", exit_code=0, output="x" * size)
-
-    assert list(chunks.split_result(result(LARGEST_OUTPUT))) == [result(LARGEST_OUTPUT)]
-    assert [part.output_chunk for part in chunks.split_result(result(LARGEST_OUTPUT + 1))] == [
+    whole = "x" * LARGEST_OUTPUT
+    assert results_out(TASK, 0, whole) == [WorkResult(task_id=TASK, status="success", exit_code=0, output=whole)]
+    assert [part.output_chunk for part in results_out(TASK, 0, whole + "x")] == [
         "bytes 0-262144 of 1048577",
         "bytes 262144-524288 of 1048577",
         "bytes 524288-786432 of 1048577",
@@ -149,18 +148,18 @@ def test_a_sender_of_tiny_blocks_is_stopped() -> None:
 async def test_a_split_result_ends_the_task_with_its_last_block(
     hub: Stage, boss: Any, infra: Any, work: dict[str, Any]
 ) -> None:
-    whole = WorkResult(task_id=chiffon.task_of(work), status="success", exit_code=0, output="é" * LARGEST_OUTPUT)
-    parts = [msgspec.to_builtins(part) for part in chunks.split_result(whole)]
+    whole = "é" * LARGEST_OUTPUT
+    parts = [msgspec.to_builtins(part) for part in results_out(chiffon.task_of(work), 0, whole)]
     for part in parts:
         assert (await hub.task(chiffon.task_of(work)))["status"] in ("assigned", "running")
         await infra.tells(chiffon.envelope("work_result", part, work))
     task = await hub.task(chiffon.task_of(work))
-    assert (task["status"], task["output"]) == ("completed", whole.output)
+    assert (task["status"], task["output"]) == ("completed", whole)
     value = Reassembly()
     for _ in parts:
         payload = (await boss.hear())["payload"]
         value = value.feed(block(payload["output_chunk"], payload["output"]))
-    assert value.finish() == whole.output
+    assert value.finish() == whole
 
 
 @pytest.mark.requirement("chiffon-D4")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dragoman.protocols.chiffon.types import WorkResult
 
@@ -107,15 +106,6 @@ def split(output: str, block: int = BLOCK) -> Iterator[Block]:
             end -= 1
         yield Block(Label(start, end, total), data[start:end].decode())
         start = end
-
-
-def split_result(result: WorkResult) -> Iterator[WorkResult]:
-    """The messages that carry `result`; the one that ends at the total comes last and ends the exchange."""
-    if not must_split(result.output):
-        yield result
-        return
-    for block in split(result.output):
-        yield replace(result, output=block.text, output_chunk=str(block.label))
 
 
 def is_last(result: WorkResult) -> bool:

@@ -54,11 +54,25 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from dragoman.messages.faults import Kind, refuse
-from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Ask, Place, Progress, Question, Request, Result, Step, ToolResult, ToolUse, fitting
+from dragoman.messages.files import FileRef, attachments_in
+from dragoman.messages.tasks import (
+    Ask,
+    Context,
+    Place,
+    Progress,
+    Question,
+    Request,
+    Result,
+    Step,
+    ToolResult,
+    ToolUse,
+    fitting,
+    handoff_in,
+)
 from dragoman.protocols.chiffon import chunks, codec, errors
 from dragoman.protocols.chiffon import types as chiffon
 from dragoman.protocols.chiffon.types import (
+    SUPPORTED,
     UUID_PATTERN,
     Envelope,
     ErrorPayload,
@@ -85,6 +99,7 @@ MOST_FILES = 100
 
 _uuid = re.compile(UUID_PATTERN).match
 _parse = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def trace_uuid(trace_id: str) -> str:
@@ -214,31 +229,21 @@ def request_fields_out(
 # --- work, from the hub to an agent ---
 
 
-class Work(Struct, frozen=True, kw_only=True):
-    """What an agent reads of the custom fields of its work, and of parameters that the hub adds."""
-
-    answer: Any = UNSET  # Any: the person's own JSON
-    handover: Any = None  # Any: as the last owner and the hub wrote it
-    context: Any = None
-    attachments: Any = ()
-    thread: Any = None
-    attempt: int | None = None
-    traceparent: str | None = None
-    question: str | None = None
-
-
-def work_in(work: WorkRequest, custom: Custom) -> Work:
-    attempt = custom.get("attempt")
-    return Work(
+def work_in(work: WorkRequest, custom: Custom) -> Request:
+    """What the hub asks an agent to do."""
+    return Request(
+        input=work.parameters,
         answer=work.parameters.get("answer", UNSET),
-        handover=work.parameters.get("handover"),
-        context=custom.get("context"),
-        attachments=custom.get("attachments") or (),
-        thread=custom.get("thread"),
-        attempt=attempt if type(attempt) is int else None,
-        traceparent=text_in(custom, "traceparent"),
         question=text_in(custom, "answered_question"),
+        context=fitting(Context, custom.get("context")),
+        handover=handoff_in(work.parameters.get("handover")),
+        attachments=attachments_in(custom.get("attachments") or ()) or None,
     )
+
+
+def attempt_in(custom: Custom) -> int | None:
+    attempt = custom.get("attempt")
+    return attempt if type(attempt) is int else None
 
 
 def work_out(task_id: str, work_type: str, request: Request, seconds: int | None) -> WorkRequest:
@@ -459,7 +464,7 @@ def piece_in(result: WorkResult) -> Progress:
     return Progress(status="running", percent=100, output=result.output, chunk=place, stream=RESULT_STREAM)
 
 
-def results_out(task_id: str, exit_code: int, output: str, usage: ResourcesUsed) -> list[WorkResult]:
+def results_out(task_id: str, exit_code: int, output: str, usage: ResourcesUsed | None = None) -> list[WorkResult]:
     """The results that carry an output, split above 1 MiB (D4); custom fields go beside the last one."""
     return [
         WorkResult(
@@ -490,6 +495,30 @@ def usage_out(usage: Mapping[str, Any] | None, seconds: int) -> tuple[ResourcesU
     written = msgspec.to_builtins(used)
     is_whole = usage is None or all(written.get(name) == value for name, value in usage.items())
     return used, None if is_whole else usage
+
+
+# --- registration ---
+
+
+def registration_out(
+    *,
+    agent_id: str,
+    kind: str | None,
+    work_types: Sequence[str],
+    limits: Mapping[str, int | None],
+    capabilities: Sequence[dict[str, Any]],
+    version: str | None,
+) -> bytes:
+    """An agent introduces itself (D9); beside the document's fields stand its version and the schema of each work."""
+    fields: dict[str, Any] = {
+        "agent_id": agent_id,
+        "agent_type": kind or agent_id,
+        "supported_versions": SUPPORTED,
+        "work_types": work_types,
+        "limits": {name: limit for name, limit in limits.items() if limit is not None},
+        "capabilities": capabilities,
+    }
+    return _encode(fields if version is None else {**fields, "version": version})
 
 
 # --- errors ---

@@ -1,18 +1,16 @@
-"""An agent's words in chiffon, over whatever pipe carries the frames.
+"""An agent's link in chiffon, over any pipe that carries the frames.
 
-    the engine says   chiffon says                                    the hub says            the engine hears
-    ----------------  ----------------------------------------------  ----------------------  ----------------
-    Report            work_status; above 1 MiB several (D4)           work_request            Work
-    - thinking, tool  + x_custom_fields of the same names
-    - brought         + x_custom_fields.file, the id of a file that the hub has
-    Query             work_status `paused` + x_custom_fields.question error 5900              Cancel
-    Outcome           work_result + x_custom_fields.result            error, any other code   Refused
-    Decline           error 5003 or 5006                              work_status `paused`    Hold
-                                                                      work_status `running`   Release
+    the engine sends  as                                              the hub sends           the engine receives
+    ----------------  ----------------------------------------------  ----------------------  -------------------
+    Report            work_status; above 1 MiB several (D4)           work_request            Assignment
+    Question          work_status `paused` with a question            error 5900              Cancel
+    Outcome           work_result                                     error, any other code   Refused
+    Decline           error 5003 or 5006                              work_status `paused`    Pause
+                                                                      work_status `running`   Resume
                                                                       {"accepted": […]}       Accepted
 
-MessageBuilder a message again says the same bytes under the same id. Only a split output gets fresh ids for its blocks:
-the hub begins such a set anew at byte 0, and must not take the first block for one it has heard.
+A message that is sent again has the same bytes and the same id. Only the blocks of a split output get fresh ids: the
+hub begins such a set again at byte 0, and must not take the first block for one that it has.
 """
 
 from __future__ import annotations
@@ -22,16 +20,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
-from dragoman.messages import tasks
 from dragoman.messages.faults import Kind
-from dragoman.messages.files import attachments_in
-from dragoman.protocols.chiffon import chunks, codec, errors, mapping
+from dragoman.messages.tasks import Step
+from dragoman.protocols.chiffon import codec, errors, mapping
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
-    SUPPORTED,
+    TYPE_OF,
     Envelope,
     ErrorPayload,
     Payload,
@@ -39,7 +35,6 @@ from dragoman.protocols.chiffon.types import (
     ResourcesUsed,
     Stamp,
     WorkRequest,
-    WorkResult,
     WorkStatus,
 )
 from dragoman.protocols.chiffon.types import Correlation as Ids
@@ -63,12 +58,12 @@ from dragoman.sdk.messages import (
 from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime
 
+Part = tuple[str, Payload, dict[str, Any]]
+"""The id, the payload and the custom fields of one envelope."""
+
 log = logging.getLogger("dragoman.sdk")
 
-CANCELLED = 5900
 PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", refuses_each=True)
-
-_encode = msgspec.json.Encoder().encode
 
 
 class ChiffonLink:
@@ -88,7 +83,20 @@ class ChiffonLink:
 
     async def open(self, who: Introduction) -> None:
         self._name = who.kind or who.agent_id
-        answer = await self._pipe.open(_registration(who))
+        limits = {
+            "max_concurrent_tasks": who.concurrency,
+            "max_memory_mb": who.memory_mb,
+            "max_gpu_vram_mb": who.gpu_vram_mb,
+        }
+        registration = mapping.registration_out(
+            agent_id=who.agent_id,
+            kind=who.kind,
+            work_types=who.work_types,
+            limits=limits,
+            capabilities=who.capabilities,
+            version=who.version,
+        )
+        answer = await self._pipe.open(registration)
         try:
             registered = msgspec.json.decode(answer, type=Registered)
         except msgspec.DecodeError as error:
@@ -97,16 +105,16 @@ class ChiffonLink:
 
     async def receive(self) -> Sequence[Inbound]:
         while True:
-            heard: list[Inbound] = []
+            received: list[Inbound] = []
             for arrival in await self._pipe.receive():
                 if type(arrival) is Accepted:
-                    said: Inbound | None = self._accepted(arrival)
+                    message: Inbound | None = self._accepted(arrival)
                 else:
-                    said = self._understand(arrival)  # type: ignore[arg-type]
-                if said is not None:
-                    heard.append(said)
-            if heard:
-                return heard
+                    message = self._decode(arrival)  # type: ignore[arg-type]
+                if message is not None:
+                    received.append(message)
+            if received:
+                return received
 
     def acknowledge(self, receipt: str) -> None:
         self._pipe.acknowledge(receipt)
@@ -143,28 +151,26 @@ class ChiffonLink:
                     whole.append(message_id)
         return Accepted(tuple(whole)) if whole else None
 
-    def _understand(self, frame: Frame) -> Inbound | None:
+    def _decode(self, frame: Frame) -> Inbound | None:
         try:
             message = codec.decode(frame.data)
         except ChiffonError as error:
-            log.warning("the hub said something that makes no sense: %s", error)
+            log.warning("the hub sent a message that is not valid chiffon: %s", error)
             self._complain(error)
             return None
         payload, custom = message.payload, message.x_custom_fields
-        receipt = frame.receipt or _text(custom.get("delivery_id"))
+        receipt = frame.receipt or mapping.text_in(custom, "delivery_id")
         if type(payload) is WorkRequest:
-            return _work(message, payload, receipt)
+            return _assignment(message, payload, receipt)
         if type(payload) is ErrorPayload:
-            task_id = _text(payload.error_context.get("task_id")) or _text(custom.get("task_id"))
-            reason = payload.error_message
-            if payload.error_code == CANCELLED and task_id is not None:
-                reason = _text(payload.error_context.get("reason")) or reason
-                return Cancel(task_id=task_id, reason=reason, receipt=receipt)
+            if (cancel := mapping.cancel_in(payload, custom)) is not None:
+                return Cancel(task_id=cancel[0], reason=cancel[1], receipt=receipt)
             retryable = errors.is_retryable(payload.error_code)
+            reason = payload.error_message
             return Refused(request_id=message.request_id, reason=reason, retryable=retryable, receipt=receipt)
         if type(payload) is WorkStatus:
-            word = Pause if payload.status == "paused" else Resume
-            return word(task_id=payload.task_id, receipt=receipt)
+            control = Pause if payload.status == "paused" else Resume
+            return control(task_id=payload.task_id, receipt=receipt)
         if receipt is not None:
             self._pipe.acknowledge(receipt)
         log.warning("the hub sent a result to an agent that asked for nothing")
@@ -177,7 +183,7 @@ class ChiffonLink:
             Stamp(id, self._runtime.now()),
             error.about or Ids(id, id),
             from_agent=self._name,
-            to_agent="orchestrator",
+            to_agent=mapping.HUB_NAME,
             protocol_version=self._version,
         )
         self._pipe.send(codec.encode(envelope), id, id)
@@ -195,118 +201,77 @@ class ChiffonLink:
             timestamp=message.at,
             trace_id=correlation.trace_id,
             request_id=correlation.request_id,
-            type=_TYPES[type(payload)],
+            type=TYPE_OF[type(payload)],
             payload=payload,
             x_custom_fields=custom,
         )
-        return _encode(envelope)
+        return codec.encode(envelope)
 
-    def _payloads(self, message: Outbound) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
-        """The one message, or the several, that say it: id, payload, custom fields."""
-        if type(message) is Outcome:
-            yield from self._result(message)
-        elif type(message) is Report:
-            yield from self._status(message)
-        elif type(message) is Question:
-            status = WorkStatus(task_id=message.correlation.task_id, status="paused", progress_percent=message.percent)
-            yield message.id, status, mapping.ask_out(message.ask)
-        else:
-            assert type(message) is Decline
-            yield message.id, _error(message), {"task_id": message.correlation.task_id}
+    def _payloads(self, message: Outbound) -> Iterator[Part]:
+        """The envelopes that carry a message; nearly always one."""
+        task_id = message.correlation.task_id
+        match message:
+            case Outcome():
+                yield from self._results(message)
+            case Report():
+                yield from self._statuses(message)
+            case Question():
+                (status,) = mapping.statuses_out(task_id, "paused", message.percent)
+                yield message.id, status, mapping.ask_out(message.ask)
+            case Decline():
+                yield message.id, _error(message), {"task_id": task_id}
+            case _:
+                raise AssertionError(f"chiffon has no message for {type(message).__name__}")
 
-    def _result(self, outcome: Outcome) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
+    def _results(self, outcome: Outcome) -> Iterator[Part]:
         content, failure = outcome.content, outcome.failure
-        whole = WorkResult(
-            task_id=outcome.correlation.task_id,
-            status="success" if failure is None else "failed",
-            exit_code=content.exit_code or 0,
-            output=outcome.output,
-            resources_used=ResourcesUsed(duration_seconds=outcome.seconds),
+        fields = mapping.result_fields_out(
+            result=content.result, usage=content.usage or None, error=None if failure is None else failure.report
         )
-        custom: dict[str, Any] = {}
-        if content.result is not UNSET:
-            custom["result"] = content.result
-        if failure is not None and failure.report is not None:
-            custom["error"] = failure.report
-        if content.usage:
-            custom["usage"] = content.usage
-        if not chunks.must_split(outcome.output):
-            yield outcome.id, whole, custom
-            return
-        parts = list(chunks.split_result(whole))
-        for id, part in zip(self._part_ids(outcome.id, len(parts)), parts, strict=True):
-            yield id, part, custom if part is parts[-1] else {}
+        used = ResourcesUsed(duration_seconds=outcome.seconds)
+        results = mapping.results_out(outcome.correlation.task_id, content.exit_code or 0, outcome.output, used)
+        for id, result in zip(self._ids(outcome.id, len(results)), results, strict=True):
+            yield id, result, fields if result is results[-1] else {}
 
-    def _status(self, report: Report) -> Iterator[tuple[str, Payload, dict[str, Any]]]:
-        content, task_id = report.content, report.correlation.task_id
-        asides = mapping.progress_fields_out(content)
+    def _statuses(self, report: Report) -> Iterator[Part]:
+        content = report.content
+        fields = mapping.progress_fields_out(content)
         if content.file is not None:
-            asides["file"] = content.file.id
-        step = content.named_step
-        if step is None and content.output:
-            step = tasks.Step(number=report.number)
-        statuses = mapping.statuses_out(task_id, "running", content.percent or 0, step, output=content.output or "")
-        ids = [report.id] if len(statuses) == 1 else self._part_ids(report.id, len(statuses))
-        for id, status in zip(ids, statuses, strict=True):
-            yield id, status, dict(asides)
-            asides.clear()
+            fields["file"] = content.file.id
+        step = content.named_step or (Step(number=report.number) if content.output else None)
+        statuses = mapping.statuses_out(
+            report.correlation.task_id, "running", content.percent or 0, step, output=content.output or ""
+        )
+        for id, status in zip(self._ids(report.id, len(statuses)), statuses, strict=True):
+            yield id, status, fields
+            fields = {}
 
-    def _part_ids(self, message_id: str, count: int) -> list[str]:
+    def _ids(self, message_id: str, count: int) -> list[str]:
+        """The id of each part of a message."""
+        if count == 1:
+            return [message_id]
         ids = [self._runtime.mint() for _ in range(count)]
         self._parts.update(dict.fromkeys(ids, message_id))
         self._missing[message_id] = count
         return ids
 
 
-_TYPES: dict[type, Any] = {
-    WorkRequest: "work_request",
-    WorkStatus: "work_status",
-    WorkResult: "work_result",
-    ErrorPayload: "error",
-}
-
-
-def _work(message: Envelope[Any], request: WorkRequest, receipt: str | None) -> Assignment:
+def _assignment(message: Envelope[Any], work: WorkRequest, receipt: str | None) -> Assignment:
     custom = message.x_custom_fields
-    attempt = custom.get("attempt")
     return Assignment(
         correlation=Correlation(
-            task_id=request.task_id,
+            task_id=work.task_id,
             request_id=message.request_id,
             trace_id=message.trace_id,
             sender=message.from_agent,
         ),
-        type=request.work_type,
-        request=tasks.Request(
-            input=request.parameters,
-            answer=request.parameters.get("answer", UNSET),
-            question=_text(custom.get("answered_question")),
-            context=tasks.fitting(tasks.Context, custom.get("context")),
-            handover=tasks.handoff_in(request.parameters.get("handover")),
-            attachments=attachments_in(custom.get("attachments") or ()) or None,
-        ),
+        type=work.work_type,
+        request=mapping.work_in(work, custom),
         receipt=receipt,
-        attempt=attempt if type(attempt) is int else None,
-        traceparent=_text(custom.get("traceparent")),
-        thread=_text(custom.get("thread")),
+        attempt=mapping.attempt_in(custom),
+        traceparent=mapping.text_in(custom, "traceparent"),
+        thread=mapping.text_in(custom, "thread"),
     )
-
-
-def _registration(who: Introduction) -> bytes:
-    """D9, and beside it what the document has no place for: the agent's version, and the schema of each work."""
-    resources = {"max_memory_mb": who.memory_mb, "max_gpu_vram_mb": who.gpu_vram_mb}
-    said: dict[str, Any] = {
-        "agent_id": who.agent_id,
-        "agent_type": who.kind or who.agent_id,
-        "supported_versions": SUPPORTED,
-        "work_types": who.work_types,
-        "limits": {"max_concurrent_tasks": who.concurrency}
-        | {name: limit for name, limit in resources.items() if limit is not None},
-        "capabilities": who.capabilities,
-    }
-    if who.version is not None:
-        said["version"] = who.version
-    return _encode(said)
 
 
 def _error(decline: Decline) -> ErrorPayload:
@@ -315,7 +280,3 @@ def _error(decline: Decline) -> ErrorPayload:
         return errors.unsupported_work(**fault.facts)
     field = f"payload.{field}" if field and field.startswith("parameters") else field
     return errors.invalid_message(validation_error=fault.message, field_name=field, message=decline.sentence)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, settle
 
 from dragoman import Client, HubUnreachable, NotSupported, RequestRefused, TaskCancelled, TaskFailed
-from dragoman.protocols.chiffon import chunks, codec, errors
+from dragoman.protocols.chiffon import codec, errors
+from dragoman.protocols.chiffon.mapping import results_out
 from dragoman.protocols.chiffon.types import (
     Correlation,
     Envelope,
@@ -210,7 +211,7 @@ async def test_a_split_result_comes_whole(client: Client, hub: FakeHub) -> None:
     async with client, asyncio.timeout(PATIENCE):
         calling = asyncio.ensure_future(client.call("deployer", "dump"))
         request = await hub.next()
-        for part in chunks.split_result(success(request, text)):
+        for part in results_out(request.payload.task_id, 0, text):
             answer(hub, request, part)
         assert await calling == text
 
@@ -221,9 +222,9 @@ async def test_a_split_result_that_begins_again_comes_whole(client: Client, hub:
     async with client, asyncio.timeout(PATIENCE):
         calling = asyncio.ensure_future(client.call("deployer", "dump"))
         request = await hub.next()
-        for part in list(chunks.split_result(success(request, first)))[:3]:
+        for part in results_out(request.payload.task_id, 0, first)[:3]:
             answer(hub, request, part)
-        for part in chunks.split_result(success(request, text)):
+        for part in results_out(request.payload.task_id, 0, text):
             answer(hub, request, part)
         assert await calling == text
 
