@@ -213,7 +213,7 @@ class GuardedHttp(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.limits.idle_seconds if self._answered() else None
 
     def _answered(self) -> bool:
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None until the first headers, whatever uvicorn says
+        cycle: Any = self.cycle  # None until the first headers, whatever uvicorn says
         return cycle is not None and cycle.response_complete
 
     def on_response_complete(self) -> None:
