@@ -201,7 +201,7 @@ async def test_sizes_are_bounded_and_missing_heartbeats_harm_nobody() -> None:
         task = await hub.submit()
         work = await agent.work()
         link = next(iter(hub.door._streams))
-        link.last_heard -= 3600
+        link.last_message_at -= 3600
         await agent.respond(work.request_id, text="x" * 90_000)
         await agent.respond(work.request_id, done={})
         await hub.status(task.id, "completed")

@@ -91,7 +91,7 @@ async def test_a_silent_stream_that_answers_pings_keeps_its_id_after_one_cycle()
     async with gateway(limits={"keepalive_seconds": 0.2, "keepalive_timeout": 0.1}) as hub:
         first = await hub.agent("worker")
         link = next(iter(hub.door._streams))
-        link.last_heard -= 1.0
+        link.last_message_at -= 1.0
         second = await hub.stream()
         await second.say(register={"agent_id": "worker"})
         assert await second.code() is Code.ALREADY_EXISTS
@@ -107,7 +107,7 @@ async def test_a_dead_stream_is_replaced_when_it_ends_and_only_by_its_own_princi
         other = await hub.add("other")
         first = await hub.agent("worker", token=token)
         link = next(iter(hub.door._streams))
-        link.last_heard -= 3600
+        link.last_message_at -= 3600
         thief = await hub.stream(token=other)
         await thief.say(register={"agent_id": "worker"})
         assert await thief.code() is Code.PERMISSION_DENIED

@@ -39,8 +39,8 @@ def written(message: SendMessage | MessageResponse | Cancel) -> dict[str, Any]:
         form = pb.MessageResponse.FromString(codec.encode_response(message))
     else:
         form = pb.ServerMessage.FromString(codec.encode_server(message))
-    told: dict[str, Any] = json_format.MessageToDict(form, preserving_proto_field_name=True)
-    return told
+    tree: dict[str, Any] = json_format.MessageToDict(form, preserving_proto_field_name=True)
+    return tree
 
 
 STREAM = (pb.AgentMessage.DESCRIPTOR, pb.ServerMessage.DESCRIPTOR)

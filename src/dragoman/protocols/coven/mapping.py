@@ -63,7 +63,7 @@ def as_text(value: object) -> str:
 
 
 def from_json(text: str) -> Any:
-    """The value in a field of JSON text; a peer that wrote something else there is taken at its word."""
+    """The value in a field of JSON text; anything that is no JSON is text."""
     try:
         return guard.check(text.encode(), _JSON)
     except (RemoteProtocolError, UnicodeEncodeError):
@@ -101,9 +101,16 @@ def input_out(given: Mapping[str, Any]) -> tuple[str, str]:
     return content, as_json(fields) if fields or not content else ""
 
 
-def context_in(message: SendMessage) -> Any:
-    """What the hub knows around the work, in a JSON object; None where it says nothing."""
-    return from_json(message.context_json) if message.context_json else None
+def context_in(message: SendMessage) -> dict[str, Any]:
+    """What the hub knows around the work: `name`, `description`, `thread`, `metadata`, `history`, `handover`,
+    `question`, each where there is one."""
+    context = from_json(message.context_json) if message.context_json else {}
+    return context if isinstance(context, dict) else {}
+
+
+def context_out(known: Mapping[str, object]) -> str:
+    context = {name: value for name, value in known.items() if value}
+    return as_json(context) if context else ""
 
 
 # --- progress ---
@@ -111,26 +118,26 @@ def context_in(message: SendMessage) -> Any:
 
 def progress_in(message: MessageResponse, file: FileRef | None = None) -> Progress:
     """What an event reports that does not end its request. `file` stands for the bytes of a file event."""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     beside, event = message.progress, message.event
-    words = "" if beside is None else beside.message
+    text = "" if beside is None else beside.message
     match event:
         case Text():
-            said["output"] = event.text
+            fields["output"] = event.text
         case Thinking() if beside is None:
-            said["thinking"] = event.text
+            fields["thinking"] = event.text
         case Thinking():
-            words = words or event.text
+            text = text or event.text
         case types.ToolUse():
-            said["tool_use"] = ToolUse(id=event.id, name=event.name, input=from_json(event.input_json or "null"))
+            fields["tool_use"] = ToolUse(id=event.id, name=event.name, input=from_json(event.input_json or "null"))
         case types.ToolResult():
-            said["tool_result"] = ToolResult(id=event.id, output=event.output, is_error=event.is_error)
+            fields["tool_result"] = ToolResult(id=event.id, output=event.output, is_error=event.is_error)
     if beside is not None:
-        said["percent"] = beside.percent
-        said["message"] = words or None
+        fields["percent"] = beside.percent
+        fields["message"] = text or None
         if beside.step or beside.number:
-            said["step"] = Step(number=beside.number, name=beside.step, total=beside.total or None)
-    return Progress(status="running", file=file, **said)
+            fields["step"] = Step(number=beside.number, name=beside.step, total=beside.total or None)
+    return Progress(status="running", file=file, **fields)
 
 
 def events_out(content: Progress, data: bytes | None = None) -> list[ResponseEvent]:
@@ -208,15 +215,15 @@ def ask_out(ask: Ask) -> types.Question:
 
 def fault_in(message: MessageResponse) -> Fault:
     """What an `error` means: a failure of the work, unless the fault beside it says more."""
-    words = message.event.message if isinstance(message.event, Error) else ""
-    said = message.fault
-    if said is None:
-        return Fault(kind=Kind.WORK_FAILED, message=words or _NO_REASON)
-    facts = from_json(said.facts_json) if said.facts_json else {}
+    text = message.event.message if isinstance(message.event, Error) else ""
+    fault = message.fault
+    if fault is None:
+        return Fault(kind=Kind.WORK_FAILED, message=text or _NO_REASON)
+    facts = from_json(fault.facts_json) if fault.facts_json else {}
     return Fault(
-        kind=_KINDS.get(said.kind, Kind.WORK_FAILED),
-        message=said.message or words or _NO_REASON,
-        retryable=said.retryable,
+        kind=_KINDS.get(fault.kind, Kind.WORK_FAILED),
+        message=fault.message or text or _NO_REASON,
+        retryable=fault.retryable,
         facts=facts if isinstance(facts, dict) else {"facts": facts},
     )
 

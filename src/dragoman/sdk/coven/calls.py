@@ -1,8 +1,8 @@
-"""One call in coven, as it is heard of: values only, no gRPC.
+"""One call in coven, from the caller's side: values only, no gRPC.
 
-A task's events come by number (`cursor`), so that who was cut off goes on from the last whole one. One event of the
-task may come as several responses. Only the last of them moves the cursor on; the others are held back until it is
-there, and an event is told once and whole. What was held back when a stream breaks is told by the next one.
+A task's events come by number (`cursor`), so that a caller that was cut off goes on from the last whole one. One event
+of the task may come as several responses. Only the last of them moves the cursor on; the others are held back until it
+is there, so the caller gets an event once and whole. What was held back when a stream breaks comes again by the next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dragoman.sdk.failures import failed
 
 
 class CallEvents:
-    """What has been heard of a task, from event `after` on."""
+    """The events of a task, from event `after` on."""
 
     def __init__(self, task_id: str, after: int = 0) -> None:
         self.task_id = task_id
@@ -40,11 +40,11 @@ class CallEvents:
         self._parts = []
         self._is_resumed = True
 
-    def hear(self, response: MessageResponse) -> Event | None:
+    def add(self, response: MessageResponse) -> Event | None:
         """The event that is whole with this."""
         data = data_of(response)
         if not response.last and response.cursor <= self.cursor:
-            # A hub may number a part like the event before it: then the first part has been told already, as an event.
+            # A hub may number a part like the event before it: then the caller has the first part already, as an event.
             if not (self._is_resumed and not self._parts and data == self._last):
                 self._parts.append(data)
             return None
@@ -53,7 +53,7 @@ class CallEvents:
         self.cursor = max(self.cursor, response.cursor)
         kind = kind_of(response)
         if kind == "attempt_failed":
-            self._pieces.clear()  # the next attempt begins its answer anew
+            self._pieces.clear()  # the next attempt begins its answer from the start
         whole: dict[str, Any] = {}
         for part in parts:
             if "output" in part and "output" in whole:
@@ -114,11 +114,11 @@ def data_of(response: MessageResponse) -> dict[str, Any]:
         size = len(event.data)
         data["file"] = {"name": event.filename, "mime_type": event.mime_type, "size": size, "data": event.data}
     if fault is not None or isinstance(event, Error):
-        told = mapping.fault_in(response)
+        read = mapping.fault_in(response)
         data["fault"] = {
-            "kind": told.kind.value if fault is None else fault.kind,
-            "message": told.message if fault is None else fault.message,
-            "retryable": told.retryable,
-            "facts": told.facts,
+            "kind": read.kind.value if fault is None else fault.kind,
+            "message": read.message if fault is None else fault.message,
+            "retryable": read.retryable,
+            "facts": read.facts,
         }
     return data

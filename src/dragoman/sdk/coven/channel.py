@@ -1,6 +1,6 @@
 """The way to a hub's gRPC port, for agents and clients of coven, and the one place where the SDK loads gRPC.
 
-Whoever needs gRPC takes it from here, so that what must be said before it is loaded has been said.
+The others take gRPC from here, so that the environment is set before it is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dragoman.protocols.coven.types import DEFAULT_PORT
 from dragoman.sdk.address import Address
 from dragoman.sdk.network import tls
 
-__all__ = ["BROKEN", "Ending", "grpc", "in_brief", "open_channel"]
+__all__ = ["BROKEN", "Ending", "grpc", "in_brief", "never_connected", "open_channel"]
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, whose failures are not held against the next
@@ -78,6 +78,11 @@ def in_brief(words: str) -> str:
     """What gRPC says of a connection that was not made, without its own inner life where TLS gives the reason."""
     found = _unproved.search(words)
     return words if found is None else f"{found[1]}: {found[2].strip()}"
+
+
+def never_connected(error: Exception) -> bool:
+    """Whether no server listens at the address. gRPC has no other sign of it than this sentence."""
+    return "failed to connect" in str(error)
 
 
 def open_channel(address: Address, largest: int) -> grpc.aio.Channel:

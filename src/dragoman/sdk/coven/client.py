@@ -1,7 +1,7 @@
 """A client that speaks coven: a message goes in, its events stream out (`coven.CovenClient`).
 
-A request is said again under the same id until the hub has it, and the stream of a task begins again after the last
-event that was heard: nothing missed, nothing twice. A hub that was reached once and is gone for a moment is waited for,
+The client sends a request again under the same id until the hub has it, and reads a task's stream again after the last
+event it got: nothing missed, nothing twice. A hub that was reached once and is gone for a moment is waited for,
 up to `retry_for` seconds; one that was never reached is reported at once.
 """
 
@@ -31,7 +31,7 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.calling.backend import named
 from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure
 from dragoman.sdk.coven.calls import CallEvents
-from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, open_channel
+from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, never_connected, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo
 from dragoman.sdk.failures import refused
@@ -43,7 +43,7 @@ OPTIONS = frozenset({"priority", "thread", "files"})
 MOST_BYTES = 128 * 1024 * 1024
 """An answer is as long as the hub lets an agent's be."""
 MOST_UNREAD = 256
-"""Streams of submitted tasks that are kept open for whoever will follow them; older ones are followed anew."""
+"""Streams of submitted tasks that stay open until the caller reads them; for older ones the client opens another."""
 CALL_TIMEOUT = 30.0
 
 #: Status → what is raised; anything else that is the hub's own word is `RequestRefused`.
@@ -95,13 +95,13 @@ class CovenClient:
         while True:
             call = self._at(SEND)(request, metadata=self._metadata())
             try:
-                said = dict(await call.initial_metadata() or ())
-                if TASK_ID_KEY not in said:
+                metadata = dict(await call.initial_metadata() or ())
+                if TASK_ID_KEY not in metadata:
                     # It is over. gRPC forgets what came first when it hears of the end before it was asked for it.
-                    said = dict(await call.trailing_metadata() or ())
-                if TASK_ID_KEY not in said:
+                    metadata = dict(await call.trailing_metadata() or ())
+                if TASK_ID_KEY not in metadata:
                     await self._raise_status(call)
-                task_id = str(said[TASK_ID_KEY])
+                task_id = str(metadata[TASK_ID_KEY])
                 tries.reached()
                 self._keep(task_id, call)
                 return task_id
@@ -155,7 +155,7 @@ class CovenClient:
             try:
                 while (data := await call.read()) is not grpc.aio.EOF:
                     tries.reached()
-                    event = seen.hear(codec.decode_response(data, _LIMITS))
+                    event = seen.add(codec.decode_response(data, _LIMITS))
                     if event is not None:
                         yield event
                     if seen.is_over:
@@ -203,13 +203,13 @@ class CovenClient:
         )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        said = []
+        metadata = []
         if self._address.token:
-            said.append(("authorization", f"Bearer {self._address.token}"))
+            metadata.append(("authorization", f"Bearer {self._address.token}"))
         span = trace.current()
         if span is not None:
-            said.append(("traceparent", span.traceparent))
-        return tuple(said)
+            metadata.append(("traceparent", span.traceparent))
+        return tuple(metadata)
 
     def _at(self, method: str) -> Any:
         return self._open_channel().unary_stream(method)
@@ -237,29 +237,25 @@ class CovenClient:
             return meant
         raise meant
 
-    def _meant(self, code: grpc.StatusCode, words: str, trailing: Mapping[str, Any]) -> Exception:
+    def _meant(self, code: grpc.StatusCode, details: str, trailing: Mapping[str, Any]) -> Exception:
         fault = trailing.get(FAULT_KEY)
         if fault in PASSING:
             self._retries.was_reached = True
-            return TemporaryFailure(words)
+            return TemporaryFailure(details)
         if fault is None and code in TRANSPORT:
-            return TemporaryFailure(advised(in_brief(words), secure=self._address.is_secure) or code.name)
+            return TemporaryFailure(advised(in_brief(details), secure=self._address.is_secure) or code.name)
         if fault in CONFLICTS:
-            return Conflict(words)
+            return Conflict(details)
         raised = RAISED.get(code)
         if raised is not None and not (raised is Misconfigured and fault):  # a hub that speaks coven knows the method
-            return raised(words or code.name)
-        said = trailing.get(MESSAGE_KEY)
-        message = said.decode("utf-8", "replace") if isinstance(said, bytes) else words
-        return refused(words or code.name, kind=str(fault) if fault else code.name.lower(), message=message)
+            return raised(details or code.name)
+        sent = trailing.get(MESSAGE_KEY)
+        message = sent.decode("utf-8", "replace") if isinstance(sent, bytes) else details
+        return refused(details or code.name, kind=str(fault) if fault else code.name.lower(), message=message)
 
     async def _try_again(self, tries: Attempts, error: Exception) -> None:
-        """A wire that was cut after it had been made says that somebody is there."""
-        await tries.again(error, is_there=NO_CONNECTION not in str(error))
-
-
-NO_CONNECTION = "failed to connect"
-"""What gRPC says of an address where nobody listens."""
+        """A connection that was cut after it had been made shows that a server listens there."""
+        await tries.again(error, is_there=not never_connected(error))
 
 
 def _cannot(what: str) -> NotSupported:

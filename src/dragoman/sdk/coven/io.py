@@ -4,12 +4,12 @@ Coven has no receipts. A message counts as accepted once it is written, because 
 not committed when the stream breaks: with the same request id, which `transcripts` (and, after a restart, the journal)
 answers from memory. So nothing is lost, and nothing is done twice.
 
-    the hub says        the link does
+    the hub sends       the link does
     ------------------  ---------------------------------------------------------------------------------
-    send_message        says again what was said about it before, if anything, and hands it on
+    send_message        sends again what it sent about it before, if anything, and hands it on
     cancel              hands it on, and ends the request: every request ends, and the stream is free
-    shutdown            closes its half when nothing is open; the engine connects again
-    the end             `LinkDown`, or what the status says where trying again is no use
+    shutdown            closes its half when no request is open; the engine connects again
+    the end             `LinkDown`, or what the status says where a retry is no use
 
 gRPC costs a tenth of a second to load, so this module is imported only when an address says `coven`.
 """
@@ -80,7 +80,7 @@ class CovenLink:
         self._stir = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._heard: asyncio.Queue[Inbound | DragomanError] = asyncio.Queue()
+        self._inbound: asyncio.Queue[Inbound | DragomanError] = asyncio.Queue()
         self._is_leaving = False
         self._is_quiet = False
         self._is_over = False
@@ -125,26 +125,26 @@ class CovenLink:
             if isinstance(event, Welcome):
                 return
             if isinstance(event, Invalid):
-                raise LinkDown(f"the hub said something that makes no sense: {event.error}")
+                raise LinkDown(f"the hub sent something that is no message of coven: {event.error}")
 
     async def _verdict(self, *, is_welcome: bool) -> DragomanError:
         """What the end of the stream means."""
         try:
-            code, said = await self._ending.status()
+            code, details = await self._ending.status()
         except asyncio.CancelledError:
             if not self._call.cancelled():
                 raise
             return LinkDown("the stream was given up")
         final = FINAL.get(code)
         if final is NotAllowed or (final is not None and not is_welcome):
-            return final(said or f"the hub ended the stream: {code.name}")
+            return final(details or f"the hub ended the stream: {code.name}")
         if code is grpc.StatusCode.ALREADY_EXISTS:
-            return LinkDown(said, retry_after=STILL_THERE)
-        said = advised(in_brief(said), secure=self._address.is_secure)
-        return LinkDown(said or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
+            return LinkDown(details, retry_after=STILL_THERE)
+        reason = advised(in_brief(details), secure=self._address.is_secure)
+        return LinkDown(reason or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
 
     async def close(self) -> None:
-        """Everything said is read by the hub before the stream ends, if there is still one."""
+        """The hub reads everything that was sent before the stream ends, if there is still one."""
         with contextlib.suppress(Exception):
             if self._loops and not self._is_over:
                 self._is_leaving, self._turn = True, None
@@ -162,24 +162,24 @@ class CovenLink:
     # --- in ---
 
     async def receive(self) -> Sequence[Inbound]:
-        heard = [await self._heard.get()]
-        while not self._heard.empty():
-            heard.append(self._heard.get_nowait())
-        said: list[Inbound] = []
-        for each in heard:
+        waiting = [await self._inbound.get()]
+        while not self._inbound.empty():
+            waiting.append(self._inbound.get_nowait())
+        inbound: list[Inbound] = []
+        for each in waiting:
             if isinstance(each, DragomanError):
-                if not said:
+                if not inbound:
                     raise each
-                self._heard.put_nowait(each)
+                self._inbound.put_nowait(each)
                 break
-            said.append(each)
-        return said
+            inbound.append(each)
+        return inbound
 
     async def _read(self) -> None:
         try:
             while (data := await self._call.read()) is not grpc.aio.EOF:
                 for event in self._connection.receive(data):
-                    self._hear(event)
+                    self._received(event)
             error = await self._verdict(is_welcome=True)
         except BROKEN:
             error = await self._verdict(is_welcome=True)
@@ -188,10 +188,10 @@ class CovenLink:
         self._is_over = True
         self._room.set()
         self._stir.set()
-        if not self._is_quiet:  # who takes no more work needs no other link
-            self._heard.put_nowait(error)
+        if not self._is_quiet:  # an agent that takes no more work needs no other link
+            self._inbound.put_nowait(error)
 
-    def _hear(self, event: Event) -> None:
+    def _received(self, event: Event) -> None:
         match event:
             case SendMessage():
                 self._begin(event)
@@ -202,7 +202,7 @@ class CovenLink:
                 self._is_leaving = True
                 self._stir.set()
             case Invalid(error):
-                raise LinkDown(f"the hub said something that makes no sense: {error}")
+                raise LinkDown(f"the hub sent something that is no message of coven: {error}")
 
     def _begin(self, message: SendMessage) -> None:
         for request_id in self._ended:  # one at a time: what ended on this stream before is committed
@@ -210,15 +210,15 @@ class CovenLink:
         self._ended.clear()
         turn = self._turn = responses.turn_of(message, self._memory.asked)
         self._memory.asked.pop(message.thread_id, None)
-        for said in self._memory.begin(message.request_id, turn.print):
-            self._say(said)
-        self._heard.put_nowait(responses.work_of(message, turn, self._runtime.mint(), self._does))
+        for sent in self._memory.begin(message.request_id, turn.print):
+            self._respond(sent)
+        self._inbound.put_nowait(responses.work_of(message, turn, self._runtime.mint(), self._does))
 
     def _cancel(self, reason: str) -> None:
         turn = self._turn
         if turn is not None:
             self._memory.forget(turn.request_id)
-            self._heard.put_nowait(Cancel(task_id=turn.task_id, reason=reason))
+            self._inbound.put_nowait(Cancel(task_id=turn.task_id, reason=reason))
             self._put(responses.cancelled(turn, reason))
             self._end_turn(turn)
 
@@ -228,24 +228,26 @@ class CovenLink:
         """Coven has no receipts."""
 
     def send(self, message: Outbound) -> None:
-        """What is about no open request waits in the memory until the hub asks again, if ever it does."""
+        """A message about no open request waits in the memory until the hub asks again, if it does."""
         self._memory.add(message)
         if self._turn is not None and message.correlation.request_id == self._turn.request_id:
-            self._say(message)
+            self._respond(message)
         else:
-            self._heard.put_nowait(Accepted((message.id,)))
+            self._inbound.put_nowait(Accepted((message.id,)))
 
-    def _say(self, message: Outbound) -> None:
+    def _respond(self, message: Outbound) -> None:
         turn = self._turn
         if turn is None:
             return
         try:
             for response in responses.responses_of(message, turn):
                 self._put(response)
-        except LocalProtocolError as error:  # too large for one message: say that instead, and end where it had to end
-            log.warning("something about task %s cannot be said in coven: %s", turn.task_id, error)
+        except (
+            LocalProtocolError
+        ) as error:  # too large for one message: report that instead, and end where it had to end
+            log.warning("a message about task %s does not fit into coven: %s", turn.task_id, error)
             if self._connection.request is not None and not isinstance(message, Report):
-                self._put(responses.unspeakable(turn, str(error)))
+                self._put(responses.too_large(turn, str(error)))
         self._mark(message.id)
         if self._connection.request is None:
             if isinstance(message, Question) and turn.is_plain:
@@ -286,7 +288,7 @@ class CovenLink:
                     if self._size <= CONGESTED:
                         self._room.set()
                 if accepted:
-                    self._heard.put_nowait(Accepted(tuple(accepted)))
+                    self._inbound.put_nowait(Accepted(tuple(accepted)))
                 elif (self._is_leaving or self._is_quiet) and (self._turn is None):
                     await self._call.done_writing()
                     return
@@ -305,6 +307,6 @@ class CovenLink:
         await self._room.wait()
 
     def quiesce(self) -> None:
-        """Nothing may be sent to who does not listen: our half closes as soon as nothing is open."""
+        """Take no more work: our half closes as soon as no request is open."""
         self._is_quiet = True
         self._stir.set()

@@ -63,8 +63,8 @@ class Turn(msgspec.Struct, kw_only=True):
     print: str
     is_plain: bool
     """From a gateway of other make: it knows only the document."""
-    told: tuple[int, str | None] = (0, None)
-    """Percent and step, as told last."""
+    reported: tuple[int, str | None] = (0, None)
+    """Percent and step of the last report."""
     streamed: list[str] = []
 
 
@@ -90,9 +90,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
     request = mapping.request_in(message)
     if request.answer is UNSET and turn.is_plain and turn.task_id != message.request_id:
         request = msgspec.structs.replace(request, answer=message.content)
-    told = mapping.context_in(message)
-    told = told if isinstance(told, dict) else {}
-    thread = told.get("thread")
+    around = mapping.context_in(message)
+    thread = around.get("thread")
     return messages.Assignment(
         correlation=messages.Correlation(
             task_id=turn.task_id,
@@ -103,8 +102,8 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
         type=message.work_type or (does[0] if len(does) == 1 else CHAT),
         request=msgspec.structs.replace(
             request,
-            context=tasks.fitting(tasks.Context, told) if told else None,
-            handover=tasks.handoff_in(told.get("handover")),
+            context=tasks.fitting(tasks.Context, around) if around else None,
+            handover=tasks.handoff_in(around.get("handover")),
         ),
         attempt=message.attempt or None,
         traceparent=message.traceparent or None,
@@ -122,7 +121,7 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
         yield from _report(message, turn)
     elif isinstance(message, messages.Question):
         asked = mapping.ask_out(message.ask)
-        yield _said(turn, Done(question=msgspec.structs.replace(asked, question=clean(asked.question))))
+        yield _response(turn, Done(question=msgspec.structs.replace(asked, question=clean(asked.question))))
     elif isinstance(message, messages.Decline):
         facts = {name: value for name, value in message.fault.facts.items() if name == "supported_types" and value}
         if message.fault.field:
@@ -137,13 +136,13 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
 
 
 def cancelled(turn: Turn, reason: str) -> MessageResponse:
-    """Every request ends, one that nobody wants any more, too."""
+    """Every request ends, one that no caller waits for, too."""
     return _failure(turn, Kind.CANCELLED, reason or "cancelled", {})
 
 
-def unspeakable(turn: Turn, why: str) -> MessageResponse:
+def too_large(turn: Turn, why: str) -> MessageResponse:
     """The end of a request whose real end does not fit into a message."""
-    return _failure(turn, Kind.INTERNAL, f"the agent's answer cannot be said in coven: {why}", {})
+    return _failure(turn, Kind.INTERNAL, f"the agent's answer does not fit into coven: {why}", {})
 
 
 def _report(report: messages.Report, turn: Turn) -> Iterator[MessageResponse]:
@@ -157,18 +156,18 @@ def _report(report: messages.Report, turn: Turn) -> Iterator[MessageResponse]:
         turn.streamed.append(output)
         events += [Text(output[start : start + PIECE]) for start in range(0, len(output), PIECE)]
     progress = None
-    if figures != turn.told or not events:
+    if figures != turn.reported or not events:
         progress = Progress(percent=percent, step=clean(figures[1] or ""), number=report.number)
-        if figures != turn.told and not events:
+        if figures != turn.reported and not events:
             events.append(Thinking(progress.step or f"{percent} %"))
-        turn.told = figures
+        turn.reported = figures
     if not events:
         if not turn.is_plain:
-            yield _said(turn, None, progress=progress)
+            yield _response(turn, None, progress=progress)
         return
     for event in events[:-1]:
-        yield _said(turn, event)
-    yield _said(turn, events[-1], progress=progress)
+        yield _response(turn, event)
+    yield _response(turn, events[-1], progress=progress)
 
 
 def _success(outcome: messages.Outcome, turn: Turn) -> Iterator[MessageResponse]:
@@ -176,9 +175,9 @@ def _success(outcome: messages.Outcome, turn: Turn) -> Iterator[MessageResponse]
     if len(whole) > LONGEST_END:
         if whole != "".join(turn.streamed):
             for start in range(0, len(whole), PIECE):
-                yield _said(turn, Text(whole[start : start + PIECE]))
+                yield _response(turn, Text(whole[start : start + PIECE]))
         whole = ""
-    yield _said(turn, mapping.result_out(whole, result))
+    yield _response(turn, mapping.result_out(whole, result))
 
 
 def _cleaned(event: ResponseEvent) -> ResponseEvent:
@@ -187,10 +186,10 @@ def _cleaned(event: ResponseEvent) -> ResponseEvent:
     return msgspec.structs.replace(event, **texts)
 
 
-def _failure(turn: Turn, kind: Kind, said: str, facts: dict[str, Any]) -> MessageResponse:
-    said = clean(said)[-PIECE:]
-    return _said(turn, Error(said), fault=mapping.fault_out(Fault(kind=kind, message=said, facts=facts)))
+def _failure(turn: Turn, kind: Kind, message: str, facts: dict[str, Any]) -> MessageResponse:
+    message = clean(message)[-PIECE:]
+    return _response(turn, Error(message), fault=mapping.fault_out(Fault(kind=kind, message=message, facts=facts)))
 
 
-def _said(turn: Turn, event: ResponseEvent | None, **beside: Any) -> MessageResponse:
+def _response(turn: Turn, event: ResponseEvent | None, **beside: Any) -> MessageResponse:
     return MessageResponse(request_id=turn.request_id, event=event, **beside)

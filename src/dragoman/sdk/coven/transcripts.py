@@ -1,11 +1,11 @@
-"""What was said about the last few requests, for a hub without receipts: it asks again for what it lost.
+"""What the agent sent about the last few requests, for a hub without receipts: it asks again for what it lost.
 
-When a stream breaks, such a hub counts the attempt as failed and gives the same request out again, and the answer
-begins anew. The handler does not: it may still run, wait for a person, or be done. So everything it has said so far is
-said again over the new stream, in order, and then it goes on from there.
+When a stream breaks, such a hub counts the attempt as failed and sends the same request again, and the answer begins
+from the start. The handler does not: it may still run, wait for a person, or be done. So the link sends everything it
+sent so far again over the new stream, in order, and then it goes on from there.
 
-One of these outlives all the links of an agent. It is bounded: of a request that grew too large only its end is said
-again, which has the whole answer in it.
+One of these outlives all the links of an agent. It is bounded: of a request that grew too large the link sends only the
+end again, which has the whole answer in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Transcript(Struct):
     """One request: `print` identifies its content, for one id cannot mean two things."""
 
     print: str
-    said: dict[str, Outbound]
+    messages: dict[str, Outbound]
     size: int = 0
 
 
@@ -36,19 +36,19 @@ class Transcripts:
         """Thread → the task that put a question there."""
 
     def begin(self, request_id: str, print: str) -> list[Outbound]:
-        """A request came. What was said about it before, if it is the same."""
+        """A request came: what was sent about it before, if it is the same."""
         known = self._kept.pop(request_id, None)
         if known is None or known.print != print:
             known = Transcript(print, {})
         self._kept[request_id] = known  # the latest is last
         while len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
-        return list(known.said.values())
+        return list(known.messages.values())
 
     def add(self, message: Outbound) -> None:
-        """Remember what must be said again; the same message twice is one."""
+        """Remember what must be sent again; the same message twice is one."""
         transcript = self._kept.get(message.correlation.request_id)
-        if transcript is None or message.id in transcript.said or isinstance(message, Decline):
+        if transcript is None or message.id in transcript.messages or isinstance(message, Decline):
             return
         if isinstance(message, Report):
             if not message.has_content:
@@ -56,11 +56,11 @@ class Transcripts:
             content = message.content
             transcript.size += len(content.output or "") + len(content.thinking or "") + len(message.data or b"")
             if transcript.size > self._most_bytes:
-                transcript.said.clear()
+                transcript.messages.clear()
                 return
         elif isinstance(message, Outcome):
             transcript.size += len(message.output) + len(message.result_json)
-        transcript.said[message.id] = message
+        transcript.messages[message.id] = message
 
     def ask(self, thread_id: str, task_id: str) -> None:
         """A task put a question; the answer is the next message in the thread."""

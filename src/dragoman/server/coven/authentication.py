@@ -50,18 +50,18 @@ class Identity:
         return None
 
     def named(self, metadata: dict[str, str]) -> str:
-        """Whose allowance of memory a call takes from, before it is read: guests and strangers share one."""
+        """Which agent's share of memory a call takes from, before it is read: guests and strangers share one."""
         token = token_in(metadata)
         agent = None if token is None else self._hub.agent_of(tokens.token_hash(token))
         return STRANGERS if agent is None else agent.id
 
-    async def agent(self, metadata: dict[str, str], said: RegisterAgent) -> Agent:
+    async def agent(self, metadata: dict[str, str], registration: RegisterAgent) -> Agent:
         """The agent behind a registration; raises `Refused`."""
         token = token_in(metadata)
         if token is None:
-            return await self._guest(AgentId(said.agent_id), said.name or None)
+            return await self._guest(AgentId(registration.agent_id), registration.name or None)
         agent = self._holder(token)
-        inbound.check_registration(agent, said)
+        inbound.check_registration(agent, registration)
         return agent
 
     async def caller(self, metadata: dict[str, str], sender: str = "") -> AgentId:
@@ -101,7 +101,7 @@ def _unauthenticated(message: str) -> Refused:
 
 
 def token_in(metadata: dict[str, str]) -> str | None:
-    """The credential, or None if there is none. A broken one is no token of anybody."""
+    """The credential, or None if there is none. A broken one is no agent's token."""
     header = metadata.get("authorization")
     if header is None:
         return None
@@ -111,7 +111,7 @@ def token_in(metadata: dict[str, str]) -> str | None:
 class ConnectedStream(Protocol):
     """A stream that is there."""
 
-    last_heard: float
+    last_message_at: float
     gone: asyncio.Event
 
 
@@ -131,10 +131,10 @@ class ConnectedAgents:
         return agent in self._here
 
     async def enter(self, agent: AgentId, stream: ConnectedStream) -> bool:
-        """Take the agent's place; False if somebody alive has it."""
+        """Connect the agent; False if an older stream of it is alive."""
         old = self._here.get(agent)
         if old is not None:
-            silent = asyncio.get_running_loop().time() - old.last_heard
+            silent = asyncio.get_running_loop().time() - old.last_message_at
             if silent < self._interval or agent in self._awaited:
                 return False
             self._awaited.add(agent)

@@ -115,7 +115,7 @@ class Callers:
     async def _send(self, context: Any) -> None:
         task = await self._asked(context)
         with self._hub.streams.one(task.origin.principal):
-            await self._tell(context, task, 0, task.origin.request_id)
+            await self._send_events(context, task, 0, task.origin.request_id)
 
     async def _asked(self, context: Any) -> Task:
         """Read the one message, and submit what it asks for; it is held no longer than that."""
@@ -174,7 +174,7 @@ class Callers:
                     self._files.drop(ref.id)
 
     async def _theirs(self, context: Any, task_id: str) -> Task:
-        """The task, if whoever asks may know of it."""
+        """The task, if the caller may know of it."""
         metadata = metadata_of(context.invocation_metadata())
         principal = await self._identity.caller(metadata)
         task = await self._store.task(TaskId(task_id))
@@ -186,7 +186,7 @@ class Callers:
         asked = codec.decode_follow(request, self._limits)
         task = await self._theirs(context, asked.task_id)
         with self._hub.streams.one(task.origin.principal):
-            await self._tell(context, task, asked.after, task.origin.request_id)
+            await self._send_events(context, task, asked.after, task.origin.request_id)
 
     async def _cancel(self, request: bytes, context: Any) -> bytes:
         asked = codec.decode_cancel(request, self._limits)
@@ -201,7 +201,7 @@ class Callers:
 
     # -- a task's events
 
-    async def _tell(self, context: Any, task: Task, after: int, request_id: str) -> None:
+    async def _send_events(self, context: Any, task: Task, after: int, request_id: str) -> None:
         await context.send_initial_metadata(((TASK_ID_KEY, task.id),))
         context.set_trailing_metadata(((TASK_ID_KEY, task.id),))
         async with self._hub.watch(task.id) as watch:
@@ -218,7 +218,7 @@ class Callers:
                     if task.final and event.seq == task.outcome.event:
                         return None
                 if task.final and after >= (task.outcome.event or 0):
-                    return await self._told_before(context, task, request_id)
+                    return await self._send_end_again(context, task, request_id)
                 if task.seq > after:
                     continue
                 if self._draining.is_set():
@@ -234,16 +234,16 @@ class Callers:
             if len(message) <= self._limits.message_bytes:
                 await context.write(message)
                 continue
-            told = (await read_account(self._store, task.id, event.seq - 1)).output
-            for part in outbound.fitted(response, self._limits.message_bytes, told):
+            sent = (await read_account(self._store, task.id, event.seq - 1)).output
+            for part in outbound.fitted(response, self._limits.message_bytes, sent):
                 await context.write(codec.encode_response(part))
 
     async def _whole(self, task: Task) -> str:
-        """An output that came in pieces: who reads only `full_response` is to have all of it."""
+        """An output that came in pieces: `full_response` has all of it."""
         return (await read_account(self._store, task.id, task.seq)).output
 
-    async def _told_before(self, context: Any, task: Task, request_id: str) -> None:
-        """Who resumes after the very end hears the end again: never a silent one."""
+    async def _send_end_again(self, context: Any, task: Task, request_id: str) -> None:
+        """A caller that resumes after the very end gets the end again, never an empty stream."""
         page = await self._store.events(task.id, after=(task.outcome.event or task.seq) - 1, limit=1)
         for event in page:
             await self._write(context, event, task, request_id)

@@ -113,15 +113,14 @@ def _unknown(event: Event) -> bytes:
 def _fields(task: Task, request: Request) -> dict[str, str]:
     """Work for a program: everything once, in a field of its own."""
     content, input_json = mapping.input_out(request.given or {})
-    around: dict[str, object] = {"name": None if task.name == task.type else task.name, "description": task.description}
-    around |= {"thread": task.lineage.thread, **task_context(task, request)}
-    around |= {"handover": request.handover, "question": request.question}
-    known = {name: value for name, value in around.items() if value}
+    known: dict[str, object] = {"name": None if task.name == task.type else task.name, "description": task.description}
+    known |= {"thread": task.lineage.thread, **task_context(task, request)}
+    known |= {"handover": request.handover, "question": request.question}
     return {
         "content": content,
         "input_json": input_json,
         "answer_json": as_json(request.answer) if request.is_answered else "",
-        "context_json": as_json(known) if known else "",
+        "context_json": mapping.context_out(known),
     }
 
 

@@ -125,8 +125,8 @@ class CovenSession(Session):
             case Ignored(why=why, request_id=request_id):
                 self._counts[f"ignored.{why.value}"] += 1
                 again = why is Oddity.SECOND_REGISTER and self.stream.ignored[why] == 1
-                say = log.warning if again else log.debug  # D3; once a stream is enough
-                say("ignored", agent=self._agent, why=why.value, request=request_id)
+                write = log.warning if again else log.debug  # D3; once a stream is enough
+                write("ignored", agent=self._agent, why=why.value, request=request_id)
                 if self.stream.request is None:
                     self._over()
             case Invalid(error=error):
@@ -342,7 +342,7 @@ class AgentStream:
     ) -> None:
         self.agent = agent
         self.session_id = session_id
-        self.last_heard = asyncio.get_running_loop().time()
+        self.last_message_at = asyncio.get_running_loop().time()
         self.gone = asyncio.Event()
         self._hub = hub
         self._context = context
@@ -415,7 +415,7 @@ class AgentStream:
                 await self.loop.drain()
                 self.end(LEFT)
                 return
-            self.last_heard = asyncio.get_running_loop().time()
+            self.last_message_at = asyncio.get_running_loop().time()
             self.loop.receive(data)
 
     async def _write(self) -> None:

@@ -254,7 +254,7 @@ def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
         response(Text("kept"), 5),
         response(Done(), 6),
     ]
-    told = [seen.hear(one) for one in story]
+    told = [seen.add(one) for one in story]
     assert [event.kind for event in told if event] == [
         "progress",
         "attempt_failed",
@@ -271,11 +271,11 @@ def test_a_part_numbered_like_the_event_before_it_is_not_sent_twice() -> None:
     """The event 5 comes in two parts, and 4 was nothing to tell: its first part has the cursor 4."""
     parts = [response(Thinking("a"), 4), response(Text("b"), 5)]
     seen = CallEvents(TASK, 3)
-    assert [event.data for one in parts if (event := seen.hear(one))] == [{"thinking": "a"}, {"output": "b"}]
+    assert [event.data for one in parts if (event := seen.add(one))] == [{"thinking": "a"}, {"output": "b"}]
     seen = CallEvents(TASK, 3)
-    first = seen.hear(parts[0])
+    first = seen.add(parts[0])
     seen.resume()
-    told = [first, *(seen.hear(one) for one in parts)]
+    told = [first, *(seen.add(one) for one in parts)]
     assert [event.data for event in told if event] == [{"thinking": "a"}, {"output": "b"}]
 
 

@@ -162,7 +162,7 @@ async def test_a_file_of_a_stream_that_broke_meanwhile_is_not_kept() -> None:
 async def test_only_one_newcomer_waits_for_a_silent_stream() -> None:
     class Stream:
         def __init__(self) -> None:
-            self.last_heard = -1e9
+            self.last_message_at = -1e9
             self.gone = asyncio.Event()
 
     roster = ConnectedAgents(keepalive_seconds=5, keepalive_timeout=5)
