@@ -22,7 +22,6 @@ from dragoman.protocols.forge.ratelimit import Bucket
 from dragoman.security.tls import Renewal
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
-from dragoman.server import chiffon
 from dragoman.server.a2acp.handler import A2acpHandler
 from dragoman.server.a2acp.http import A2acpHttp
 from dragoman.server.a2acp.session import A2acpWebSocket
@@ -30,6 +29,7 @@ from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import Hosts
+from dragoman.server.chiffon import http as chiffon
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler

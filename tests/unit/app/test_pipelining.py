@@ -22,9 +22,9 @@ from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.state import StateView
 from dragoman.messages.faults import Refused
 from dragoman.security.tokens import token_hash
-from dragoman.server import chiffon
 from dragoman.server.agentmsg import http as agentmsg
 from dragoman.server.agentmsg.handler import AgentmsgHandler
+from dragoman.server.chiffon import http as chiffon
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.limits import Limits
 from dragoman.server.server import HttpServer

@@ -35,7 +35,6 @@ from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
-from dragoman.server.chiffon.http import Callbacks
 from dragoman.server.chiffon.outbound import receipts, traceparent
 from dragoman.server.connection import close_link
 from dragoman.server.handler import Endpoint
@@ -55,6 +54,15 @@ ANSWER_BYTES = 64 * 1024
 
 Carry = Callable[[Outgoing, Agent, Instant], Awaitable[Sequence[bytes]]]
 """An outgoing message as its messages (`ChiffonHandler.carry`)."""
+
+
+class Callbacks:
+    """Sends to callback URLs (`CallbackSender`). This one takes none."""
+
+    async def check(self, url: str) -> None:
+        raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
+
+    def follow(self, agent: AgentId) -> None: ...
 
 
 class CallbackSender(Callbacks, Endpoint):

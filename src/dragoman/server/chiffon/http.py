@@ -18,16 +18,20 @@ from typing import Literal
 import msgspec
 
 from dragoman.core.commands import Command
-from dragoman.core.ids import AgentId, TaskId
+from dragoman.core.ids import TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
-from dragoman.security.urls import UrlRefused
+from dragoman.security.urls import Network, Resolve, UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
 from dragoman.server.chiffon import inbound, outbound
+from dragoman.server.chiffon.callbacks import Callbacks, CallbackSender
+from dragoman.server.chiffon.files import AgentFiles
 from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.chiffon.websocket import ChiffonWebSocket
+from dragoman.server.handler import Endpoint
 from dragoman.server.http_endpoint import SMALL_BODY, Decided, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
 from dragoman.server.session import CommandFrame, Invalid
@@ -36,15 +40,6 @@ from dragoman.wire.errors import RemoteProtocolError
 TASKS = "/api/tasks/"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Callbacks:
-    """Sends to callback URLs (`callbacks.CallbackSender`). This one takes none."""
-
-    async def check(self, url: str) -> None:
-        raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
-
-    def follow(self, agent: AgentId) -> None: ...
 
 
 class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
@@ -144,3 +139,17 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
             await self.refuse(send, None, decided.fault)
         except (Refused, RemoteProtocolError) as error:
             await self.refuse(send, what, self.fault(error))
+
+
+def endpoints(
+    handler: ChiffonHandler,
+    *,
+    negotiation: Literal["lowest", "highest"] = "lowest",
+    callback_networks: Sequence[Network] = (),
+    resolve: Resolve | None = None,
+) -> tuple[Endpoint, ...]:
+    """All of chiffon's endpoints on the HTTP port."""
+    callbacks = CallbackSender(handler.hub, handler.encode, allowed=callback_networks, resolve=resolve)
+    http = ChiffonHttp(handler, callbacks=callbacks, negotiation=negotiation)
+    files = () if handler.files is None else (AgentFiles(handler, handler.files),)
+    return (http, ChiffonWebSocket(handler), callbacks, *files)

@@ -20,7 +20,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status
 from dragoman.security.tokens import token_hash
-from dragoman.server import chiffon
+from dragoman.server.chiffon import http as chiffon
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.limits import Limits
 from dragoman.server.server import HttpServer
