@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.sdk.agent import Agent
-    from dragoman.sdk.client import Client
+    from dragoman.sdk.client import Client, TaskHandle
     from dragoman.sdk.errors import (
         BadInput,
         BadResult,
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
         SecurityPolicyViolation,
         TimedOut,
     )
-    from dragoman.sdk.handle import TaskHandle
     from dragoman.sdk.messages import File
     from dragoman.sdk.options import Hints, Priority, SubmitOptions
     from dragoman.sdk.peers import (
@@ -87,12 +86,12 @@ if TYPE_CHECKING:
     )
     from dragoman.sdk.shared_state import Change, Entity, Shared, SharedState, StateConflict
     from dragoman.sdk.sync import SyncClient, SyncTaskHandle
-    from dragoman.sdk.work.retry import RetryPolicy
+    from dragoman.sdk.work.signature import RetryPolicy
     from dragoman.sdk.work.task import CallNext, Middleware, SyncTask, Task
 
 _HOMES = {
     "agent": "Agent",
-    "client": "Client",
+    "client": "Client TaskHandle",
     "errors": (
         "BadInput BadResult Conflict DragomanError HubUnreachable Misconfigured NotAllowed NotFound "
         "NotSupported Reject Rejected RequestRefused Retry StillRunning TaskCancelled TaskFailed"
@@ -106,7 +105,6 @@ _HOMES = {
         "AuthFailed CallFailed CapabilityNotFound ContractViolation InternalError RateLimitExceeded "
         "SchemaMismatch SecurityPolicyViolation TimedOut"
     ),
-    "handle": "TaskHandle",
     "messages": "File",
     "options": "Hints Priority SubmitOptions",
     "peers": (
@@ -115,7 +113,7 @@ _HOMES = {
     ),
     "shared_state": "Change Entity Shared SharedState StateConflict",
     "sync": "SyncClient SyncTaskHandle",
-    "work.retry": "RetryPolicy",
+    "work.signature": "RetryPolicy",
     "work.task": "CallNext Middleware SyncTask Task",
 }
 """Module of `dragoman.sdk` → the names that users find here."""

@@ -30,7 +30,7 @@ from dragoman.protocols.forge.types import Encoding
 from dragoman.sdk.a2acp.identity import Identity
 from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.forge.session import Session as ForgeAgentSession
-from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.links import Frame
 from dragoman.sdk.runtime import SystemRuntime
 from dragoman.security.jwt import Authority
 from dragoman.security.keys import KeyRing, new_key

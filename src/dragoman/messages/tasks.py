@@ -64,6 +64,11 @@ class Handoff(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, r
     story: Sequence[Any] | None = None  # Any: see `Context`
     parts: Sequence[Json] | None = None
 
+    @property
+    def whole_history(self) -> tuple[Any, ...]:
+        """What the last owner knew of the task's past, then what the hub saw."""
+        return (*(self.history or ()), *(self.story or ()))
+
 
 class Request(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Do this. Later rounds say also what was answered, or who began it."""

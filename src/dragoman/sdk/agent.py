@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from dragoman.sdk import program
 from dragoman.sdk.address import Address, resolve_agent
 from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client
@@ -26,7 +27,6 @@ from dragoman.sdk.conversation.peer_handlers import help_as_work
 from dragoman.sdk.declarations import Declarations, several
 from dragoman.sdk.engine import Engine
 from dragoman.sdk.errors import DragomanError, Misconfigured, NotSupported
-from dragoman.sdk.excepthook import install_excepthook
 from dragoman.sdk.links import Bring, Introduction, Link
 from dragoman.sdk.peers import State, Urgency
 from dragoman.sdk.runtime import Runtime, SystemRuntime
@@ -77,7 +77,7 @@ class Agent(Declarations):
         lifespan: Lifespan | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        install_excepthook()
+        program.install_excepthook()
         _check(id, concurrency, grace)
         _check_megabytes(id, "memory_mb", memory_mb, least=1)
         _check_megabytes(id, "gpu_vram_mb", gpu_vram_mb, least=0)
@@ -207,12 +207,10 @@ class Agent(Declarations):
 
         In a thread other than the main one there are no signals: there `stop` ends it.
         """
-        from dragoman.sdk import foreground
-
         try:
-            foreground.run(self, url)
+            program.run(self, url)
         except DragomanError as error:
-            raise foreground.final_error(error) from None  # the reason is what helps, not the road to it
+            raise error.with_traceback(None) from None  # the reason helps, not the frames that it passed
 
     async def serve(self, url: str | None = None) -> None:
         """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""
@@ -251,7 +249,7 @@ class Agent(Declarations):
             async with serve(self._participant, address, self._runtime) as made:
                 service = msgspec.structs.replace(made, converses=row.converses)
                 if row.fetches_files:
-                    from dragoman.sdk.network.files import bringer, fetcher
+                    from dragoman.sdk.network.http import bringer, fetcher
 
                     service = msgspec.structs.replace(service, fetch=fetcher(address), bring=bringer(address))
                 await self._serve_by(service)

@@ -10,21 +10,35 @@ async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.sdk.address import API, STDIO, Address, resolve
 from dragoman.sdk.calling.backend import Backend, ContractBackend
-from dragoman.sdk.errors import Misconfigured, NotSupported
+from dragoman.sdk.errors import BadResult, Misconfigured, NotSupported, StillRunning
 from dragoman.sdk.events import Event, Question, TaskInfo
-from dragoman.sdk.excepthook import install_excepthook
-from dragoman.sdk.handle import TaskHandle, id_of
 from dragoman.sdk.options import Handle, SubmitOptions, checked
+from dragoman.sdk.program import install_excepthook
 from dragoman.sdk.runtime import Runtime, SystemRuntime
 from dragoman.sdk.services import TABLE, Participant, connect
+from dragoman.sdk.work import signature
 from dragoman.sdk.work.outcome import data_of
 from dragoman.sdk.work.signature import declaration_of
 
@@ -42,6 +56,68 @@ class _Dataclass(Protocol):
 
 Input: TypeAlias = Mapping[str, Any] | Struct | _Dataclass
 """What work is given: its fields, by their names."""
+
+
+class TaskHandle(Generic[T]):
+    """Follows, waits for and cancels one task. The client that made it must be open. Where an older program expects the
+    task's id, `str(handle)` is the id, and a handle equals it."""
+
+    __slots__ = ("_backend", "_returns", "id")
+
+    def __init__(self, backend: Backend, id: str, returns: Any = Any) -> None:
+        self._backend = backend
+        self._returns = returns
+        self.id = id
+
+    async def result(self, *, timeout: float | None = None) -> T:
+        """Wait for the task's end and return its result; raises `TaskFailed` with the facts if it failed.
+
+        After `timeout` seconds it raises `StillRunning`: the task goes on, and its result can be asked for again.
+        """
+        waiting = asyncio.timeout(timeout)
+        try:
+            async with waiting:
+                value = await self._backend.result(self.id)
+        except TimeoutError:
+            if timeout is None or not waiting.expired():
+                raise
+            raise StillRunning(self.id, timeout) from None
+        return self._typed(value)
+
+    async def events(self, *, after: int = 0) -> AsyncIterator[Event]:
+        """Every event of the task until the last, from number `after` on: none missed and none twice."""
+        async for event in self._backend.events(self.id, after):
+            yield event
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """Stop the task and everything it asked others to do."""
+        await self._backend.cancel(self.id, reason)
+
+    async def info(self) -> TaskInfo:
+        """The task as it is now."""
+        return await self._backend.task(self.id)
+
+    def _typed(self, value: Any) -> T:
+        if self._returns is Any:
+            return cast(T, value)
+        try:
+            return cast(T, msgspec.convert(value, self._returns, dec_hook=signature.made))
+        except msgspec.ValidationError as error:
+            raise BadResult(self.id, str(error), value) from None
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TaskHandle):
+            return self.id == other.id
+        return self.id == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
 
 class Client:
@@ -202,16 +278,16 @@ class Client:
 
     async def task(self, task: Handle) -> TaskInfo:
         """The task as it is now."""
-        return await self._backend.task(id_of(task))
+        return await self._backend.task(str(task))
 
     async def events(self, task: Handle, *, after: int = 0) -> AsyncIterator[Event]:
         """`handle.events`, also for a task's id."""
-        async for event in self._backend.events(id_of(task), after):
+        async for event in self._backend.events(str(task), after):
             yield event
 
     async def cancel(self, task: Handle, reason: str | None = None) -> None:
         """Stop a task and everything it asked others to do."""
-        await self._backend.cancel(id_of(task), reason)
+        await self._backend.cancel(str(task), reason)
 
     # --- contracts (a2acp) ---
 

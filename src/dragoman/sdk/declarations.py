@@ -14,8 +14,7 @@ from dragoman.sdk.conversation.peer_handlers import HELP_TYPES, PeerHandlers
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.peers import HelpKind
 from dragoman.sdk.work import signature
-from dragoman.sdk.work.retry import RetryPolicy, policy_of
-from dragoman.sdk.work.signature import Handler
+from dragoman.sdk.work.signature import Handler, RetryPolicy, policy_of
 from dragoman.sdk.work.task import Middleware
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,8 +1,10 @@
-"""The port between an agent's engine and the network.
+"""The ports between an agent's engine and the network.
 
-What goes over it are the types of `messages`, which belong to no protocol: an engine that knows only these works over
-any link. A link maps them to its protocol's own messages and moves them. To add a protocol, write a class that keeps
-the promises of `Link`, and add a row to the table of `services`.
+    Link   what the engine uses: the types of `messages`, which belong to no protocol. A link maps them to its
+           protocol's own messages and moves them
+    Pipe   what the link of a message protocol stands on: whole frames, whatever carries them
+
+To add a protocol, write a class that keeps the promises of `Link`, and add a row to the table of `services`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct
 
 from dragoman.sdk.errors import DragomanError
-from dragoman.sdk.messages import Assignment, File, Inbound, Outbound
+from dragoman.sdk.messages import Accepted, Assignment, File, Inbound, Outbound
 
 
 class LinkDown(DragomanError):
@@ -100,3 +102,32 @@ Fetch: TypeAlias = Callable[[Assignment], Awaitable[Sequence[File]]]
 """The files that came with work, where the link brings only their names."""
 Bring: TypeAlias = Callable[[File], Awaitable[str]]
 """Gives the id under which the hub has the file. Raises `LinkDown`, or ValueError if the hub will not have it."""
+
+
+class Frame(Struct, frozen=True):
+    """One message of the hub; `receipt` where the transport names the delivery beside the message."""
+
+    data: bytes
+    receipt: str | None = None
+
+
+class Pipe(Protocol):
+    """Frames in and out, with the transport's own confirmations, for agents and clients alike."""
+
+    async def open(self, registration: bytes | None) -> bytes:
+        """Register if there is something to say, connect, and return the hub's answer to the registration."""
+        ...
+
+    async def receive(self) -> Sequence[Frame | Accepted]: ...
+
+    def acknowledge(self, receipt: str) -> None: ...
+
+    def send(self, frame: bytes, message_id: str, lane: str) -> None:
+        """Frames of one lane stay in order."""
+        ...
+
+    async def drain(self) -> None: ...
+
+    def quiesce(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -26,7 +26,6 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 from dragoman.sdk.errors import Misconfigured
-from dragoman.sdk.handle import id_of
 from dragoman.sdk.messages import File
 
 Priority: TypeAlias = Literal["low", "normal", "high", "critical"]
@@ -93,7 +92,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise Misconfigured(f"there is no priority {priority!r}: use one of {', '.join(PRIORITIES)}")
     taken = dict(options)
     if taken.get("dependencies"):
-        taken["dependencies"] = [id_of(task) for task in taken["dependencies"]]
+        taken["dependencies"] = [str(task) for task in taken["dependencies"]]
     if taken.get("parent") is not None:
-        taken["parent"] = id_of(taken["parent"])
+        taken["parent"] = str(taken["parent"])
     return taken

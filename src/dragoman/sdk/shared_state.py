@@ -25,7 +25,7 @@ from msgspec import Struct
 from dragoman.protocols.agentmsg.records import ErrorReport
 from dragoman.sdk.address import Address
 from dragoman.sdk.blocking import BlockingPart, iterates, waits
-from dragoman.sdk.calling.retrying import HubRetries, TemporaryFailure
+from dragoman.sdk.calling.backend import HubRetries, TemporaryFailure
 from dragoman.sdk.errors import Conflict, DragomanError, HubUnreachable, NotAllowed, NotFound, RequestRefused
 from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import http_client, listening

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from dragoman.sdk.blocking import Blocking, BlockingPart, each, iterates, waits
 from dragoman.sdk.calling.backend import Backend
-from dragoman.sdk.client import Client, Input
+from dragoman.sdk.client import Client, Input, TaskHandle
 from dragoman.sdk.errors import Misconfigured
 from dragoman.sdk.events import Event
-from dragoman.sdk.handle import TaskHandle
 from dragoman.sdk.options import SubmitOptions
 from dragoman.sdk.runtime import Runtime
 

@@ -27,9 +27,8 @@ from dragoman.protocols.chiffon.types import (
     WorkStatus,
 )
 from dragoman.sdk.chiffon.link import ChiffonLink
-from dragoman.sdk.links import Bring, Link, LinkDown
+from dragoman.sdk.links import Bring, Frame, Link, LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame
 
 PATIENCE = 60.0
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.sdk.harness import PATIENCE, FakeHub, FakeRuntime, Running, settle
 
 from dragoman import Agent, CallNext, HubUnreachable, Misconfigured, Reject, Retry, RetryPolicy, SyncTask, Task
-from dragoman.sdk.work.retry import ASKED, policy_of
+from dragoman.sdk.work.signature import ASKED, policy_of
 
 # --- middleware ---
 

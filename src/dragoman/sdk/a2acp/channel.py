@@ -27,11 +27,10 @@ from dragoman.protocols.a2acp.types import MESSAGE_BYTES, SUBPROTOCOL, TokenGran
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, NotAllowed
 from dragoman.sdk.failures import failure
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.connect_errors import not_made
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import POLL, HttpLink, acknowledgment, delivered
 from dragoman.sdk.network.websocket import WebSocket
 from dragoman.wire.errors import LocalProtocolError

@@ -15,8 +15,8 @@ from dragoman.sdk.a2acp.link import A2acpLink, Memory
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.calls import ConnectedClient
 from dragoman.sdk.errors import HubUnreachable
+from dragoman.sdk.links import Frame
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.services import Participant, Service
 

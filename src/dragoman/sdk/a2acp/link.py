@@ -37,7 +37,7 @@ from dragoman.sdk.a2acp.channel import Answered, Channel, Unwritten, Write
 from dragoman.sdk.a2acp.identity import BROKER, Identity
 from dragoman.sdk.a2acp.keyring import Pair, Unopened
 from dragoman.sdk.errors import NotSupported
-from dragoman.sdk.links import Introduction, ProtocolCapabilities
+from dragoman.sdk.links import Frame, Introduction, ProtocolCapabilities
 from dragoman.sdk.messages import (
     PRIVATE,
     Accepted,
@@ -59,7 +59,6 @@ from dragoman.sdk.messages import (
     failure,
     part,
 )
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.peers import HandshakeRequest
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work.outcome import TIMED_OUT

@@ -38,8 +38,8 @@ from dragoman.protocols.agentmsg.records import ErrorReport, Priority, Record, R
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, MAX_RETRIES, SUBPROTOCOL, Message, MessageType, Stamp
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
+from dragoman.sdk.links import Frame, Pipe
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.network.polling import PolledPipe
 from dragoman.sdk.network.websocket import WebSocket
 from dragoman.sdk.runtime import Runtime

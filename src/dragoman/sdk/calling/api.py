@@ -16,8 +16,7 @@ import msgspec
 
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.backend import named
-from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, HubRetries, TemporaryFailure
+from dragoman.sdk.calling.backend import LONGEST_ABSENCE, HubRetries, TemporaryFailure, named
 from dragoman.sdk.errors import Conflict, DragomanError, NotAllowed, NotFound, NotSupported
 from dragoman.sdk.events import Event, Question, TaskInfo, event_of
 from dragoman.sdk.failures import refused

@@ -30,8 +30,8 @@ from dragoman.sdk.calling.calls import ConnectedClient, PendingCall
 from dragoman.sdk.errors import Misconfigured, NotSupported, TaskFailed
 from dragoman.sdk.events import value_of
 from dragoman.sdk.failures import failed, refused
+from dragoman.sdk.links import Frame, Pipe
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime
 
 log = logging.getLogger("dragoman.sdk")

@@ -9,7 +9,7 @@ from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.client import ChiffonClient
 from dragoman.sdk.chiffon.http import HttpPipe, canceller
 from dragoman.sdk.chiffon.link import ChiffonLink
-from dragoman.sdk.network.pipe import Pipe
+from dragoman.sdk.links import Pipe
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.services import Participant, Service
 

@@ -9,11 +9,10 @@ import msgspec
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import Conflict, HubUnreachable, NotAllowed, NotFound
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.connect_errors import sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.polling import PolledPipe
 
 

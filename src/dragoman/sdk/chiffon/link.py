@@ -39,7 +39,7 @@ from dragoman.protocols.chiffon.types import (
 )
 from dragoman.protocols.chiffon.types import Correlation as Ids
 from dragoman.sdk import trace
-from dragoman.sdk.links import Introduction, LinkDown, ProtocolCapabilities
+from dragoman.sdk.links import Frame, Introduction, LinkDown, Pipe, ProtocolCapabilities
 from dragoman.sdk.messages import (
     Accepted,
     Assignment,
@@ -55,7 +55,6 @@ from dragoman.sdk.messages import (
     Report,
     Resume,
 )
-from dragoman.sdk.network.pipe import Frame, Pipe
 from dragoman.sdk.runtime import Runtime
 
 Part = tuple[str, Payload, dict[str, Any]]

@@ -11,9 +11,9 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.types import SUBPROTOCOL, Acknowledgment, Receipt
 from dragoman.sdk.address import Address
 from dragoman.sdk.chiffon.http import refusal, register
+from dragoman.sdk.links import Frame
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.http import http_client
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.network.websocket import WebSocket
 
 PATH = "/api/agent/ws?receipts=1"

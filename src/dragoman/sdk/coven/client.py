@@ -28,8 +28,7 @@ from dragoman.protocols.coven.types import (
 )
 from dragoman.sdk import trace
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.backend import named
-from dragoman.sdk.calling.retrying import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure
+from dragoman.sdk.calling.backend import LONGEST_ABSENCE, Attempts, HubRetries, TemporaryFailure, named
 from dragoman.sdk.coven.calls import CallEvents
 from dragoman.sdk.coven.channel import BROKEN, grpc, in_brief, never_connected, open_channel
 from dragoman.sdk.errors import Conflict, DragomanError, Misconfigured, NotAllowed, NotFound, NotSupported

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dragoman.sdk.address import Address
-from dragoman.sdk.calling.retrying import LONGEST_ABSENCE
+from dragoman.sdk.calling.backend import LONGEST_ABSENCE
 from dragoman.sdk.coven.client import CovenClient
 from dragoman.sdk.coven.io import CovenLink
 from dragoman.sdk.coven.transcripts import Transcripts

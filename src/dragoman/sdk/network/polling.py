@@ -17,11 +17,10 @@ import msgspec
 
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import DragomanError, NotAllowed
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.messages import Accepted
 from dragoman.sdk.network.connect_errors import not_made, sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
-from dragoman.sdk.network.pipe import Frame
 
 LANES = 8
 Heard = TypeVar("Heard")

@@ -1,4 +1,4 @@
-"""A handler's signature as a contract: what it takes, what it returns, and how an input becomes its arguments.
+"""A handler as it is declared: its signature as a contract, and how often it runs again when it failed.
 
     parameter                             becomes
     ------------------------------------  --------------------------------------------------------
@@ -8,7 +8,18 @@
     **rest                                whatever else the input holds; without it, nothing else may
 
 The type hints are read once, when the handler is declared; a hint that no JSON can fit is refused there. They may be
-whatever msgspec knows, models of pydantic, and what `type_hints` adds.
+what msgspec knows, and beside that:
+
+    hint                  in JSON                            becomes
+    --------------------  ---------------------------------  -----------------------
+    a model of pydantic   what its own schema says           the model, validated
+    pathlib.Path          text                               the path
+
+Pydantic is not imported: its models have methods that say what they are and how they are made.
+
+All runs of a `RetryPolicy` are one attempt for the hub: the task stays with this agent, signs of life go out, and the
+hub's own retries begin only after the last run failed. They end with the process: after a restart the hub assigns the
+task again.
 """
 
 from __future__ import annotations
@@ -18,17 +29,60 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
-from dragoman.sdk.errors import BadInput, Misconfigured
-from dragoman.sdk.work import type_hints
-from dragoman.sdk.work.retry import ASKED, RetryPolicy
+from dragoman.sdk.errors import BadInput, DragomanError, Misconfigured, NotSupported, Reject, Retry, TaskFailed
 from dragoman.sdk.work.task import SyncTask, Task
 from dragoman.wire.misfit import misfit
 
 ROOT = "parameters"
+
+
+FINAL: tuple[type[DragomanError], ...] = (Reject, TaskFailed, BadInput, Misconfigured, NotSupported)
+"""Never run again: the agent says no, gives its own verdict, or is wrong itself."""
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """At most `attempts` runs, the first one included. Before the second one the SDK waits `delay` seconds, before each
+    further one `factor` times as long, never more than `longest`. `on` are exceptions that are worth another run."""
+
+    attempts: int = 4
+    delay: float = 1.0
+    factor: float = 2.0
+    longest: float = 60.0
+    on: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.delay < 0 or self.factor < 1 or self.longest < 0:
+            raise Misconfigured(f"{self!r} is no way to retry: give attempts of at least 1, delays of 0 or more")
+
+    def next_delay(self, run: int, error: BaseException) -> float | None:
+        """Seconds to wait after run number `run` ended with this error; None if that was the last one."""
+        if run >= self.attempts:
+            return None
+        delay = min(self.longest, self.delay * self.factor ** (run - 1))
+        if isinstance(error, Retry):
+            return delay if error.after is None else max(0.0, error.after)
+        return delay if isinstance(error, self.on) and not isinstance(error, FINAL) else None
+
+
+ASKED = RetryPolicy(on=())
+"""Of a handler without a policy: only what it asks for by `raise Retry(…)`."""
+
+
+def policy_of(retry: RetryPolicy | int | None) -> RetryPolicy:
+    """What `retry=` says; a number is that many runs."""
+    if retry is None:
+        return ASKED
+    if isinstance(retry, RetryPolicy):
+        return retry
+    if isinstance(retry, bool) or not isinstance(retry, int):
+        raise Misconfigured(f"retry is {retry!r}: give a number of runs, or a RetryPolicy")
+    return RetryPolicy(attempts=retry)
 
 
 class Handler:
@@ -90,7 +144,7 @@ class Handler:
     def bind(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments for this input; raises `BadInput` naming the field that does not fit."""
         try:
-            fitted = msgspec.convert(given, self._input_type, dec_hook=type_hints.made)
+            fitted = msgspec.convert(given, self._input_type, dec_hook=made)
         except msgspec.ValidationError as error:
             raise _explain(error) from None
         arguments = {name: getattr(fitted, name) for name in self.names}
@@ -114,7 +168,7 @@ class Handler:
 
     def _schema(self, type: Any, what: str) -> dict[str, Any]:
         try:
-            return type_hints.schema(type)
+            return schema(type)
         except (TypeError, NameError) as error:
             why = str(error).splitlines()[-1]
             raise Misconfigured(
@@ -196,3 +250,52 @@ def _explain(error: msgspec.ValidationError) -> BadInput:
     if found.is_unknown:
         return BadInput("not a parameter of this work", found.field)
     return BadInput(found.what[:1].lower() + found.what[1:], found.field)
+
+
+DEFS = "#/$defs/"
+
+
+def schema(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a hint, with its parts in `$defs`. Raises `TypeError` where it has none."""
+    parts: dict[str, Any] = {}
+
+    def described(kind: Any) -> dict[str, Any]:
+        if _is_model(kind):
+            own: dict[str, Any] = kind.model_json_schema(ref_template=f"{DEFS}{kind.__name__}_{{model}}")
+            parts.update((f"{kind.__name__}_{name}", part) for name, part in own.pop("$defs", {}).items())
+            return own
+        if inspect.isclass(kind) and issubclass(kind, PurePath):
+            return {"type": "string"}
+        raise TypeError(f"{getattr(kind, '__qualname__', kind)} is not supported")
+
+    (top,), found = msgspec.json.schema_components([hint], schema_hook=described, ref_template=f"{DEFS}{{name}}")
+    parts = found | parts
+    name = top.get("$ref", "").removeprefix(DEFS)
+    if name in found:
+        top = parts.pop(name)
+    return {**top, "$defs": parts} if parts else top
+
+
+def made(kind: type, value: Any) -> Any:
+    """The value of such a type, from what stands in the JSON. Raises `ValueError` where it does not fit."""
+    if _is_model(kind):
+        return _validated(kind, value)
+    if not isinstance(value, str):
+        raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+    return kind(value)
+
+
+def _is_model(kind: Any) -> bool:
+    return inspect.isclass(kind) and hasattr(kind, "model_json_schema") and hasattr(kind, "model_validate")
+
+
+def _validated(model: Any, value: Any) -> Any:
+    try:
+        return model.model_validate(value)
+    except ValueError as error:
+        errors = getattr(error, "errors", None)
+        if errors is None:
+            raise
+        first = errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None

@@ -97,8 +97,8 @@ class Facts:
         """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
         request = self._running.work.request
         handover, context = request.handover, request.context or Context()
-        told = () if handover is None else (*(handover.history or ()), *(handover.story or ()))
-        return told or tuple(context.history)
+        past = () if handover is None else handover.whole_history
+        return past or tuple(context.history)
 
     @property
     def handover(self) -> Handover | None:

@@ -31,17 +31,16 @@ from dragoman.messages import tasks
 from dragoman.messages.faults import Fault, Kind
 from dragoman.sdk import trace
 from dragoman.sdk.errors import BadInput, Reject, Retry
-from dragoman.sdk.excepthook import user_frames
 from dragoman.sdk.links import Bring, Introduction
 from dragoman.sdk.messages import Answer, Assignment, Correlation, Decline, Outcome
+from dragoman.sdk.program import user_frames
 from dragoman.sdk.runtime import Runtime
 from dragoman.sdk.work import outcome as ends
 from dragoman.sdk.work.journal import Answered, Journal
 from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.reporter import Reporter
-from dragoman.sdk.work.running_task import RunningTask, Slots
+from dragoman.sdk.work.running_task import RunningTask, Slots, WorkStats
 from dragoman.sdk.work.signature import Handler
-from dragoman.sdk.work.stats import WorkStats
 from dragoman.sdk.work.task import CallNext, Middleware, SyncTask, Task
 
 log = logging.getLogger("dragoman.sdk")

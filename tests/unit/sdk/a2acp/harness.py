@@ -25,8 +25,7 @@ from dragoman.sdk.a2acp.channel import Channel
 from dragoman.sdk.a2acp.entry import A2acpClient, service_over
 from dragoman.sdk.a2acp.identity import BROKER, Identity
 from dragoman.sdk.failures import failure
-from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.services import Participant, Service
 from dragoman.security.collaboration import CollaborationKey, Relation, Seal, granted
 from dragoman.security.jwt import ISSUER, grant

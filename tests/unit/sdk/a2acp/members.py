@@ -11,8 +11,7 @@ import msgspec
 from dragoman.protocols.a2acp import types
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.sdk.links import LinkDown
-from dragoman.sdk.network.pipe import Frame
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.security.collaboration import CollaborationKey
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Inb
 from dragoman.protocols.agentmsg.records import ErrorContext, ErrorReport, ErrorType, Record
 from dragoman.protocols.agentmsg.types import Message, Stamp
 from dragoman.sdk.agentmsg.link import AgentmsgLink, Memory
-from dragoman.sdk.links import Link, LinkDown
+from dragoman.sdk.links import Frame, Link, LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame
 from dragoman.wire.role import Role
 
 

@@ -13,9 +13,8 @@ from tests.unit.sdk.harness import PATIENCE
 from dragoman import NotAllowed
 from dragoman.sdk.address import parse
 from dragoman.sdk.agentmsg.session import HttpMessages, refusal
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import SystemRuntime
 
 ADDRESS = parse("agentmsg+http://127.0.0.1:1", "secret")

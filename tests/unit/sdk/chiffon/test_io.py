@@ -21,9 +21,8 @@ from dragoman.sdk.address import Address, parse
 from dragoman.sdk.chiffon.http import HttpPipe
 from dragoman.sdk.chiffon.link import ChiffonLink
 from dragoman.sdk.chiffon.ws import WebSocketPipe
-from dragoman.sdk.links import LinkDown
+from dragoman.sdk.links import Frame, LinkDown
 from dragoman.sdk.messages import Accepted
-from dragoman.sdk.network.pipe import Frame
 from dragoman.sdk.runtime import SystemRuntime
 
 WORLD = SystemRuntime()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.sdk import excepthook
+from dragoman.sdk import program
 
 AGENT = """
 from dragoman import Agent, Task
@@ -91,13 +91,13 @@ def test_a_hook_of_another_library_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     def other(*_: object) -> None: ...
 
     monkeypatch.setattr(sys, "excepthook", other)
-    excepthook.install_excepthook()
+    program.install_excepthook()
     assert sys.excepthook is other
 
 
 def test_a_bug_of_ours_is_shown_whole() -> None:
     ours = {"__name__": "bug"}
-    exec(compile("def bug():\n    raise KeyError('ours')\n", excepthook.OURS + "bug.py", "exec"), ours)
+    exec(compile("def bug():\n    raise KeyError('ours')\n", program.OURS + "bug.py", "exec"), ours)
     with pytest.raises(KeyError) as raised:
         ours["bug"]()  # type: ignore[operator]
-    assert excepthook.user_frames(raised.value.__traceback__) is raised.value.__traceback__
+    assert program.user_frames(raised.value.__traceback__) is raised.value.__traceback__

@@ -1,8 +1,8 @@
-"""What a program of the SDK's user ends with when nothing caught an error.
+"""An agent or a client as a program: signals, the log, and what is printed when nothing caught an error.
 
 An error of ours is one sentence, and the line of the user's program that it is about: the hub is not there, the token
 is wrong, a handler cannot be called. Every other error keeps its traceback, without our frames where it passed through
-them. One that began in our own code is shown whole, because it is a bug of ours.
+them. An error that began in our own code is shown whole, because it is a bug of ours.
 
 Python calls `sys.excepthook` only for what the program did not catch, so nothing changes for one that catches
 `DragomanError`. A hook that the program has set stays. DRAGOMAN_TRACEBACK=1 shows everything.
@@ -10,13 +10,20 @@ Python calls `sys.excepthook` only for what the program did not catch, so nothin
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from dragoman.sdk.errors import DragomanError
+from dragoman.sdk.errors import DragomanError, Misconfigured
+
+log = logging.getLogger("dragoman.sdk")
 
 OURS = str(Path(__file__).parents[1]) + os.sep
 WHOLE = "DRAGOMAN_TRACEBACK"
@@ -65,3 +72,64 @@ def _is_ours(step: TracebackType) -> bool:
 
 def _file(step: TracebackType) -> str:
     return step.tb_frame.f_code.co_filename
+
+
+class _Agent(Protocol):
+    id: str
+
+    async def serve(self, url: str | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def run(agent: _Agent, url: str | None) -> None:
+    _refuse_inside_a_loop()
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        runner.run(_until_signal(agent, url))
+
+
+async def _until_signal(agent: _Agent, url: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(agent.serve(url))
+    signals = 0
+
+    def stop() -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            log.info("%s stops: no more work is taken, running work may end", agent.id)
+            agent.stop()
+        else:
+            serving.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, stop)
+        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: the caller stops us
+            break
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if signals < 2:
+            raise
+
+
+def _refuse_inside_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise Misconfigured(
+        "an event loop runs here already (a notebook, a coroutine): write `await agent.serve(…)`, not agent.run(…)"
+    )
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
