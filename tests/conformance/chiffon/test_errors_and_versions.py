@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from dragoman.messages.faults import Fault
 from dragoman.protocols.chiffon import codec, errors
-from dragoman.protocols.chiffon.errors import TABLE, InvalidMessage, UnsupportedVersion, is_retryable
+from dragoman.protocols.chiffon.errors import TABLE, ErrorSubject, InvalidMessage, UnsupportedVersion, is_retryable
 from dragoman.protocols.chiffon.types import ErrorPayload, Registration
 
 NOON = datetime(2026, 1, 19, 12, tzinfo=timezone(timedelta(hours=2)))
-BUILT = {
-    5001: errors.timeout(attempted_retries=3, last_attempt=NOON),
-    5002: errors.unavailable(agent_id="infra-1", last_heartbeat=None),
-    5003: errors.invalid_message(validation_error="missing", field_name=None),
-    5004: errors.authentication_failed(agent_id="infra-1", token_status="unknown"),
-    5005: errors.resource_limit(limit_name="gpu_vram_mb", available=128, required=512),
-    5006: errors.unsupported_work(work_type_requested="fly", supported_types=["walk"]),
-}
+SUBJECT = ErrorSubject(at=NOON, last_attempt=NOON, agent_id="infra-1", work_type="fly", retries=3)
+
+
+def written(code: int, **facts: Any) -> ErrorPayload:
+    """What the hub writes of a fault with this code."""
+    return errors.error_out(Fault(kind=errors.KINDS[code], message="it happened", facts=facts), SUBJECT)
 
 
 @pytest.mark.requirement("CH-ERR-3")
@@ -42,14 +42,14 @@ def test_only_three_codes_are_retried_and_unknown_ones_never() -> None:
 @pytest.mark.requirement("CH-ERR-4", "chiffon-D15")
 @pytest.mark.parametrize("code", TABLE)
 def test_a_context_has_exactly_the_documented_fields(code: int) -> None:
-    assert BUILT[code].error_code == code
-    assert tuple(BUILT[code].error_context) == TABLE[code].context
+    error = written(code)
+    assert (error.error_code, tuple(error.error_context)) == (code, TABLE[code].context)
 
 
 @pytest.mark.requirement("CH-ERR-4")
 def test_times_in_a_context_are_utc() -> None:
-    assert BUILT[5001].error_context == {"attempted_retries": 3, "last_attempt": "2026-01-19T10:00:00Z"}
-    seen = errors.unavailable(agent_id="a", last_heartbeat=datetime(2026, 1, 1, tzinfo=UTC))
+    assert written(5001).error_context == {"attempted_retries": 3, "last_attempt": "2026-01-19T10:00:00Z"}
+    seen = written(5002, agent_id="a", last_heartbeat="2026-01-01T02:00:00+02:00")
     assert seen.error_context == {"agent_id": "a", "last_heartbeat": "2026-01-01T00:00:00Z"}
 
 

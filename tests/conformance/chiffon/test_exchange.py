@@ -10,7 +10,7 @@ from tests.support import chiffon
 from tests.unit.sdk.harness import FakeHub, FakeRuntime, Running
 
 from dragoman import Agent
-from dragoman.protocols.chiffon.errors import resource_limit
+from dragoman.protocols.chiffon.errors import error
 from dragoman.protocols.chiffon.types import WorkResult
 
 
@@ -120,7 +120,7 @@ async def test_the_hub_may_send_an_error_outside_any_exchange(agent: Agent, hub_
     async with Running(agent, hub_end):
         request = hub_end.request("run")
         await hub_end.next("work_result")
-        hub_end.control(request, resource_limit(limit_name="x", available=0, required=1))
+        hub_end.control(request, error(5005, limit_name="x", available=0, required=1))
         hub_end.request("run")
         assert (await hub_end.next()).type == "work_result"
 

@@ -154,7 +154,7 @@ async def test_nothing_overtakes_what_was_refused_for_now(agent: Agent, hub: Fak
     async with Running(agent, hub):
         request = hub.request("deploy")
         said = [(await hub.next("work_status")) for _ in range(3)]
-        down = errors.unavailable(agent_id="hub", last_heartbeat=None)
+        down = errors.error(5002, agent_id="hub", last_heartbeat=None)
         for _ in said:
             hub.control(request, down)
         await settle()

@@ -73,7 +73,7 @@ async def test_an_error_about_our_message_ends_the_work_too(agent: Agent, hub: F
     async with Running(agent, hub) as running:
         request = hub.request("sleep")
         await settle()
-        hub.control(request, errors.invalid_message(validation_error="no such task", field_name="payload.task_id"))
+        hub.control(request, errors.error(5003, validation_error="no such task", field_name="payload.task_id"))
         await hub.runtime.advance(60)
         assert not running.agent._engine._runner.tasks  # type: ignore[union-attr]
 

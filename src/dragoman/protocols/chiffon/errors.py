@@ -1,6 +1,6 @@
-"""Chiffon's error codes: the table, a builder for each row, faults ⇄ `error` payloads, and the codec's exceptions.
+"""Chiffon's error codes: the table, faults ⇄ `error` payloads, and the codec's exceptions.
 
-The builders write exactly the context the document gives each code (D15).
+An error has exactly the context that the document gives its code (D15).
 Codes from 5007 to 5999 belong to the protocol but not to the document: a peer may send them, and they are never
 retried.
 """
@@ -93,56 +93,9 @@ def is_retryable(code: int) -> bool:
     return rule(code).retry
 
 
-def timeout(*, attempted_retries: int, last_attempt: datetime, message: str | None = None) -> ErrorPayload:
-    """5001: nobody answered in time."""
-    return _payload(5001, message, attempted_retries=attempted_retries, last_attempt=_utc(last_attempt))
-
-
-def unavailable(*, agent_id: str, last_heartbeat: datetime | None, message: str | None = None) -> ErrorPayload:
-    """5002: the agent is not connected."""
-    heartbeat = _utc(last_heartbeat) if last_heartbeat is not None else None
-    return _payload(5002, message, agent_id=agent_id, last_heartbeat=heartbeat)
-
-
-def invalid_message(*, validation_error: str, field_name: str | None, message: str | None = None) -> ErrorPayload:
-    """5003: the message cannot be understood; `field_name` is a dotted path."""
-    return _payload(5003, message, validation_error=validation_error, field_name=field_name)
-
-
-def authentication_failed(*, agent_id: str, token_status: str, message: str | None = None) -> ErrorPayload:
-    """5004: the token does not prove what the message claims."""
-    return _payload(5004, message, agent_id=agent_id, token_status=token_status)
-
-
-def resource_limit(*, limit_name: str, available: int, required: int, message: str | None = None) -> ErrorPayload:
-    """5005: the work needs more than there is."""
-    return _payload(5005, message, limit_name=limit_name, available=available, required=required)
-
-
-def unsupported_work(
-    *,
-    work_type_requested: str,
-    supported_types: Iterable[str],
-    supported_versions: Iterable[str] | None = None,
-    message: str | None = None,
-) -> ErrorPayload:
-    """5006: nobody does this work, or, with `supported_versions`, nobody speaks this version (D9)."""
-    extra = {} if supported_versions is None else {"supported_versions": list(supported_versions)}
-    return _payload(
-        5006,
-        message,
-        work_type_requested=work_type_requested,
-        supported_types=list(supported_types),
-        **extra,
-    )
-
-
-def _payload(code: int, message: str | None, /, **context: Any) -> ErrorPayload:
+def error(code: int, message: str | None = None, **context: Any) -> ErrorPayload:
+    """An error of the document, with the context that `TABLE` names."""
     return ErrorPayload(error_code=code, error_message=message or TABLE[code].name, error_context=context)
-
-
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 # --- faults ---
@@ -203,60 +156,59 @@ def error_out(fault: Fault, subject: ErrorSubject) -> ErrorPayload:
     code, facts, reported = CODES[fault.kind], fault.facts, is_reported(fault)
     message = fault.message if reported else error_table.sentence(fault, ADVICE.get(fault.kind))
     agent_id = str(facts.get("agent_id") or facts.get("agent") or subject.agent_id)
+    context: dict[str, Any]
     match code:
         case 5001:
-            return timeout(
-                attempted_retries=max(0, _whole(facts.get("attempted_retries", subject.retries))),
-                last_attempt=_time(facts.get("last_attempt"), subject.last_attempt),
-                message=message,
-            )
+            context = {
+                "attempted_retries": max(0, _whole(facts.get("attempted_retries", subject.retries))),
+                "last_attempt": _time(facts.get("last_attempt"), subject.last_attempt),
+            }
         case 5002:
             seen = facts.get("last_heartbeat")
-            heartbeat = None if seen is None else _time(seen, subject.at)
-            return unavailable(agent_id=agent_id, last_heartbeat=heartbeat, message=message)
+            context = {"agent_id": agent_id, "last_heartbeat": None if seen is None else _time(seen, subject.at)}
         case 5003:
             field = FIELDS.get(fault.field, fault.field) if fault.field else None
-            return invalid_message(validation_error=fault.message, field_name=field, message=message)
+            context = {"validation_error": fault.message, "field_name": field}
         case 5004:
             of_hub = "valid" if fault.kind is Kind.FORBIDDEN else "invalid"
             status = facts.get("token_status", UNKNOWN if reported else of_hub)
-            return authentication_failed(agent_id=agent_id, token_status=str(status), message=message)
+            context = {"agent_id": agent_id, "token_status": str(status)}
         case 5005:
             limit = facts.get("limit_name") or facts.get("resource") or (UNKNOWN if reported else "requests")
-            return resource_limit(
-                limit_name=str(limit),
-                available=_whole(facts.get("available", facts.get("remaining"))),
-                required=_whole(facts.get("required", facts.get("asked")), math.ceil),
-                message=message,
-            )
+            context = {
+                "limit_name": str(limit),
+                "available": _whole(facts.get("available", facts.get("remaining"))),
+                "required": _whole(facts.get("required", facts.get("asked")), math.ceil),
+            }
         case 5006:
             requested = facts.get("work_type_requested") or facts.get("work_type") or subject.work_type
-            return unsupported_work(
-                work_type_requested=str(requested),
-                supported_types=_texts(facts.get("supported_types")) or (),
-                supported_versions=_texts(facts.get("supported_versions")),
-                message=message,
-            )
+            context = {
+                "work_type_requested": str(requested),
+                "supported_types": _texts(facts.get("supported_types")) or [],
+            }
+            if (versions := _texts(facts.get("supported_versions"))) is not None:
+                context["supported_versions"] = versions
         case _:
-            context: dict[str, Any] = {"task_id": subject.task_id or facts.get("task_id"), "reason": fault.message}
+            context = {"task_id": subject.task_id or facts.get("task_id"), "reason": fault.message}
             if fault.kind is Kind.DEPENDENCY and "dependency" in facts:
                 context["dependency"] = facts["dependency"]
             # behind the name, the message begins as it was written and not as a sentence does
-            words = f"{OWN_NAMES[code]}: {fault.message.strip()[:1]}{message[1:]}"
-            return ErrorPayload(error_code=code, error_message=words, error_context=context)
+            message = f"{OWN_NAMES[code]}: {fault.message.strip()[:1]}{message[1:]}"
+    return ErrorPayload(error_code=code, error_message=message, error_context=context)
 
 
-def _time(value: object, otherwise: datetime) -> datetime:
-    """A time as text or in microseconds since 1970."""
+def _time(value: object, otherwise: datetime) -> str:
+    """A time in the document's form: `value` is text, or microseconds since 1970."""
+    moment = otherwise
     try:
         if isinstance(value, str):
-            moment = datetime.fromisoformat(value)
-            return otherwise if moment.tzinfo is None else moment.astimezone(UTC)
-        if type(value) is int:
-            return _EPOCH + timedelta(microseconds=value)
+            given = datetime.fromisoformat(value)
+            moment = otherwise if given.tzinfo is None else given.astimezone(UTC)
+        elif type(value) is int:
+            moment = _EPOCH + timedelta(microseconds=value)
     except (ValueError, OverflowError):
         pass
-    return otherwise
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _texts(value: object) -> list[str] | None:
@@ -283,7 +235,7 @@ class ChiffonError(RemoteProtocolError):
     @property
     def answer(self) -> ErrorPayload:
         """The error to send back."""
-        return invalid_message(validation_error=self.what, field_name=self.field)
+        return error(5003, validation_error=self.what, field_name=self.field)
 
     @property
     def fault(self) -> Fault:
@@ -318,11 +270,12 @@ class UnsupportedVersion(ChiffonError):
 
     @property
     def answer(self) -> ErrorPayload:
-        return unsupported_work(
+        return error(
+            5006,
+            "Unsupported protocol version",
             work_type_requested=self._subject,
-            supported_types=(),
-            supported_versions=self.supported_versions,
-            message="Unsupported protocol version",
+            supported_types=[],
+            supported_versions=list(self.supported_versions),
         )
 
     @property

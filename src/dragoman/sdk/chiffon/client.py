@@ -287,7 +287,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
     def _decline(self, pipe: Pipe, message: Envelope[Payload], work_type: str) -> None:
         """An agent or the hub asks this client for work."""
         envelope = codec.envelope(
-            errors.unsupported_work(work_type_requested=work_type, supported_types=()),
+            errors.error(5006, work_type_requested=work_type, supported_types=[]),
             Stamp(self._runtime.mint(), self._runtime.now()),
             Correlation(message.request_id, message.trace_id),
             from_agent=self._name,

@@ -276,6 +276,6 @@ def _assignment(message: Envelope[Any], work: WorkRequest, receipt: str | None) 
 def _error(decline: Decline) -> ErrorPayload:
     fault, field = decline.fault, decline.fault.field
     if fault.kind is Kind.UNSUPPORTED_WORK:
-        return errors.unsupported_work(**fault.facts)
+        return errors.error(5006, **fault.facts)
     field = f"payload.{field}" if field and field.startswith("parameters") else field
-    return errors.invalid_message(validation_error=fault.message, field_name=field, message=decline.sentence)
+    return errors.error(5003, decline.sentence, validation_error=fault.message, field_name=field)

@@ -90,7 +90,7 @@ async def test_an_error_and_a_cancel_raise_too(client: Client, hub: FakeHub) -> 
     async with client, asyncio.timeout(PATIENCE):
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         request = await hub.next()
-        answer(hub, request, errors.timeout(attempted_retries=3, last_attempt=hub.runtime.now()))
+        answer(hub, request, errors.error(5001, attempted_retries=3, last_attempt=hub.runtime.now().isoformat()))
         with pytest.raises(TaskFailed) as caught:
             await calling
         assert (caught.value.code, caught.value.facts["attempted_retries"]) == (5001, 3)
@@ -136,11 +136,11 @@ async def test_a_name_that_is_no_kind_is_tried_as_an_agent(client: Client, hub: 
         hub.accepts = False
         calling = asyncio.ensure_future(client.call("deployer-2", "run"))
         first = await hub.next()
-        answer(hub, first, errors.unavailable(agent_id="deployer-2", last_heartbeat=None), is_delivery=False)
+        answer(hub, first, errors.error(5002, agent_id="deployer-2", last_heartbeat=None), is_delivery=False)
         second = await hub.next()
         assert second.x_custom_fields["agent_id"] == "deployer-2"
         assert second.request_id != first.request_id
-        answer(hub, second, errors.unavailable(agent_id="deployer-2", last_heartbeat=None), is_delivery=False)
+        answer(hub, second, errors.error(5002, agent_id="deployer-2", last_heartbeat=None), is_delivery=False)
         with pytest.raises(RequestRefused, match="5002"):
             await calling
 
@@ -150,7 +150,7 @@ async def test_a_hub_that_cannot_take_it_now_is_asked_again_later(client: Client
         hub.accepts = False
         calling = asyncio.ensure_future(client.call("deployer", "run"))
         request = await hub.next()
-        answer(hub, request, errors.resource_limit(limit_name="backlog", available=0, required=1), is_delivery=False)
+        answer(hub, request, errors.error(5005, limit_name="backlog", available=0, required=1), is_delivery=False)
         await hub.runtime.advance(0.5)
         assert hub.nothing_more()
         await hub.runtime.advance(0.6)
