@@ -328,7 +328,7 @@ async def remove_agent(context: Context, call: Plain) -> None:
     agent = find_agent(context, call.id)
     await context.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if context.children is not None:
-        context.children.dismiss(agent.id)  # it has its grace period; nobody need wait for that
+        context.children.dismiss(agent.id)  # it has its grace period; the request does not wait for that
 
 
 async def rotate_token(context: Context, call: Call[None, Nothing]) -> Credential:

@@ -72,7 +72,7 @@ class Context:
             raise Problem(Kind.UNAUTHENTICATED, "this is not the admin token of this hub")
 
     def admit_to_metrics(self, request: Request) -> None:
-        """Everybody, unless a metrics token is set: then its holder, and the administrator."""
+        """Any client passes, unless a metrics token is set: then its holder, and the administrator."""
         if self._metrics_token_hash is None:
             return
         token = bearer(request.headers.get("authorization", "").encode("latin-1"))

@@ -142,14 +142,8 @@ class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policies_out(value: Any) -> DomainPolicies:
-    return DomainPolicies(
-        domains=tuple(
-            DomainPolicy(
-                source=one.source, target=one.target, allow=one.allow, intents=one.intents, encrypt=one.encrypt
-            )
-            for one in sorted(borders_in(value), key=lambda one: (one.source, one.target))
-        )
-    )
+    found = sorted(borders_in(value), key=lambda one: (one.source, one.target))
+    return DomainPolicies(domains=msgspec.convert(found, tuple[DomainPolicy, ...], from_attributes=True))
 
 
 async def list_policies(context: Context, call: Plain) -> DomainPolicies:

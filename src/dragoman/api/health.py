@@ -1,6 +1,6 @@
 """What machines ask a hub: is it alive, is it ready, how does it do.
 
-Open to everybody who can reach the port, so nothing here names a task, an agent or a person.
+Open to every client that can reach the port, so nothing here names a task, an agent or a person.
 """
 
 from __future__ import annotations

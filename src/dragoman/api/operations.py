@@ -1,7 +1,7 @@
 """What the hub says about itself: its health, its metrics, the protocols' schemas and what is lost between them, the
 status page; and the copy of its store.
 
-The status page at `/` is one static document, the same for everybody. It holds no data. Its script asks for the admin
+The status page at `/` is one static document without data. Its script asks for the admin
 token once, keeps it in the browser's sessionStorage, and reads the API with it; what it reads is only ever put into the
 page as text. The document allows itself nothing but its own style and script (by their hashes) and requests to where it
 came from.

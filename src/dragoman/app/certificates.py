@@ -9,7 +9,7 @@ New connections see a renewed one; open ones go on. Files that will not do are l
 last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
 
 gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so the variable is set
-here, before the import, such that it speaks 1.2 with nobody. (And not to print a line, past our log, for every
+here, before the import, such that it speaks 1.2 with no client. (And not to print a line, past our log, for every
 handshake that fails.)
 """
 

@@ -2,7 +2,7 @@
 
 Time inside the hub is what a steady clock says has passed, and is steered to the wall clock by a hundredth of that at
 most: leases, retries and deadlines do not care if the wall clock is set while the hub runs, and yet a hub that runs
-for months agrees with everybody else on what time it is. (What was written before a restart is compared with the wall
+for months agrees with other machines on the time. (What was written before a restart is compared with the wall
 clock of the restart; a jump in between moves due times by that much, once.)
 """
 

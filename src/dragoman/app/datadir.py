@@ -73,7 +73,7 @@ class DataDir:
             ) from error
 
     def _close_to_others(self) -> None:
-        """Only a directory of our own: `--data /tmp` must not lock everybody out of /tmp."""
+        """Only a directory of our own: `--data /tmp` must not lock other users out of /tmp."""
         if not self.token_file.exists() and any(self.path.iterdir()):
             raise DataDirError(
                 f"{self.path} is open to other users and holds other things. Give a directory of its own with --data,"
@@ -83,7 +83,7 @@ class DataDir:
 
     def admin_token(self) -> str:
         """The admin's token, made if there is none yet. The file appears whole or not at all; one that is empty, or
-        holds what no token can be, gives nobody access, so it is made anew."""
+        holds what no token can be, gives no access, so it is replaced."""
         token = self._read_token()
         if token is None or not _TOKEN(token):
             damaged = token is not None
@@ -112,7 +112,7 @@ class DataDir:
     def whereabouts(self) -> Whereabouts | None:
         """Where the hub of this directory says it is, or None. It may have died without taking the note away.
 
-        A note that somebody else could have written is refused: it would send our messages to a hub of their choice.
+        A note that another user could have written is refused: it would send our messages to a hub of their choice.
         """
         try:
             with self.hub_file.open("rb") as note:

@@ -198,7 +198,7 @@ class Intake(DirectoryView):
             self._arrived.set()
 
     def _enqueue(self, command: Command) -> None:
-        """Something the hub itself wants done; nobody waits for the outcome."""
+        """A command of the hub itself; no caller waits for its outcome."""
         self._waiting.append((command, None))
         self._arrived.set()
 
@@ -328,7 +328,7 @@ class Intake(DirectoryView):
         return outcome, None
 
     def _publish(self, work: Work, batch: Batch, outcomes: list[tuple[Any, Refused | None]], changes: Changes) -> None:
-        """The commit is durable: now everybody may know."""
+        """The commit is durable: now callers get their answers."""
         for command in work.afterwards:
             if isinstance(command, Forget):  # in no hurry
                 self._forget_at = Instant(self.now() + self._forget_every)

@@ -153,7 +153,7 @@ class SigningKeys:
 
 
 def metrics_token_hash(settings: Settings) -> str | None:
-    """The hash of the token without which nobody reads the metrics, where the settings name one."""
+    """The hash of the token that `/metrics` needs, where the settings name one."""
     if settings.server.metrics_token is None:
         return None
     path = Path(settings.server.metrics_token)

@@ -65,7 +65,7 @@ def without_personal(logger: WrappedLogger, method: str, event: EventDict) -> Ev
 
 
 def not_about_peers_that_left(record: logging.LogRecord) -> bool:
-    """gRPC logs an error with a traceback when a peer resets a stream while something is under way on it. Anybody can
+    """gRPC logs an error with a traceback when a peer resets a stream while something is under way on it. Any peer can
     do that at any time, and our own line about the stream says it."""
     return "ExecuteBatchError" not in record.getMessage()
 

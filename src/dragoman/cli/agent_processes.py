@@ -80,7 +80,7 @@ def run(
     hub = Hub.find(location)
     here = urlsplit(hub.url).hostname in LOOPBACK
     program = _found(command[0], here)
-    if here and detach and program is None and (cwd is None or "/" not in command[0]):  # nobody will look at its log
+    if here and detach and program is None and (cwd is None or "/" not in command[0]):  # its log is not shown here
         sentence = f"there is no program {line(command[0])} here"
         raise CommandError(Exit.NOT_FOUND, sentence, next="check its name, or give its path")
     held = untrusted or command[0].endswith(MODULES)

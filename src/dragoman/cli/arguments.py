@@ -141,9 +141,6 @@ For = Annotated[Seconds | None, Parameter(name="--for", help="Stop after this ma
 LOOK = 2.0
 """Seconds that a single look may take, also where all of them together get less."""
 
-BREATH = 0.05
-"""The least number of seconds between two looks."""
-
 Limit = Annotated[int, Parameter(help="At most this many entries.")]
 Cursor = Annotated[str | None, Parameter(help="Go on after this cursor, which the last page ended with.")]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dragoman.cli import arguments, lists, printing
-from dragoman.cli.arguments import BREATH, LOCAL, LOOK, Cursor, For, HubLocation, Interval, Limit, Output, OutputLines
-from dragoman.cli.deadline import Deadline, Outage
+from dragoman.cli.arguments import LOCAL, LOOK, Cursor, For, HubLocation, Interval, Limit, Output, OutputLines
+from dragoman.cli.deadline import Deadline, Outage, repeat
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import as_json, line
 from dragoman.cli.hubclient import Hub
@@ -32,11 +32,11 @@ COLUMNS = (
 
 NO_MORE = {
     "answered": "this question has been answered already",
-    "expired": "this question has expired: nobody answered in time",
+    "expired": "this question has expired: no answer came in time",
     "withdrawn": "this question was withdrawn: its task has ended",
     "with_agent": "an agent is asked this question; a person is only asked if no agent can answer",
 }
-"""Why nobody is asked to type an answer to a question that is not open."""
+"""Why a question that is not open takes no answer."""
 
 
 @app.command
@@ -107,17 +107,7 @@ def watch(
     if output == "table":
         printing.note("waiting for questions; Ctrl-C ends this")
     outage = Outage("questions stay open", there=False, deadline=deadline)
-    while True:
-        try:
-            _show_new(hub, seen, output)
-            outage.ended()
-        except CommandError as failure:
-            if deadline.over():
-                return
-            outage.wait(failure)
-        deadline.pause(max(BREATH, interval))
-        if deadline.over():
-            return
+    repeat(lambda: _show_new(hub, seen, output), deadline, interval, outage)
 
 
 def _show_new(hub: Hub, seen: set[str], output: OutputLines) -> None:

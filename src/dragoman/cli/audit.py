@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -215,8 +216,8 @@ def _among(hashes: Mapping[int, str], seq: int) -> str:
 
 
 def _is_archived(file: Path) -> bool:
-    """Whether nobody can be writing this store: its place is read-only, as a backup's on another disk may be, and no
-    log lies beside it. SQLite would want to make files there."""
+    """Whether no program can be writing this store: its directory is read-only, as a backup's may be, and holds no
+    log. SQLite would want to make files there."""
     log = file.with_name(f"{file.name}-wal")
     return not os.access(file.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
 
@@ -236,15 +237,12 @@ def _offline(
         raise unreachable
     seq, prev, broken, hashes = 0, chain.GENESIS, None, {0: BEFORE}
     try:
-        connection = queries.connect(str(file), unchanging=_is_archived(file))
-        try:
+        with closing(queries.connect(str(file), unchanging=_is_archived(file))) as connection:
             schema.known_version(connection, str(file))
             newest = recovery.newest_audit(connection)
             while broken is None and (records := lists.audit(connection, seq, STRIDE, None, None, None)):
                 hashes |= {one.seq: one.hash for one in records if one.seq in wanted}
                 seq, prev, broken = chain.verify(records, prev=prev, seq=seq)
-        finally:
-            connection.close()
     except StoreRefused as error:
         raise CommandError(Exit.NOT_ALLOWED, str(error)) from error
     except apsw.Error as error:

@@ -59,7 +59,7 @@ def backup(
     if keys:
         printing.note(f"  not in it: {', '.join(line(key) for key in keys)}")
         printing.note(
-            "  without these keys nobody can read what they encrypted, and tokens end: keep a copy, apart from this"
+            "  without these keys what they encrypted cannot be read, and tokens end: keep a copy, apart from this"
         )
     if beside:
         printing.note(

@@ -126,7 +126,7 @@ def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output
 
 
 def _explain(hub: Hub, id: str) -> None:
-    """Why nobody is at it yet. Nothing else may come for as long as an attempt lasts."""
+    """Say why no agent works at it yet: no event may come for as long as an attempt lasts."""
     try:
         reasons = hub.get("tasks", id, "why").get("reasons") or ()
     except CommandError:

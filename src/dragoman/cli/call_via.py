@@ -103,8 +103,7 @@ class ProtocolCaller:
         return self._client.submit(body.get("agent") or body.get("kind"), body["type"], body["input"], **options).id
 
     def leave(self, *, over: bool) -> None:
-        """Take what was sent to us, if the task is `over`, so that nothing is left behind for a name that nobody has
-        any more."""
+        """Take what the hub has for us, if the task is `over`, so that no dead letter is left for a removed agent."""
         deadline = Deadline(3 * PATIENCE if over else LEAVING)
         if (client := self._client) is not None:
             try:
@@ -174,7 +173,7 @@ class ChiffonCaller:
         return found
 
     def leave(self, *, over: bool = True) -> None:
-        """Take what was sent to us, so that nothing is left behind for a name that nobody has any more."""
+        """Take what the hub has for us, so that no dead letter is left for a removed agent."""
         deadline = Deadline(LEAVING)
         admin, client = self._admin.until(deadline), self._client.until(deadline)
         try:

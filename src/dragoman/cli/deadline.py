@@ -77,6 +77,8 @@ LEAVING = 3.0
 LONGEST_OUTAGE = 120.0
 """Seconds for which it may be away: time to restart it, agents that finish first included."""
 PAUSE = 0.5
+SHORTEST_PAUSE = 0.05
+"""The least number of seconds between two looks."""
 
 
 class Outage:
@@ -103,3 +105,18 @@ class Outage:
         if now - self._since > LONGEST_OUTAGE:
             raise failure
         self._deadline.pause(PAUSE)
+
+
+def repeat(look: Callable[[], None], deadline: Deadline, interval: float, outage: Outage) -> None:
+    """Look at the hub again and again until the deadline; a hub that is away is waited for."""
+    while True:
+        try:
+            look()
+            outage.ended()
+        except CommandError as failure:
+            if deadline.over():
+                return
+            outage.wait(failure)
+        deadline.pause(max(SHORTEST_PAUSE, interval))
+        if deadline.over():
+            return

@@ -13,6 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -268,13 +269,10 @@ def store(directory: DataDir) -> Iterator[Finding]:
         yield Finding("store", "warning", f"not checked: {error}", "stop that hub, then ask again")
         return
     try:
-        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
+        with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             complaints = schema.integrity(connection)
             if not complaints:
                 schema.known_version(connection, str(file))
-        finally:
-            connection.close()
     except StoreRefused as error:
         yield Finding("store", "problem", error.problem, error.advice)
         return
@@ -302,12 +300,9 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
     except ImportError:
         return  # `sqlite` has reported it already
     try:
-        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
+        with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.set_busy_timeout(5_000)
             in_use, given_up = master_keys.keys(connection)
-        finally:
-            connection.close()
         DataVault(directory.path).check(in_use, given_up)
     except StoreRefused as error:
         yield Finding("master key", "problem", error.problem, error.advice)

@@ -142,7 +142,7 @@ def _in_order(tokens: list[str]) -> list[str]:
 
 
 def _settle_in() -> None:
-    """What the surroundings leave open, or leave us without."""
+    """Standard streams, their encoding, and empty variables, as the commands expect them."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in this order each gets its own number
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
@@ -175,7 +175,7 @@ def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
 
 
 def _summary(error: CycloptsError) -> str:
-    """What the parser says, in our words where its own are none."""
+    """What the parser found wrong, in one line."""
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected argument: {' '.join(map(repr, error.unused_tokens or ()))}"
     return str(error).strip()

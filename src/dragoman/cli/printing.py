@@ -1,4 +1,4 @@
-"""What a command prints: data on stdout, words on stderr.
+"""What a command prints: data on stdout, messages on stderr.
 
 On a terminal a list is a table drawn by rich, which knows its width; into a pipe it is plain aligned columns, and
 rich is not imported. `-o json` prints the API's answer, `-o jsonl` one item a line. Everything that came from

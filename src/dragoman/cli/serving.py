@@ -169,7 +169,7 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool
 
 
 def _refuse_a_second(directory: Any) -> None:
-    """A hub that answers from this data directory. One that died leaves a note that nobody answers for."""
+    """Refuse to start beside a hub that answers for this data directory. One that died leaves a note, and no answer."""
     here = directory.whereabouts()
     if here is None:
         return
@@ -230,8 +230,7 @@ def banner(
 ) -> str:
     """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
 
-    With demo agents there is nobody to try it with yet: who they are and what to try is printed when they have come
-    (`app.demo.next_commands`), and only there.
+    With demo agents there is no command to try yet: it is printed when they have connected (`app.demo.next_commands`).
 
     With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
     """

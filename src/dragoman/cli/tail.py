@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from dragoman.cli import printing, task_view
-from dragoman.cli.arguments import BREATH, LOCAL, LOOK, For, HubLocation, Interval, Lines, OutputLines
-from dragoman.cli.deadline import Deadline, Outage
-from dragoman.cli.errors import CommandError
+from dragoman.cli.arguments import LOCAL, LOOK, For, HubLocation, Interval, Lines, OutputLines
+from dragoman.cli.deadline import SHORTEST_PAUSE, Deadline, Outage, repeat
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 
@@ -32,26 +31,19 @@ def tail(
     deadline = Deadline(seconds)
     hub = Hub.find(location, Deadline(None if seconds is None else max(seconds, LOOK)))
     watch = Tasks() if what == "tasks" else Audit()
-    fresh = watch.look(hub)
-    fresh = fresh[len(fresh) - min(lines, len(fresh)) :]
-    outage = Outage(deadline=deadline)
-    while True:
-        for item in fresh:
+
+    def show(items: Sequence[Mapping[str, Any]]) -> None:
+        for item in items:
             if output == "table":
                 print(watch.say(item), flush=True)
             else:
                 printing.document(item, "jsonl")
-        deadline.pause(max(BREATH, interval))
-        if deadline.over():
-            return
-        try:
-            fresh = watch.look(hub)
-            outage.ended()
-        except CommandError as failure:
-            if deadline.over():
-                return
-            outage.wait(failure)
-            fresh = []
+
+    past = watch.look(hub)
+    show(past[len(past) - min(lines, len(past)) :])
+    deadline.pause(max(SHORTEST_PAUSE, interval))
+    if not deadline.over():
+        repeat(lambda: show(watch.look(hub)), deadline, interval, Outage(deadline=deadline))
 
 
 class Tasks:

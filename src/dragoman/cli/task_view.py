@@ -172,7 +172,7 @@ def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _answer(answer: object) -> str:
-    """An answer in its own words, a helping agent's too."""
+    """The text of an answer, also of a helping agent's."""
     text = answer.get("content", answer) if isinstance(answer, Mapping) else answer
     return "" if text is None else f"answer {text if isinstance(text, str) else as_json(text)}"
 

@@ -1,6 +1,6 @@
 """One demo agent as a process: `python -m dragoman.demo PART ID [STATE_DIR]`.
 
-The address and the token come by DRAGOMAN_URL and DRAGOMAN_TOKEN, never by arguments, which everybody can read.
+The address and the token come by DRAGOMAN_URL and DRAGOMAN_TOKEN, never by arguments, which other users can read.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ async def _plan(id: str) -> None:
             under_way.create_task(_run(hub, job, room))
         for job, pause in zip(itertools.cycle(ROUND), pauses(), strict=False):
             await asyncio.sleep(pause)
-            async with room:  # nobody works: then nothing is added either
+            async with room:  # no agent works: then nothing is added either
                 pass
             under_way.create_task(_run(hub, job, room))
 

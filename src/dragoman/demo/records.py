@@ -10,7 +10,7 @@ from dragoman import Agent, HandshakeRequest, Reject, Task
 from dragoman.demo import roster
 
 WARDS = {"sleep": ("P-101", "P-204", "P-377"), "heart": ("P-018", "P-204")}
-"""Ward → who was there. Nobody of them exists."""
+"""Ward → its invented patients."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import NamedTuple
 DOMAIN = "demo"
 """The mark of a demo agent at the hub: an agent of the same id without it is a user's own."""
 RESEARCH_DOMAIN, CLINIC = "demo-research", "demo-clinic"
-"""Two that may work together in the demo. They have names of their own: the policy must let nobody real in."""
+"""Two that may work together in the demo. They have names of their own: the policy must not let real agents in."""
 
 
 class DemoAgent(NamedTuple):

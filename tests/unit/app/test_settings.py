@@ -313,7 +313,7 @@ def test_tls_by_halves_is_refused() -> None:
         "tls.client_ca (flag --client-ca) needs TLS: set tls.certificate and tls.key as well."
     ]
     assert problems(flags={**PAIR, "tls.clients": "required"}) == [
-        "tls.clients (flag --clients) is required, but nobody signs them: set tls.client_ca."
+        "tls.clients (flag --clients) is required, but no CA is named that signs them: set tls.client_ca."
     ]
 
 

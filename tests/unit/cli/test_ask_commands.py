@@ -81,7 +81,7 @@ def test_a_prompt_on_a_terminal(hub: Any, run: Any, monkeypatch: pytest.MonkeyPa
     ("status", "said"),
     [
         ("answered", "this question has been answered already"),
-        ("expired", "this question has expired: nobody answered in time"),
+        ("expired", "this question has expired: no answer came in time"),
         ("withdrawn", "this question was withdrawn: its task has ended"),
         ("with_agent", "an agent is asked this question; a person is only asked if no agent can answer"),
     ],

@@ -9,10 +9,10 @@ The structs of `model` are the table. A value comes from the first of these that
     a file        [group] key = value, in dragoman.toml       [server]\\nport = 9000
     the default   here                                        8420
 
-A name nobody knows, or a value that makes no sense, is an error that says which file or variable holds it: a
-mistyped limit must not become the default in silence. (Only a variable without a group is let be, unless it looks
-like one of ours: it may be anybody's.) All errors are reported at once, also those of values that do not go together
-(`loading.contradictions`).
+An unknown name, or a value that makes no sense, is an error that says which file or variable holds it: a
+mistyped limit must not become the default in silence. (Only a variable without a group is left alone, unless it looks
+like one of ours: it may belong to another program.) All errors are reported at once, also values
+that contradict each other (`loading.contradictions`).
 
 Relative paths in a file are meant from that file's directory, since a service starts wherever it likes; those
 in flags and the environment from the working directory.

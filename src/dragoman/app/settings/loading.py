@@ -158,7 +158,7 @@ def _variables(
 
 
 def _mistyped(variable: str, names: Mapping[str, str]) -> Iterator[str]:
-    """One with a group can only be meant for us. One without may be anybody's, unless it looks like one of ours."""
+    """A variable with a group is meant for us; one without may be another program's, unless it looks like ours."""
     grouped = "__" in variable
     # Compared without the beginning that they all share.
     ends = [known.removeprefix(PREFIX) for known in (names if grouped else SHORT)]
@@ -270,7 +270,8 @@ def _unsafe(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
     if tls.client_ca and not (tls.certificate and tls.key):
         yield f"tls.client_ca ({origins['tls.client_ca']}) needs TLS: set tls.certificate and tls.key as well."
     if tls.clients == "required" and not tls.client_ca:
-        yield f"tls.clients ({origins['tls.clients']}) is required, but nobody signs them: set tls.client_ca."
+        origin = origins["tls.clients"]
+        yield f"tls.clients ({origin}) is required, but no CA is named that signs them: set tls.client_ca."
     if server.allow_plain or is_loopback(server.host):
         return
     plain = [] if tls.certificate else ["HTTP"]

@@ -132,8 +132,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Names that the hub answers to, beside addresses and localhost. A hub on loopback answers to no other name, so
     that no web page reaches it; one that others can reach answers to any, unless some are given here."""
     metrics_token: str | None = None
-    """A file with the token that `/metrics` needs; its owner's only. Without it everybody who reaches the port reads
-    them."""
+    """A file with the token that `/metrics` needs; readable by its owner only. Without it every client that reaches the
+    port reads them."""
     stalled_seconds: Span = 10.0
     """`/readyz` says 503 while a commit is under way, or a command waits, for longer than this."""
     drain_seconds: Seconds = 30.0
@@ -165,7 +165,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     streams_per_agent: Annotated[int, Meta(ge=0)] = 500
     """Streams of events that one caller may follow at once."""
     streams: Annotated[int, Meta(ge=0)] = 5_000
-    """The same, of everybody together."""
+    """The same, of all agents together."""
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +304,7 @@ class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     agent_quota_bytes: Annotated[int, Meta(ge=0)] = 5 * 1024 * 1024 * 1024
     """Those that one agent brought; 0 is no limit."""
     keep_unused_hours: Seconds = 24.0
-    """A file that belongs to no task is removed when nobody asked for it for so long; 0 keeps it for ever."""
+    """A file that belongs to no task is removed when it was not read for so long; 0 keeps it for ever."""
 
 
 class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):

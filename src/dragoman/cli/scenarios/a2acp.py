@@ -109,7 +109,7 @@ def discovered(scenario: Scenario) -> None:
     expect(answer.status in (200, 201), f"declaring was answered with {answer.status}: {answer.body[:200]!r}")
     sent = message(scenario.caller, BROKER, "request", "discover_capabilities", {"intent": INTENT})
     found = send(scenario.caller, sent).json["payload"]["capabilities"]
-    expect(scenario.worker.id in [one["agent"]["agent_id"] for one in found], "whoever offers it is not found")
+    expect(scenario.worker.id in [one["agent"]["agent_id"] for one in found], "the agent that offers it is not found")
 
 
 @checks("A2-HSK-7", "Two agents that never met shake hands through the hub.")

@@ -14,9 +14,9 @@ from typing import Any
 from dragoman.cli.errors import CommandError
 from dragoman.cli.scenarios.fake_agents import FakeAgents, until
 from dragoman.cli.scenarios.steps import Checks, NotTried, Unmet, expect
+from dragoman.cli.task_view import FINAL
 
 checks: Checks[Scenario] = Checks()
-FINAL = frozenset({"completed", "failed", "cancelled"})
 STOP_SECONDS = 5.0
 """Seconds in which an agent stops after SIGTERM."""
 
@@ -99,13 +99,13 @@ class Scenario:
                 self.process.wait()
 
 
-@checks("agent-1", "It comes: the hub sees it.")
+@checks("agent-1", "It connects: the hub sees it.")
 def comes(scenario: Scenario) -> None:
     until(scenario.here, "it was not there", scenario.patience)
     scenario.is_here = True
 
 
-@checks("agent-2", "It says what it does, or some work was named.")
+@checks("agent-2", "It declares its work types, or --work names one.")
 def says_what_it_does(scenario: Scenario) -> None:
     scenario.needed()
     declared = "it declares no work types (else name some work with --work)"
@@ -131,7 +131,7 @@ def works_again(scenario: Scenario) -> None:
     expect(first["status"] == second["status"], f"one task {first['status']}, the other {second['status']}")
 
 
-@checks("agent-5", "It can be told to stop a task, and is free for the next.")
+@checks("agent-5", "It stops a task that is cancelled, and is free for the next.")
 def lets_go(scenario: Scenario) -> None:
     task = scenario.submit()
     try:
@@ -150,7 +150,7 @@ def no_failures(scenario: Scenario) -> None:
     expect((breaker["state"], breaker["failures"]) == ("closed", 0), f"{breaker['failures']} failures were counted")
 
 
-@checks("agent-7", "It stops when it is told to, and comes again.")
+@checks("agent-7", "It stops on SIGTERM, and connects again.")
 def comes_again(scenario: Scenario) -> None:
     scenario.needed()
     if scenario.process is None:

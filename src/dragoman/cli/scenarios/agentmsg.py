@@ -128,7 +128,7 @@ def help_reaches(scenario: Scenario) -> None:
     asked = message(scenario.caller, scenario.worker.id, "HELP_REQUEST", help_payload(scenario))
     taken(scenario.caller, asked)
     received = scenario.worker.inbox.next(lambda one: one["type"] == "HELP_REQUEST", "the request for help")
-    expect(received["payload"]["description"] == "which way?", "its words are others")
+    expect(received["payload"]["description"] == "which way?", "its description is another")
     answer = {
         "responder_id": scenario.worker.id, "request_id": received["id"], "response_type": "DIRECT_ANSWER",
         "content": "left", "resources": [], "follow_up_required": False, "estimated_effort": 1,
@@ -141,7 +141,7 @@ def help_reaches(scenario: Scenario) -> None:
     expect(shown["payload"]["content"] == "left", "the response is another")
 
 
-@checks("AM-STA-4", "The registry shows what an agent said last.")
+@checks("AM-STA-4", "The registry shows the last status that an agent reported.")
 def status_is_shown(scenario: Scenario) -> None:
     status = {
         "state": "BUSY", "capability_level": 80, "error_rate": 0.1, "avg_response_time_ms": 5, "last_heartbeat": now(),

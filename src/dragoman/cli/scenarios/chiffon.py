@@ -119,7 +119,7 @@ def one_trace(scenario: Scenario) -> None:
         expect(scenario.done[name]["trace_id"] == wanted, f"{name} has another trace_id")
 
 
-@checks("all-D6", "Fields nobody knows are accepted and travel on.")
+@checks("all-D6", "Unknown fields are accepted and passed on.")
 def unknown_fields(scenario: Scenario) -> None:
     expect(scenario.done["work"]["x_custom_fields"].get("unheard_of") == [1], "a custom field did not arrive")
 
@@ -163,5 +163,5 @@ def cancelled(scenario: Scenario) -> None:
     inbox.next(lambda one: one["payload"].get("task_id") == task, "the work_request")
     answer = scenario.caller.post(f"/api/tasks/{task}/cancel", {})
     expect(answer.status in (200, 202), f"cancelling was answered with {answer.status}")
-    notice = inbox.next(lambda one: one["type"] == "error", "the word that it is cancelled")
+    notice = inbox.next(lambda one: one["type"] == "error", "the notice that it is cancelled")
     expect(task in str(notice), "it is about another task")

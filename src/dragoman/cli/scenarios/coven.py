@@ -157,7 +157,7 @@ def requests(scenario: Scenario) -> None:
     expect("half whole" in str(answer.get("output")) + str(answer.get("result")), "its answer is another")
 
 
-@checks("CO-RSP-5", "Every request ends with done or error: an error fails the task with its words.")
+@checks("CO-RSP-5", "Every request ends with done or error: an error fails the task with its text.")
 def errors(scenario: Scenario) -> None:
     task = scenario.submit()
     work = scenario.work()

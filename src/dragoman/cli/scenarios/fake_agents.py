@@ -173,7 +173,7 @@ class Inbox:
 
 class FakeAgents:
     """Adds agents; at the end removes them, and all that they left at the hub: unfinished tasks, contracts, messages
-    that nobody took, dead letters."""
+    that no agent took, dead letters."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub

@@ -121,7 +121,7 @@ def agents_are_listed(scenario: Scenario) -> None:
     expect(not missing, f"{', '.join(sorted(missing))} is missing")
 
 
-@checks("FG-SUB-2", "The response holds the task, with its id; and the agent is told of it.")
+@checks("FG-SUB-2", "The response holds the task, with its id; and the agent gets a notification.")
 def submitted(scenario: Scenario) -> None:
     request = {"type": "conformance", "name": "check", "payload": {"n": 1}, "agent": scenario.worker.agent.id}
     task = good(scenario.caller.ask("request:submit-task", request))["task"]
@@ -158,7 +158,7 @@ def others_tasks(scenario: Scenario) -> None:
     expect(code(answer) in ("NOT_FOUND", "UNAUTHORIZED"), f"the code is {code(answer)}")
 
 
-@checks("FG-NOT-2", "An agent is told that a task was cancelled.")
+@checks("FG-NOT-2", "The agent gets a notification that a task was cancelled.")
 def cancelled(scenario: Scenario) -> None:
     request = {"type": "conformance", "name": "check", "payload": {}, "agent": scenario.worker.agent.id}
     task = good(scenario.caller.ask("request:submit-task", request))["task"]["id"]

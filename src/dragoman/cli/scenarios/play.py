@@ -9,7 +9,7 @@ and the policies are taken back; `--fresh` plays at a hub of its own, which ends
 
     a message that is sent               who waits for its answer
     -----------------------------------  ---------------------------------------------------------------------------
-    a request                            nobody: the play goes on, the answer is put into the inbox when it comes
+    a request                            no step: the play goes on, the answer is put into the inbox when it comes
     a request to be answered later,      the step: the hub only says that it has it, or why not
     a response, an event, an error
 
