@@ -120,7 +120,8 @@ def _agentmsg_in(data: bytes, now: Instant) -> Decoded:
     tree = agentmsg_codec.parse(data)
     message = agentmsg_codec.interpret(tree)
     sender = agent(message.sender, "agentmsg", now)
-    return Decoded(message.type.value, sender, agentmsg_inbound.commands_of(sender, message, tree, data, now=now))
+    inbound = agentmsg_inbound.Inbound(sender, message, tree, data, now)
+    return Decoded(message.type.value, sender, agentmsg_inbound.commands_of(inbound))
 
 
 def _agentmsg_out(outgoing: Outgoing, receiver: Agent, now: Instant, files: Files) -> list[Any]:

@@ -42,10 +42,11 @@ def frame(
     now: Instant,
     message_id: str,
     about: str | None = None,
-    max_retries: int = MAX_RETRIES,
 ) -> bytes:
-    """A message of the hub that is no delivery; `about` is the id of the message that it answers."""
-    metadata: Json = {"priority": PRIORITY[kind].value, "retry_count": 0, "max_retries": max_retries}
+    """A message of the hub that is no delivery; `about` is the id of the message that it answers. A refusal is not sent
+    again: its reader sends the refused message again."""
+    retries = 0 if kind is MessageType.ERROR_REPORT else MAX_RETRIES
+    metadata: Json = {"priority": PRIORITY[kind].value, "retry_count": 0, "max_retries": retries}
     if about is not None:
         metadata["correlation_id"] = about
     return _encode(
@@ -61,26 +62,17 @@ def frame(
     )
 
 
-def acknowledgment(
-    message_ids: Sequence[str], *, to: str, now: Instant, message_id: str, version: int | None = None
-) -> bytes:
-    """One ACK for messages that cannot be lost any more: the first is its correlation, several are all named."""
+def acknowledgment(message_ids: Sequence[str], version: int | None = None) -> Json:
+    """An ACK for messages that cannot be lost any more: the first is its correlation, several are all named."""
     payload: Json = {} if version is None else {"version": version}
     if len(message_ids) > 1:
         payload["message_ids"] = message_ids
-    return frame(MessageType.ACK, payload, to=to, now=now, message_id=message_id, about=message_ids[0])
+    return payload
 
 
-def welcome(
-    agent: Agent,
-    *,
-    now: Instant,
-    message_id: str,
-    about: str | None = None,
-    heartbeat_seconds: float = HEARTBEAT_SECONDS,
-) -> bytes:
+def welcome(agent: Agent, heartbeat_seconds: float = HEARTBEAT_SECONDS) -> Json:
     """The answer to a REGISTER: what the hub knows of the agent now."""
-    payload: Json = {
+    return {
         "agent_id": agent.id,
         "heartbeat_interval_ms": int(heartbeat_seconds * 1000),
         "protocol": SUBPROTOCOL,
@@ -88,7 +80,6 @@ def welcome(
         "task_types": None if agent.work_types is None else list(agent.work_types),
         "max_concurrent": agent.max_concurrent,
     }
-    return frame(MessageType.WELCOME, payload, to=agent.id, now=now, message_id=message_id, about=about)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -107,22 +98,6 @@ def error_report(
     return errors.report_out(
         fault, error_id=error_id, task_id=task, hub_task_id=known, agent_id=agent_id, refused=refused
     )
-
-
-def refusal(
-    fault: Fault,
-    *,
-    to: str,
-    now: Instant,
-    message_id: str,
-    about: str | None = None,
-    task: str | None = None,
-    refused: MessageType | None = None,
-) -> bytes:
-    """The ERROR_REPORT that answers a refused message; `about` is its id, where it can be read."""
-    payload = error_report(fault, error_id=message_id, task=task, refused=refused)
-    kind = MessageType.ERROR_REPORT
-    return frame(kind, payload, to=to, now=now, message_id=message_id, about=about, max_retries=0)
 
 
 def status_of(fault: Fault) -> int:
@@ -150,22 +125,10 @@ def entity_view(entity: Entity) -> Json:
     }
 
 
-def state_answer(
-    entities: Iterable[Entity],
-    *,
-    to: str,
-    now: Instant,
-    message_id: str,
-    about: str | None,
-    last_updated: Instant | str,
-    cursor: int | None = None,
-) -> bytes:
+def state_answer(entities: Iterable[Entity], last_updated: Instant | str, cursor: int) -> Json:
     """The answer to a STATE_QUERY. `cursor` is where a watch goes on."""
     updated = last_updated if isinstance(last_updated, str) else rfc3339(last_updated)
-    payload: Json = {"entities": list(map(entity_view, entities)), "last_updated": updated}
-    if cursor is not None:
-        payload["cursor"] = cursor
-    return frame(MessageType.STATE_QUERY, payload, to=to, now=now, message_id=message_id, about=about)
+    return {"entities": list(map(entity_view, entities)), "last_updated": updated, "cursor": cursor}
 
 
 def change_view(cursor: int, change: Change, at: Instant) -> Json:

@@ -17,7 +17,7 @@ the hub accepted, and offers again what was not acknowledged.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from dragoman.protocols.agentmsg.types import Message, MessageType
 from dragoman.server import authentication
 from dragoman.server.agentmsg import answers, inbound, outbound, views
 from dragoman.server.agentmsg.ids import agent_named, delivery_of, derived_v4
+from dragoman.server.agentmsg.inbound import Inbound
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler
@@ -206,27 +207,28 @@ class AgentmsgHandler(HttpHandler):
                 return Invalid(error.fault, error.about, About(error.about, asks))
 
     def _received(self, agent: Agent, received: connection.Received, look: Look, traceparent: str | None) -> Decoded:
-        message, tree, data = received.message, received.tree, received.raw
+        message, tree = received.message, received.tree
         about = About(message.id, message=message)
         if message.type is MessageType.STATE_QUERY:
             self.alive(agent.id)
             return LookUp(partial(look, agent, message), Request(message.id, about), after_commits=True)
+        known = Inbound(
+            agent,
+            message,
+            tree,
+            received.raw,
+            now=self.hub.now(),
+            traceparent=traceparent,
+            content=received.content,
+            holds=partial(self.hub.holds, agent.id),
+        )
         try:
-            first, *also = inbound.commands_of(
-                agent,
-                message,
-                tree,
-                data,
-                traceparent=traceparent,
-                now=self.hub.now(),
-                holds=partial(self.hub.holds, agent.id),
-                content=received.content,
-            )
+            first, *also = inbound.commands_of(known)
         except Refused as refused:
             return Invalid(refused.fault, message.id, about)
         otherwise = None
         if message.type in inbound.FORWARDED and agent_named(message.to) is not None:
-            otherwise = partial(inbound.forward_instead, agent, message, tree, data)
+            otherwise = partial(inbound.forward_instead, known)
         versioned = message.type is MessageType.STATE_UPDATE  # its ACK has the version
         request = Request(
             message.id,
@@ -269,15 +271,8 @@ class AgentmsgHandler(HttpHandler):
         self.peer(agent.id).connection.accept(message)
         match message.type, outcome:
             case MessageType.REGISTER, Agent():
-                return (
-                    answers.welcome(
-                        outcome,
-                        now=self.hub.now(),
-                        message_id=self.message_id(),
-                        about=message.id,
-                        heartbeat_seconds=self._heartbeat,
-                    ),
-                )
+                payload = answers.welcome(outcome, self._heartbeat)
+                return (self.frame(MessageType.WELCOME, payload, agent.id, message.id),)
             case MessageType.STATE_UPDATE, Entity(version=version):
                 self._versions[agent.id, message.id] = version
                 if len(self._versions) > MOST_VERSIONS:
@@ -287,9 +282,11 @@ class AgentmsgHandler(HttpHandler):
 
     def encode_receipt(self, message_ids: Sequence[str], to: AgentId, version: int | None = None) -> bytes:
         """One ACK for messages that cannot be lost any more."""
-        return answers.acknowledgment(
-            message_ids, to=to, now=self.hub.now(), message_id=self.message_id(), version=version
-        )
+        return self.frame(MessageType.ACK, answers.acknowledgment(message_ids, version), to, message_ids[0])
+
+    def frame(self, kind: MessageType, payload: Mapping[str, Any], to: AgentId, about: str | None) -> bytes:
+        """A message of the hub that is no delivery; `about` is the id of the message that it answers."""
+        return answers.frame(kind, payload, to=to, now=self.hub.now(), message_id=self.message_id(), about=about)
 
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         output = await self._read_output(outgoing) if ends_in_pieces(outgoing) else None
@@ -322,15 +319,9 @@ class AgentmsgHandler(HttpHandler):
         self.release(to, about)
         if not about.asks:
             return b""
-        return answers.refusal(
-            fault,
-            to=to,
-            now=self.hub.now(),
-            message_id=self.message_id(),
-            about=about.id,
-            task=about.task,
-            refused=about.type,
-        )
+        id, kind = self.message_id(), MessageType.ERROR_REPORT
+        report = answers.error_report(fault, error_id=id, task=about.task, refused=about.type)
+        return answers.frame(kind, report, to=to, now=self.hub.now(), message_id=id, about=about.id)
 
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         """The report alone, as the body of an HTTP answer."""

@@ -112,6 +112,8 @@ FORWARDED = frozenset(
 )
 """Messages that are direct messages where they are no reports. An answer to a handoff is not among them: the hub does
 not know it because the handoff is over, and its reader would take a late yes for a task that is gone."""
+COPIED = frozenset({StatusUpdate, Heartbeat, ErrorReport})
+"""Messages that the hub reads and forwards, where they are for another agent."""
 CANCELLED = "cancelled on request"
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -122,16 +124,21 @@ _trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 
 
 class Inbound(NamedTuple):
-    """A message of an agent: decoded, as JSON, as bytes; the traceparent of its transport, if it has one; and its
-    `codec.fingerprint`, where it is known already."""
+    """A message of an agent: decoded, as JSON, as bytes; and what the hub knows of it.
+
+    `traceparent` is the transport's, `content` the `codec.fingerprint`, where it is known already. `holds` says whether
+    the agent has a task now: an update means something else from a task's owner than from others. Without it, the
+    sender counts as the owner, unless it cancels the task.
+    """
 
     agent: Agent
     message: Message
     tree: Json
     data: bytes
-    traceparent: str | None
     now: Instant
+    traceparent: str | None = None
     content: bytes | None = None
+    holds: Holds | None = None
 
     @property
     def payload(self) -> Json:
@@ -200,48 +207,32 @@ class Inbound(NamedTuple):
         )
 
 
-def commands_of(
-    agent: Agent,
-    message: Message,
-    tree: Json,
-    data: bytes,
-    *,
-    traceparent: str | None = None,
-    now: Instant,
-    holds: Holds | None = None,
-    content: bytes | None = None,
-) -> tuple[Command, ...]:
-    """The commands of a message, in this order; raises `Refused`.
-
-    `holds` says whether this agent has a task now: an update means something else from a task's owner than from others.
-    Without it, the sender counts as the owner, unless it cancels the task.
-    """
+def commands_of(inbound: Inbound) -> tuple[Command, ...]:
+    """The commands of a message, in this order; raises `Refused`."""
+    agent, message = inbound.agent, inbound.message
     if message.sender != agent.id:
         what = owned_by(agent.id, message.sender)
         raise refuse(Kind.FORBIDDEN, what, field="from", agent_id=agent.id)
-    if message.metadata.ttl_ms is not None and routing.is_expired(message, moment(now)):
+    if message.metadata.ttl_ms is not None and routing.is_expired(message, moment(inbound.now)):
         raise Refused(outlived(message))
-    inbound = Inbound(agent, message, tree, data, traceparent, now, content)
     kind = type(message.payload)
-    if kind is TaskUpdate:  # the most frequent one
-        return (_update(inbound, message.payload, holds),)
-    if kind is ErrorReport:
-        return _error(inbound, message.payload, holds)
-    commands = _COMMANDS.get(kind)
-    if commands is None:
+    if kind is StateQuery:
+        return ()
+    make = _COMMANDS.get(kind)
+    if make is None:
         raise refuse(Kind.INVALID, f"an agent does not say this; {message.type.value} is the hub's", field="type")
-    return commands(inbound, message.payload)
+    command = make(inbound, message.payload)
+    to = agent_named(message.to) if kind in COPIED and type(command) is not Tell else None
+    return (command,) if to is None else (command, inbound.forward(to))
 
 
-def forward_instead(agent: Agent, message: Message, tree: Json, data: bytes, fault: Fault) -> Tell | None:
+def forward_instead(inbound: Inbound, fault: Fault) -> Tell | None:
     """The direct message that a refused report is after all, if it is one: "no such task, or not yours" means only that
     the hub has no part in it. Help that another agent was asked for is not for its reader, either."""
-    to = agent_named(message.to)
-    if fault.kind is not Kind.NOT_FOUND or to is None or message.type not in FORWARDED:
+    to = agent_named(inbound.message.to)
+    if fault.kind is not Kind.NOT_FOUND or to is None or inbound.message.type not in FORWARDED:
         return None
-    if fault.facts.get("reason") == SOMEBODY_ELSES:
-        return None
-    return Inbound(agent, message, tree, data, None, Instant(0)).forward(to, reports=True)
+    return None if fault.facts.get("reason") == SOMEBODY_ELSES else inbound.forward(to, reports=True)
 
 
 def outlived(message: Message) -> Fault:
@@ -264,7 +255,7 @@ def moment(now: Instant) -> datetime:
 # -- tasks -------------------------------------------------------------------------------------------------------
 
 
-def _submit(inbound: Inbound, assignment: TaskAssignment) -> tuple[Command, ...]:
+def _submit(inbound: Inbound, assignment: TaskAssignment) -> Command:
     task, context, constraints = assignment.task, assignment.task.context, assignment.task.constraints
     metadata = {} if context is None else context.metadata
     limits: Json = {}
@@ -276,39 +267,37 @@ def _submit(inbound: Inbound, assignment: TaskAssignment) -> tuple[Command, ...]
     own = inbound.message.metadata.priority
     # an assignment is urgent by itself (D3): of its own priority only `critical` says more than the context does
     priority = own if context is None or own is records.Priority.CRITICAL else context.priority
-    return (
-        Submit(
-            principal=inbound.agent.id,
-            protocol=PROTOCOL,
-            request_id=inbound.message.id,
-            digest=inbound.digest,
-            type=task.task_type,
-            task_id=task_id(task.task_id),
-            called=own_name(task.task_id),
-            content=mapping.request_in(task, inbound.payload["task"]),
-            raw=inbound.data,
-            name=_text(metadata.get("name")),
-            description=task.description or None,
-            priority=PRIORITIES[priority],
-            constraints=limits,
-            routing=Routing(
-                pinned=agent_named(inbound.message.to),
-                required_capabilities=() if constraints is None else constraints.required_capabilities,
-            ),
-            timing=Timing(
-                deadline=deadline,
-                firm=deadline is not None,
-                total_seconds=None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND),
-                retry=_retry(inbound),
-                expires_at=inbound.expires_at,
-            ),
-            lineage=Lineage(
-                dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
-                called_dependencies=() if context is None else context.dependencies,
-                trace_id=inbound.trace_id,
-                parent=task_id(parent) if type(parent) is str and parent else None,
-                thread=_text(metadata.get("thread")),
-            ),
+    return Submit(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        request_id=inbound.message.id,
+        digest=inbound.digest,
+        type=task.task_type,
+        task_id=task_id(task.task_id),
+        called=own_name(task.task_id),
+        content=mapping.request_in(task, inbound.payload["task"]),
+        raw=inbound.data,
+        name=_text(metadata.get("name")),
+        description=task.description or None,
+        priority=PRIORITIES[priority],
+        constraints=limits,
+        routing=Routing(
+            pinned=agent_named(inbound.message.to),
+            required_capabilities=() if constraints is None else constraints.required_capabilities,
+        ),
+        timing=Timing(
+            deadline=deadline,
+            firm=deadline is not None,
+            total_seconds=None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND),
+            retry=_retry(inbound),
+            expires_at=inbound.expires_at,
+        ),
+        lineage=Lineage(
+            dependencies=() if context is None else tuple(map(task_id, context.dependencies)),
+            called_dependencies=() if context is None else context.dependencies,
+            trace_id=inbound.trace_id,
+            parent=task_id(parent) if type(parent) is str and parent else None,
+            thread=_text(metadata.get("thread")),
         ),
     )
 
@@ -322,9 +311,9 @@ def _retry(inbound: Inbound) -> Backoff | None:
     return msgspec.structs.replace(own or Backoff(), attempts=retries + 1)
 
 
-def _update(inbound: Inbound, update: TaskUpdate, holds: Holds | None) -> Command:
+def _update(inbound: Inbound, update: TaskUpdate) -> Command:
     id = task_id(update.task_id)
-    mine = None if holds is None else holds(id)
+    mine = None if inbound.holds is None else inbound.holds(id)
     if not mine:
         if update.status == "cancelled":
             return Cancel(  # the caller does not want it any more (B4)
@@ -368,15 +357,15 @@ def _report(inbound: Inbound, update: TaskUpdate, id: TaskId) -> Command:
     )
 
 
-def _complete(inbound: Inbound, done: TaskComplete) -> tuple[Command, ...]:
+def _complete(inbound: Inbound, done: TaskComplete) -> Command:
     content = mapping.result_in(done, inbound.payload)
-    return (_finish(inbound, task_id(done.task_id), content, content.output or ""),)
+    return _finish(inbound, task_id(done.task_id), content, content.output or "")
 
 
-def _failed(inbound: Inbound, failure: TaskFailed) -> tuple[Command, ...]:
+def _failed(inbound: Inbound, failure: TaskFailed) -> Command:
     payload = inbound.payload
     report, usage = payload["error"], None if failure.usage is None else payload["usage"]
-    return (_fault(inbound, task_id(failure.task_id), fault_in(failure.error, report), report=report, usage=usage),)
+    return _fault(inbound, task_id(failure.task_id), fault_in(failure.error, report), report=report, usage=usage)
 
 
 def _finish(inbound: Inbound, id: TaskId, content: Result, text: str) -> Finish:
@@ -414,96 +403,86 @@ def _text(value: object) -> str | None:
 # -- between agents ----------------------------------------------------------------------------------------------
 
 
-def _ask_help(inbound: Inbound, request: HelpRequest) -> tuple[Command, ...]:
+def _ask_help(inbound: Inbound, request: HelpRequest) -> Command:
     to, tree = agent_named(inbound.message.to), inbound.payload
     details = {"help_type": request.help_type.value, "urgency": request.urgency, "context": tree["context"]}
     deadline = None if request.deadline is None else instant(request.deadline)
     if to is None and mapping.asks_person(tree):
         waits = None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND)
-        return (
-            AskPerson(
-                principal=inbound.agent.id,
-                protocol=PROTOCOL,
-                request_id=inbound.message.id,
-                ask=mapping.ask_in(request, tree, waits),
-                task_id=task_id(request.task_id),
-                details=details,
-            ),
+        return AskPerson(
+            principal=inbound.agent.id,
+            protocol=PROTOCOL,
+            request_id=inbound.message.id,
+            ask=mapping.ask_in(request, tree, waits),
+            task_id=task_id(request.task_id),
+            details=details,
         )
     critical = routing.URGENCY[request.urgency] is records.Priority.CRITICAL
-    return (
-        AskHelp(
-            principal=inbound.agent.id,
-            protocol=PROTOCOL,
-            direct_message=inbound.direct_message(),
-            question=request.description,
-            topic=request.help_type.value,
-            to=to,
-            task_id=task_id(request.task_id),
-            priority=Priority.CRITICAL if critical else inbound.priority,
-            deadline=deadline,
-            details={**details, "task": request.task_id},
-        ),
+    return AskHelp(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        direct_message=inbound.direct_message(),
+        question=request.description,
+        topic=request.help_type.value,
+        to=to,
+        task_id=task_id(request.task_id),
+        priority=Priority.CRITICAL if critical else inbound.priority,
+        deadline=deadline,
+        details={**details, "task": request.task_id},
     )
 
 
-def _give_help(inbound: Inbound, response: HelpResponse) -> tuple[Command, ...]:
-    return (
-        GiveHelp(
-            principal=inbound.agent.id,
-            protocol=PROTOCOL,
-            request_id=codec.lowered(response.request_id),
-            direct_message=inbound.direct_message(),
-            verdict=VERDICTS[response.response_type],
-            answer=mapping.help_in(response, inbound.payload),
-            more=response.follow_up_required,
-        ),
+def _give_help(inbound: Inbound, response: HelpResponse) -> Command:
+    return GiveHelp(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        request_id=codec.lowered(response.request_id),
+        direct_message=inbound.direct_message(),
+        verdict=VERDICTS[response.response_type],
+        answer=mapping.help_in(response, inbound.payload),
+        more=response.follow_up_required,
     )
 
 
-def _hand_over(inbound: Inbound, request: TaskHandoffRequest) -> tuple[Command, ...]:
-    return (
-        HandOver(
-            principal=inbound.agent.id,
-            protocol=PROTOCOL,
-            direct_message=inbound.direct_message(),
-            task_id=task_id(request.task_id),
-            called=own_name(request.task_id),
-            reason=REASONS[request.reason],
-            deadline=instant(request.due),
-            to=agent_named(inbound.message.to) or agent_named(request.to_agent),
-            required_capabilities=request.constraints.required_capabilities,
-            type=request.context.task_type,
-            trace_id=inbound.trace_id,
-            known=mapping.handoff_in(request, inbound.payload),
-            fault=None if request.error is None else fault_in(request.error, inbound.payload["error"]),
-            priority=PRIORITIES[request.context.priority],
-        ),
+def _hand_over(inbound: Inbound, request: TaskHandoffRequest) -> Command:
+    return HandOver(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        direct_message=inbound.direct_message(),
+        task_id=task_id(request.task_id),
+        called=own_name(request.task_id),
+        reason=REASONS[request.reason],
+        deadline=instant(request.due),
+        to=agent_named(inbound.message.to) or agent_named(request.to_agent),
+        required_capabilities=request.constraints.required_capabilities,
+        type=request.context.task_type,
+        trace_id=inbound.trace_id,
+        known=mapping.handoff_in(request, inbound.payload),
+        fault=None if request.error is None else fault_in(request.error, inbound.payload["error"]),
+        priority=PRIORITIES[request.context.priority],
     )
 
 
-def _answer_handover(inbound: Inbound, response: TaskHandoffResponse) -> tuple[Command, ...]:
+def _answer_handover(inbound: Inbound, response: TaskHandoffResponse) -> Command:
     correlation = inbound.message.metadata.correlation_id
     assert correlation is not None  # the codec insists
     terms = {name: value for name in TERMS if (value := inbound.payload.get(name)) is not None}
-    return (
-        AnswerHandover(
-            principal=inbound.agent.id,
-            protocol=PROTOCOL,
-            request_id=correlation,
-            direct_message=inbound.direct_message(),
-            accepted=response.accepted,
-            terms=terms,
-        ),
+    return AnswerHandover(
+        principal=inbound.agent.id,
+        protocol=PROTOCOL,
+        request_id=correlation,
+        direct_message=inbound.direct_message(),
+        accepted=response.accepted,
+        terms=terms,
     )
 
 
 # -- about the agent itself --------------------------------------------------------------------------------------
 
 
-def _status(inbound: Inbound, update: StatusUpdate) -> tuple[Command, ...]:
+def _status(inbound: Inbound, update: StatusUpdate) -> Command:
     payload = inbound.payload
-    command = ReportStatus(
+    return ReportStatus(
         principal=inbound.agent.id,
         protocol=PROTOCOL,
         status={**payload["status"], **msgspec.to_builtins(update.status)},
@@ -512,20 +491,19 @@ def _status(inbound: Inbound, update: StatusUpdate) -> tuple[Command, ...]:
         health={**payload["health_metrics"], **msgspec.to_builtins(update.health_metrics)},
         next_available=None if update.next_available is None else instant(update.next_available),
     )
-    return _and_forward(inbound, command)
 
 
-def _beat(inbound: Inbound, beat: Heartbeat) -> tuple[Command, ...]:
+def _beat(inbound: Inbound, beat: Heartbeat) -> Command:
     state = None if beat.state is None else beat.state.value
-    return _and_forward(inbound, Beat(principal=inbound.agent.id, protocol=PROTOCOL, state=state))
+    return Beat(principal=inbound.agent.id, protocol=PROTOCOL, state=state)
 
 
-def _error(inbound: Inbound, report: ErrorReport, holds: Holds | None) -> tuple[Command, ...]:
+def _error(inbound: Inbound, report: ErrorReport) -> Command:
     to = agent_named(inbound.message.to)
     about = None if report.task_id is None else task_id(report.task_id)
-    if to is not None and (about is None or (holds is not None and not holds(about))):
-        return (inbound.forward(to),)  # about no task that the hub gave to the sender
-    command = ReportError(
+    if to is not None and (about is None or (inbound.holds is not None and not inbound.holds(about))):
+        return inbound.forward(to)  # about no task that the hub gave to the sender
+    return ReportError(
         principal=inbound.agent.id,
         protocol=PROTOCOL,
         fault=fault_in(report, inbound.payload),
@@ -534,45 +512,37 @@ def _error(inbound: Inbound, report: ErrorReport, holds: Holds | None) -> tuple[
         message_id=inbound.message.id,
         task_id=about,
     )
-    return _and_forward(inbound, command)
 
 
-def _and_forward(inbound: Inbound, command: Command) -> tuple[Command, ...]:
-    to = agent_named(inbound.message.to)
-    return (command,) if to is None else (command, inbound.forward(to))
-
-
-def _register(inbound: Inbound, register: Register) -> tuple[Command, ...]:
+def _register(inbound: Inbound, register: Register) -> Command:
     """An agent may fill in what is open, never change who it is (all-D1)."""
     agent = inbound.agent
-    return (
-        RegisterAgent(
-            principal=agent.id,
-            protocol=PROTOCOL,
-            name=register.name,
-            version=register.version,
-            work_types=register.task_types if register.task_types is not None else agent.work_types,
-            capabilities=register.capabilities,
-            max_concurrent=register.max_concurrent or agent.max_concurrent,
-            callback_url=agent.callback_url,
-            details=agent.details,
-        ),
+    return RegisterAgent(
+        principal=agent.id,
+        protocol=PROTOCOL,
+        name=register.name,
+        version=register.version,
+        work_types=register.task_types if register.task_types is not None else agent.work_types,
+        capabilities=register.capabilities,
+        max_concurrent=register.max_concurrent or agent.max_concurrent,
+        callback_url=agent.callback_url,
+        details=agent.details,
     )
 
 
 # -- acknowledgments and shared state ----------------------------------------------------------------------------
 
 
-def _acknowledge(inbound: Inbound, ack: Ack) -> tuple[Command, ...]:
+def _acknowledge(inbound: Inbound, ack: Ack) -> Command:
     """`server.agentmsg.handler` answers ACKs by what it delivered; here a message names its delivery, or none."""
     metadata = inbound.message.metadata
     named = [codec.lowered(id) for id in (metadata.correlation_id, *ack.message_ids, metadata.delivery_id) if id]
     deliveries = tuple(dict.fromkeys(map(delivery_of, named)))
-    return (Acknowledge(principal=inbound.agent.id, protocol=PROTOCOL, deliveries=deliveries),)
+    return Acknowledge(principal=inbound.agent.id, protocol=PROTOCOL, deliveries=deliveries)
 
 
-def _change(inbound: Inbound, update: StateUpdate) -> tuple[Command, ...]:
-    return (change_of(inbound.agent.id, update, message_id=inbound.message.id, digest=inbound.digest),)
+def _change(inbound: Inbound, update: StateUpdate) -> Command:
+    return change_of(inbound.agent.id, update, message_id=inbound.message.id, digest=inbound.digest)
 
 
 def change_of(
@@ -601,7 +571,8 @@ def change_of(
     )
 
 
-_COMMANDS: Mapping[type[Record], Callable[[Inbound, Any], tuple[Command, ...]]] = {
+_COMMANDS: Mapping[type[Record], Callable[[Inbound, Any], Command]] = {
+    TaskUpdate: _update,
     TaskAssignment: _submit,
     TaskComplete: _complete,
     TaskFailed: _failed,
@@ -612,7 +583,7 @@ _COMMANDS: Mapping[type[Record], Callable[[Inbound, Any], tuple[Command, ...]]] 
     StatusUpdate: _status,
     Heartbeat: _beat,
     StateUpdate: _change,
-    StateQuery: lambda inbound, query: (),
+    ErrorReport: _error,
     Ack: _acknowledge,
     Register: _register,
 }

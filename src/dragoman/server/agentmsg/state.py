@@ -86,15 +86,8 @@ class Reading(msgspec.Struct, frozen=True):
     cursor: int
 
     def message(self, handler: AgentmsgHandler, to: AgentId, about: str) -> bytes:
-        return state_answer(
-            self.entities,
-            to=to,
-            now=handler.hub.now(),
-            message_id=handler.message_id(),
-            about=about,
-            last_updated=self.last_updated,
-            cursor=self.cursor,
-        )
+        payload = state_answer(self.entities, self.last_updated, self.cursor)
+        return handler.frame(MessageType.STATE_QUERY, payload, to, about)
 
 
 async def read(handler: AgentmsgHandler, reader: AgentId, query: StateQuery) -> Reading:

@@ -20,7 +20,7 @@ from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind,
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection, Received
-from dragoman.server.agentmsg.inbound import commands_of
+from dragoman.server.agentmsg.inbound import Inbound, commands_of
 from dragoman.server.agentmsg.outbound import wire_of
 from dragoman.wire import Role
 
@@ -52,7 +52,7 @@ def heard(tree: dict[str, Any], *, by: Agent = ADA, now: Instant = NOW, **more: 
     """The commands that an agent's message becomes."""
     data = json.dumps(tree).encode()
     parsed = codec.parse(data)
-    return commands_of(by, codec.interpret(parsed), parsed, data, now=now, **more)
+    return commands_of(Inbound(by, codec.interpret(parsed), parsed, data, now, **more))
 
 
 def said(outgoing: Outgoing, receiver: Agent = ADA) -> dict[str, Any]:

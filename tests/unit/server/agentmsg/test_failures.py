@@ -20,7 +20,16 @@ from dragoman.protocols.agentmsg import codec, errors
 from dragoman.protocols.agentmsg.connection import Acknowledged, Connection, Received
 from dragoman.protocols.agentmsg.errors import AgentmsgError, fault_in, report_out
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level, TaskStatus
-from dragoman.server.agentmsg.answers import acknowledgment, refusal, state_answer, state_update, status_of, welcome
+from dragoman.protocols.agentmsg.types import MessageType
+from dragoman.server.agentmsg.answers import (
+    acknowledgment,
+    error_report,
+    frame,
+    state_answer,
+    state_update,
+    status_of,
+    welcome,
+)
 from dragoman.server.agentmsg.ids import derived_v4, own_name, task_id
 from dragoman.server.agentmsg.inbound import outlived
 from dragoman.server.agentmsg.views import UpdateStatus, update_status
@@ -68,6 +77,10 @@ reports = st.fixed_dictionaries(
     },
     optional={"stack_trace": st.text(max_size=9), "unknown": values},
 )
+
+
+def sent(kind: str, payload: dict[str, Any], about: str) -> bytes:
+    return frame(MessageType(kind), payload, to="ada", now=NOW, message_id=V4, about=about)
 
 
 def parsed(tree: dict[str, Any]) -> ErrorReport:
@@ -138,7 +151,7 @@ def test_a_kind_in_the_details_counts_only_in_reports_of_the_hub() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_a_refusal_is_a_message_that_an_agent_understands(kind: Kind) -> None:
     fault = Fault(kind=kind, message="no such task", field="task_id", facts={"version": 4})
-    (event,) = Connection(Role.AGENT, "ada").receive(refusal(fault, to="ada", now=NOW, message_id=V4, about="m-1"))
+    (event,) = Connection(Role.AGENT, "ada").receive(sent("ERROR_REPORT", error_report(fault, error_id=V4), "m-1"))
     assert isinstance(event, Received)
     told = event.message.payload
     assert (told.error_type, told.message) == (errors.TYPES[kind], "no such task")
@@ -230,15 +243,15 @@ def taken(frame: bytes) -> Any:
 
 
 def test_one_ack_for_many_and_one_with_a_version() -> None:
-    many = taken(acknowledgment(["a", "b"], to="ada", now=NOW, message_id=V4))
+    many = taken(sent("ACK", acknowledgment(["a", "b"]), "a"))
     assert isinstance(many, Acknowledged)
     assert many.message_ids == ("a", "b")
-    one = taken(acknowledgment(["a"], to="ada", now=NOW, message_id=V4, version=7))
+    one = taken(sent("ACK", acknowledgment(["a"], 7), "a"))
     assert (one.message_ids, one.message.payload.version) == (("a",), 7)
 
 
 def test_a_welcome() -> None:
-    event = taken(welcome(ADA, now=NOW, message_id=V4, about="m-1", heartbeat_seconds=2))
+    event = taken(sent("WELCOME", welcome(ADA, 2), "m-1"))
     assert (event.message.payload.agent_id, event.message.payload.heartbeat_interval_ms) == ("ada", 2000)
 
 
@@ -253,7 +266,7 @@ def test_shared_state_as_an_answer_and_as_a_change() -> None:
         created_by=ADA.id,
         updated_by=ADA.id,
     )
-    told = taken(state_answer([entity], to="ada", now=NOW, message_id=V4, about="q", last_updated=NOW, cursor=9))
+    told = taken(sent("STATE_QUERY", state_answer([entity], NOW, 9), "q"))
     (shown,) = told.message.payload.entities
     assert (shown.entity_type, shown.entity_id, shown.version, shown.value) == (
         "RESOURCE",

@@ -21,7 +21,7 @@ from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.messages.tasks import Ask, Request
 from dragoman.protocols.agentmsg import codec
 from dragoman.server.agentmsg.ids import derived_v4, task_id
-from dragoman.server.agentmsg.inbound import forward_instead
+from dragoman.server.agentmsg.inbound import Inbound, forward_instead
 
 T1 = task_id("t-1")
 HOUR = 3_600_000_000
@@ -292,15 +292,15 @@ def test_a_report_about_no_task_of_the_sender_is_a_direct_message_after_all() ->
     tree = message("TaskComplete", to="bob")
     data = json.dumps(tree).encode()
     missing = refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id").fault
-    told = forward_instead(ADA, codec.interpret(tree), tree, data, missing)
+    told = forward_instead(Inbound(ADA, codec.interpret(tree), tree, data, NOW), missing)
     assert told is not None
     assert (told.to, told.lane, told.direct_message.once) == ("bob", T1, False)
     conflict = refuse(Kind.CONFLICT, "over").fault
-    assert forward_instead(ADA, codec.interpret(tree), tree, data, conflict) is None
+    assert forward_instead(Inbound(ADA, codec.interpret(tree), tree, data, NOW), conflict) is None
     to_hub = message("TaskComplete", to="hub")
-    assert forward_instead(ADA, codec.interpret(to_hub), to_hub, data, missing) is None
+    assert forward_instead(Inbound(ADA, codec.interpret(to_hub), to_hub, data, NOW), missing) is None
     late = message("TaskHandoffResponse")
-    assert forward_instead(ADA, codec.interpret(late), late, data, missing) is None
+    assert forward_instead(Inbound(ADA, codec.interpret(late), late, data, NOW), missing) is None
 
 
 # -- what an agent says of itself --------------------------------------------------------------------------------
