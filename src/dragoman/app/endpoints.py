@@ -111,8 +111,8 @@ def forge_and_children(
         limits=limits,
         rate=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
         request_seconds=of.request_seconds,
-        condition=lambda agent: None if (state := children.status(agent)) is None else state.value,
-        notebook=lambda agent: children.logs.of(agent),
+        process_status=lambda agent: None if (state := children.status(agent)) is None else state.value,
+        agent_log=lambda agent: children.logs.of(agent),
     )
     children = Supervisor(
         intake,

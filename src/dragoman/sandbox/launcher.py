@@ -295,9 +295,7 @@ def outside(plan: "dict[str, Any]", command: "list[str]") -> None:
     if plan.get("egress"):
         kept.add(_start_egress_proxy(plan["egress"]))
         inner["egress"] = next(iter(kept))
-    held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
-    if os.geteuid() == 0 and "pids" not in held:
-        raise SandboxNotBuilt("root is not bound by a limit of processes, and no control group can be made here")
+    _enter_own_group(plan["group"])
     environ = only_these(plan["variables"], dict(os.environ))
     if "TMPDIR" in environ:
         environ["TMPDIR"] = "/tmp"
@@ -324,9 +322,7 @@ def inside(plan: "dict[str, Any]", command: "list[str]") -> None:
 
 
 def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
-    held = enter_group(plan["group"], name=f"dragoman-{os.getpid()}")
-    if os.geteuid() == 0 and "pids" not in held:
-        raise SandboxNotBuilt("root is not bound by a limit of processes, and no control group can be made here")
+    _enter_own_group(plan["group"])
     environ = only_these(plan["variables"], dict(os.environ))
     close_all_but(set())
     try:
@@ -342,6 +338,12 @@ def alone(plan: "dict[str, Any]", command: "list[str]") -> None:
     landlock(plan["rules"], network=False)
     seccomp(plan["filter"])
     os.execve(file, command, environ)
+
+
+def _enter_own_group(wanted: "dict[str, int]") -> None:
+    held = enter_group(wanted, name=f"dragoman-{os.getpid()}")
+    if os.geteuid() == 0 and "pids" not in held:
+        raise SandboxNotBuilt("root is not bound by a limit of processes, and no control group can be made here")
 
 
 def found(program: str, environ: "dict[str, str]") -> str:

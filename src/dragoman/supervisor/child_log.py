@@ -62,7 +62,7 @@ _decode = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def worth(level: str) -> int:
+def severity(level: str) -> int:
     """An unknown level counts as information."""
     return LEVELS.index(level) if level in LEVELS else 1
 
@@ -294,7 +294,7 @@ def _newest(entries: Iterable[Entry], limit: int | None, level: str | None, afte
     for entry in entries:
         if entry.seq <= after or len(found) == limit:
             break
-        if level is None or worth(entry.level) >= worth(level):
+        if level is None or severity(entry.level) >= severity(level):
             found.append(entry)
     return found[::-1]
 

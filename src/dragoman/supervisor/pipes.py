@@ -130,12 +130,12 @@ class OutputPipe:
     def resume(self) -> None:
         if self._stopped:
             self._stopped = False
-            self._nudge()
+            self._schedule()
 
     def look_again(self) -> None:
         """What `ready` waited for may be there."""
         if self._lines:
-            self._nudge()
+            self._schedule()
 
     def close(self) -> None:
         """Forget the rest of it."""
@@ -194,13 +194,13 @@ class OutputPipe:
         elif self._lines:
             self._read(False)
             if self._ready is None or self._ready(self._lines[0]):
-                self._nudge()  # others have their turn first
+                self._schedule()  # others have their turn first
         elif self._eof:
             self.close()
         else:
             self._read(True)
 
-    def _nudge(self) -> None:
+    def _schedule(self) -> None:
         """Look again, unless a look is due anyway."""
         if self._timer is None and not self._stopped and not self.ended.done():
             self._timer = self._loop.call_later(0, self._due)
@@ -222,8 +222,8 @@ class StdinPipe:
     """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
     read all that was written before the last `mark`; `refused` when the child has closed it.
 
-    `apart`: each message is written once the child has read the one before it. The document's example takes whatever
-    one read gives it for one message. A child that reads by lines shows it by registering, see `together`.
+    `one_at_a_time`: each message is written once the child has read the one before it. The document's example takes all
+    that one read gives it for one message. A child that reads by lines shows it by registering, see `allow_several`.
     """
 
     def __init__(
@@ -233,11 +233,11 @@ class StdinPipe:
         drained: Callable[[], None],
         arrived: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
-        apart: bool = False,
+        one_at_a_time: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor = descriptor
-        self._apart = apart
+        self._one_at_a_time = one_at_a_time
         self._is_within = False  # a message, of which the rest must follow
         self._spacing: asyncio.TimerHandle | None = None
         self._space = LOOK_FIRST
@@ -267,23 +267,23 @@ class StdinPipe:
         if not self.open or not lines:
             return
         ended = [line if line.endswith(b"\n") else line + b"\n" for line in lines if line]
-        pieces = ended if self._apart else [b"".join(ended)]
+        pieces = ended if self._one_at_a_time else [b"".join(ended)]
         self._size += sum(map(len, pieces))
         self._unwritten.extend(map(memoryview, pieces))
         if not self._writing:
             self._flush()
 
-    def together(self) -> None:
+    def allow_several(self) -> None:
         """From now on several messages may lie in the pipe."""
-        if self._apart:
-            self._apart = False
+        if self._one_at_a_time:
+            self._one_at_a_time = False
             if self.open and not self._writing:
                 self._flush()
 
     def _flush(self) -> None:
         had_room = self.has_room
         while self._unwritten:
-            if self._apart and not self._is_within and self._unread():
+            if self._one_at_a_time and not self._is_within and self._unread():
                 self._wait_for_the_reader()
                 break
             data = self._unwritten[0]

@@ -169,7 +169,7 @@ class ChildProcess:
         (to, out, err), self._ours = self._ours, None
         throttled = self._context.throttled
         self._stdin = StdinPipe(
-            to, drained=self._drained, arrived=self._connection.ponged, refused=self._stdin_closed, apart=True
+            to, drained=self._drained, arrived=self._connection.ponged, refused=self._stdin_closed, one_at_a_time=True
         )
         self._stdout = OutputPipe(out, self._on_stdout, throttled=throttled, ready=self._ready)
         self._stdout.ended.add_done_callback(self._stdout_closed)
@@ -361,7 +361,7 @@ class ChildProcess:
         if isinstance(line, bytes) and line.lstrip()[:1] in (b"{", b"["):
             self._child.flush()
             if self._stdin is not None and REGISTERS in line:
-                self._stdin.together()
+                self._stdin.allow_several()
             self._connection.receive(line)
             return pipes.MESSAGE
         return self._log(line, "stdout", "info")

@@ -301,18 +301,19 @@ def _kill_group(pid: int, number: int) -> None:
 # -- who is whose, as /proc says. The hub uses these too, to look for leftovers.
 
 
+def _stat(pid: "int | str") -> "list[bytes] | None":
+    """The fields of its /proc/N/stat from the third on; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
 def parents() -> "dict[int, int]":
     """Every process and its parent."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-                found[int(name)] = int(fields[1])
-            except (OSError, IndexError):  # it ended meanwhile
-                pass
-    return found
+    stats = {int(name): _stat(name) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: int(fields[1]) for pid, fields in stats.items() if fields}
 
 
 def descendants(root: int) -> "list[int]":
@@ -344,11 +345,8 @@ def mark_of(pid: int) -> "str | None":
 
 def start_time(pid: int) -> "int | None":
     """When it was started, in the kernel's ticks."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):
-        return None
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def filters_of(pid: int) -> int:

@@ -44,15 +44,15 @@ class LogSink(Protocol):
     def __call__(self, level: str, message: str, context: dict[str, Any], /) -> None: ...
 
 
-class Notebook(Protocol):
+class AgentLog(Protocol):
     """One agent's own log (`supervisor.child_log.ChildLog`), which outlives its connections."""
 
     def add(self, at: Instant, stream: str, message: str, *, level: str, context: dict[str, Any]) -> object: ...
 
 
 class ForgeHandler(Handler):
-    """`condition` is what a supervisor knows of an agent's process, where it has one; `notebook` is the log of an agent
-    that is no child."""
+    """`process_status` is what a supervisor knows of an agent's process, where it has one; `agent_log` is the log of an
+    agent that is no child."""
 
     protocol = mapping.PROTOCOL
 
@@ -66,16 +66,16 @@ class ForgeHandler(Handler):
         limits: Limits | None = None,
         rate: Bucket | None = None,
         request_seconds: float = REQUEST_SECONDS,
-        condition: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
-        notebook: Callable[[AgentId], Notebook | None] = lambda agent: None,
+        process_status: Callable[[AgentId], AgentStatus | None] = lambda agent: None,
+        agent_log: Callable[[AgentId], AgentLog | None] = lambda agent: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(hub, store, limits=limits or Limits())
         self.files: Files = files
         self.bus = bus
         self.request_seconds = request_seconds
-        self.condition = condition
-        self.notebook = notebook
+        self.process_status = process_status
+        self.agent_log = agent_log
         self.clock = clock
         self.dropped = 0
         self._rate = rate or Bucket()
@@ -144,10 +144,10 @@ class TaskLog:
     agent has none, or several and the line names none, or it names one that is not its own) goes to the agent's log.
     """
 
-    def __init__(self, hub: Intake, agent: AgentId, notebook: Notebook | None = None) -> None:
+    def __init__(self, hub: Intake, agent: AgentId, agent_log: AgentLog | None = None) -> None:
         self._hub = hub
         self._agent = agent
-        self._notebook = notebook
+        self._agent_log = agent_log
         self._lines: list[tuple[TaskId, LogEntry]] = []
         self._busy = False
 
@@ -166,12 +166,12 @@ class TaskLog:
             asyncio.get_running_loop().call_soon(self._send)
 
     def _note(self, entry: LogEntry) -> None:
-        if self._notebook is None:
+        if self._agent_log is None:
             return
         agent = self._hub.agent(self._agent)
         if agent is not None and agent.does_personal_work:
             entry = msgspec.structs.replace(entry, message=PERSONAL, context={})
-        self._notebook.add(Instant(entry.at), "event", entry.message, level=entry.level, context=entry.context)
+        self._agent_log.add(Instant(entry.at), "event", entry.message, level=entry.level, context=entry.context)
 
     def _send(self) -> None:
         if not self._lines:

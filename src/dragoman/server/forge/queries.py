@@ -73,7 +73,7 @@ async def agents(handler: ForgeHandler, asker: Agent, query: QueryAgents) -> dic
             reachable=handler.hub.reachable(agent.id),
             load=len(held),
             current=await _shown(handler, asker, held),
-            status=handler.condition(agent.id),
+            status=handler.process_status(agent.id),
         )
         if query.status is None or view.status == query.status:
             found.append(view)

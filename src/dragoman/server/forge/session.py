@@ -119,7 +119,7 @@ class ForgeSession(Session):
         super().__init__(handler.hub, agent, connection)
         self._whole_tasks = whole_tasks
         self._handler = handler
-        self._log: LogSink = log or TaskLog(handler.hub, agent, handler.notebook(agent))
+        self._log: LogSink = log or TaskLog(handler.hub, agent, handler.agent_log(agent))
         self._counts_lines = log is None  # a given sink has a limit of its own
         self._encoding = encoding
         self._limits = limits

@@ -194,11 +194,11 @@ async def test_an_agent_introduces_itself_but_does_not_promote_itself(hub: Forge
 async def test_what_belongs_to_no_task_is_kept_in_the_agents_own_log(hub: ForgeHub) -> None:
     noted: list[tuple[str, str]] = []
 
-    class Notebook:
+    class AgentLog:
         def add(self, at: int, stream: str, message: str, *, level: str, context: dict[str, Any]) -> None:
             noted.append((level, message))
 
-    hub.handler.notebook = lambda agent: Notebook()
+    hub.handler.agent_log = lambda agent: AgentLog()
     worker = await hub.connect("worker-1")
     await worker.tell("log", level="warn", message="nothing to do", context={})
     await worker.say("plain text")
