@@ -5,6 +5,7 @@ The outbound side of each protocol calls these functions. No input or output her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ from dragoman.messages.tasks import (
     ToolResult,
     ToolUse,
 )
+
+_traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 
 HUB_METADATA = ("name", "thread", "parent_task_id")
 """Names in a task's metadata that the hub sends in fields of their own."""
@@ -137,3 +140,20 @@ def file_reference(file: FileRef, task: Task) -> dict[str, Any]:
         "size": file.size,
         "sha256": file.sha256,
     }
+
+
+# --- the trace of a task (all-D7) ---
+
+
+def traceparent(task: Task, delivery_id: str) -> str:
+    """The W3C trace context of a delivery: the task's trace, and a span of its own."""
+    return f"00-{task.lineage.trace_id}-{delivery_id.replace('-', '')[16:]}-01"
+
+
+def trace_id_in(*candidates: object) -> str | None:
+    """The trace id of the first valid traceparent: that of the message, else that of its transport."""
+    for text in candidates:
+        found = _traceparent(text) if type(text) is str else None
+        if found is not None and int(found[1], 16):
+            return found[1]
+    return None

@@ -95,3 +95,7 @@ class HttpHandler(Handler):
     @abstractmethod
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
         """An outgoing message as its messages; raises `Refused` where no message of the protocol holds it."""
+
+    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
+        """The ids by which a receiver acknowledges each of so many messages."""
+        return (outgoing.delivery.id,) * count

@@ -80,10 +80,6 @@ class HttpEndpoint(Endpoint, Generic[H]):
         self._polls: set[Poll] = set()
         self._draining = False
 
-    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
-        """What to acknowledge each of so many frames by."""
-        return (outgoing.delivery.id,) * count
-
     # -- endpoints
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +106,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
             if frames is None:
                 unread.add(outgoing.delivery.task)
                 continue
-            for id, frame in zip(self.receipts(outgoing, len(frames)), frames, strict=True):
+            for id, frame in zip(self._handler.receipts(outgoing, len(frames)), frames, strict=True):
                 entries.append(b'{"delivery_id":"%b","message":%b}' % (id.encode(), frame))
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 

@@ -23,7 +23,6 @@ that only the two agents can open is passed on with the ids that it is bound to 
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -65,6 +64,7 @@ from dragoman.protocols.a2acp.types import (
 )
 from dragoman.server.a2acp.contracts import patience
 from dragoman.server.a2acp.outbound import Broker, oversize
+from dragoman.server.content import trace_id_in
 
 CANCELLED = "cancelled on request"
 LONGEST_REASON = 200
@@ -75,7 +75,6 @@ LONGEST_QUESTION = 366 * 24 * 3600
 LARGE = 200_000
 """Bytes of a message that may be too large when the hub sends it on: none becomes four times as long."""
 
-_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -111,11 +110,7 @@ class InboundMessage(NamedTuple):
     @property
     def trace_id(self) -> str | None:
         """The trace that the payload names, else the transport's (all-D7)."""
-        for text in (self.payload.get("traceparent"), self.traceparent):
-            found = _trace(text) if type(text) is str else None
-            if found is not None and int(found[1], 16):
-                return found[1]
-        return None
+        return trace_id_in(self.payload.get("traceparent"), self.traceparent)
 
     @property
     def extra(self) -> dict[str, Any]:

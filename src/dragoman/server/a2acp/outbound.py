@@ -54,7 +54,7 @@ from dragoman.protocols.a2acp.types import (
     Agent,
 )
 from dragoman.server.a2acp.contracts import established, rotated, terminated, terms_of
-from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context
+from dragoman.server.content import file_reference, reported_fault, resource_limits, task_context, traceparent
 
 ADDED = 200
 """Bytes that the hub puts into the payload of an answer which had room for nothing more."""
@@ -418,7 +418,7 @@ class _Encoder:
 
     @property
     def _traceparent(self) -> str:
-        return f"00-{self.task.lineage.trace_id}-{self.outgoing.delivery.id.replace('-', '')[16:]}-01"
+        return traceparent(self.task, self.outgoing.delivery.id)
 
     def _frame(
         self, kind: str, intent: str | None, payload: Mapping[str, Any], *, source: Agent | None = None,

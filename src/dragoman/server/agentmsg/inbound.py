@@ -25,7 +25,6 @@ forwarded to the agent that it is addressed to (`forward_instead`).
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -93,6 +92,7 @@ from dragoman.protocols.agentmsg.types import (
     TaskUpdate,
 )
 from dragoman.server.agentmsg.ids import agent_named, delivery_of, own_name, task_id
+from dragoman.server.content import trace_id_in
 
 Holds = Callable[[TaskId], bool]
 
@@ -117,7 +117,6 @@ COPIED = frozenset({StatusUpdate, Heartbeat, ErrorReport})
 CANCELLED = "cancelled on request"
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
-_trace = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 
 
 # -- messages ----------------------------------------------------------------------------------------------------
@@ -149,11 +148,7 @@ class Inbound(NamedTuple):
     @property
     def trace_id(self) -> str | None:
         """The trace in the message, else the transport's (all-D7)."""
-        for text in (self.message.metadata.traceparent, self.traceparent):
-            found = _trace(text) if text else None
-            if found is not None and int(found[1], 16):
-                return found[1]
-        return None
+        return trace_id_in(self.message.metadata.traceparent, self.traceparent)
 
     @property
     def digest(self) -> str:

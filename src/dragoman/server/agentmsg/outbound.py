@@ -72,6 +72,7 @@ from dragoman.server.content import (
     reported_progress,
     reported_question,
     resource_limits,
+    traceparent,
 )
 
 _Fields = dict[str, msgspec.Raw]
@@ -408,7 +409,7 @@ def _message(
     if correlation is not None:
         metadata["correlation_id"] = correlation
     if outgoing.task is not None:
-        metadata["traceparent"] = f"00-{outgoing.task.lineage.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
+        metadata["traceparent"] = traceparent(outgoing.task, delivery.id)
     message |= {
         "id": id,
         "timestamp": rfc3339(delivery.created_at),

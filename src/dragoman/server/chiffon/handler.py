@@ -71,6 +71,9 @@ class ChiffonHandler(HttpHandler):
         whole = (await read_account(self.store, outgoing.delivery.task, outgoing.event.seq)).output
         return outbound.wire_again(outgoing, agent, whole)
 
+    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
+        return outbound.receipts(outgoing.delivery.id, count)
+
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         to_agent = agent.called if agent is not None else UNKNOWN
         return outbound.refusal(fault, to_agent=to_agent, now=self.hub.now(), message_id=self.hub.mint(), about=context)

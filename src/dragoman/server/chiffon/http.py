@@ -20,14 +20,13 @@ import msgspec
 from dragoman.core.commands import Command
 from dragoman.core.ids import TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.security.urls import Network, Resolve, UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.callbacks import Callbacks, CallbackSender
 from dragoman.server.chiffon import inbound, outbound
-from dragoman.server.chiffon.callbacks import Callbacks, CallbackSender
 from dragoman.server.chiffon.files import AgentFiles
 from dragoman.server.chiffon.handler import ChiffonHandler
 from dragoman.server.chiffon.websocket import ChiffonWebSocket
@@ -64,9 +63,6 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
 
     def prefixes(self) -> dict[str, ASGIApp]:
         return {TASKS: self.task}
-
-    def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
-        return outbound.receipts(outgoing.delivery.id, count)
 
     # -- POST /api/agent/message
 
@@ -149,7 +145,7 @@ def endpoints(
     resolve: Resolve | None = None,
 ) -> tuple[Endpoint, ...]:
     """All of chiffon's endpoints on the HTTP port."""
-    callbacks = CallbackSender(handler.hub, handler.encode, allowed=callback_networks, resolve=resolve)
+    callbacks = CallbackSender(handler, allowed=callback_networks, resolve=resolve)
     http = ChiffonHttp(handler, callbacks=callbacks, negotiation=negotiation)
     files = () if handler.files is None else (AgentFiles(handler, handler.files),)
     return (http, ChiffonWebSocket(handler), callbacks, *files)

@@ -45,6 +45,7 @@ from dragoman.server.content import (
     reported_question,
     resource_limits,
     task_context,
+    traceparent,
 )
 from dragoman.wire.errors import Stage
 
@@ -88,11 +89,6 @@ def receipts(delivery_id: str, count: int) -> Sequence[str]:
     """What to acknowledge of a delivery of `count` messages. Only the last has the delivery's own id: an agent that
     acknowledges an earlier one and dies gets all of them again, since the hub knows no delivery of that id."""
     return (*(_derived(delivery_id, "part", index) for index in range(count - 1)), delivery_id)[:count]
-
-
-def traceparent(task: Task, delivery_id: str) -> str:
-    """The W3C trace context under which a delivery leaves: the task's trace, and a span of its own."""
-    return f"00-{task.lineage.trace_id}-{delivery_id.replace('-', '')[16:]}-01"
 
 
 def _derived(*parts: object) -> str:

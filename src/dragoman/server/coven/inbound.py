@@ -32,11 +32,11 @@ from dragoman.protocols.coven import mapping
 from dragoman.protocols.coven.connection import Completed
 from dragoman.protocols.coven.mapping import CHAT, PROTOCOL
 from dragoman.protocols.coven.types import Done, Error, MessageResponse, RegisterAgent, SendMessage
+from dragoman.server.content import trace_id_in
 from dragoman.wire.errors import RemoteProtocolError, Stage
 
 _PRIORITIES = {"": Priority.NORMAL} | {priority.value: priority for priority in Priority}
 _uuid = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}").fullmatch
-_trace = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}").fullmatch
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -172,15 +172,6 @@ def submit_of(
         lineage=Lineage(thread=message.thread_id or None, trace_id=trace_id_in(message.traceparent, traceparent)),
         reply=Reply(follows=True),
     )
-
-
-def trace_id_in(*candidates: str | None) -> str | None:
-    """The trace id of the first valid traceparent (all-D7)."""
-    for text in candidates:
-        found = _trace(text) if text else None
-        if found is not None and int(found[1], 16):
-            return found[1]
-    return None
 
 
 def fault_of(error: RemoteProtocolError) -> Fault:

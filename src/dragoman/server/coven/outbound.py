@@ -58,7 +58,7 @@ from dragoman.protocols.coven.types import (
     ToolResult,
     ToolUse,
 )
-from dragoman.server.content import reported_fault, task_context
+from dragoman.server.content import reported_fault, task_context, traceparent
 
 TEXTS = ("content", "prompt", "message", "text")
 """Fields of an input that are text for an agent, best first."""
@@ -95,7 +95,7 @@ def message_of(outgoing: Outgoing, attachments: tuple[FileData, ...] = (), *, re
         task_id=task.id,
         work_type=task.type,
         attempt=task.attempt.count,
-        traceparent=f"00-{task.lineage.trace_id}-{outgoing.delivery.id.replace('-', '')[16:]}-01",
+        traceparent=traceparent(task, outgoing.delivery.id),
         unknown=_unknown(event),
     )
 

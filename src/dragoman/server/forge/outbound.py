@@ -60,6 +60,7 @@ from dragoman.server.content import (
     reported_question,
     resource_limits,
     task_context,
+    traceparent,
 )
 
 ASSIGNED_MESSAGE = "Task assigned. Use TaskGet to view details."
@@ -239,8 +240,7 @@ def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
 def _message(payload: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta: Any) -> Anything:
     delivery = outgoing.delivery
     id = delivery.id if not index else f"{delivery.id}/{index}"
-    trace = f"00-{outgoing.task.lineage.trace_id}-{delivery.id.replace('-', '')[16:]}-01"
-    return codec.message(payload, stamp(id, now), meta={"traceparent": trace, **meta})
+    return codec.message(payload, stamp(id, now), meta={"traceparent": traceparent(outgoing.task, delivery.id), **meta})
 
 
 # --- what forge shows of tasks and agents ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -12,18 +12,20 @@ import msgspec
 import pytest
 
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.ids import Instant, TaskId
-from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.ids import TaskId
+from dragoman.core.model.deliveries import MessageKind
 from dragoman.messages.faults import Kind
 from dragoman.security.urls import PRIVATE, UrlRefused
+from dragoman.server.callbacks import CallbackSender
 from dragoman.server.chiffon import outbound
-from dragoman.server.chiffon.callbacks import CallbackSender
+from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.limits import Limits
+from dragoman.stores.memory import MemoryStore
 from dragoman.wire.closing import CloseReason
 
 
-async def carry(outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-    return outbound.wire_of(outgoing, agent, now)
+def handler(hub: Any) -> ChiffonHandler:
+    return ChiffonHandler(hub, MemoryStore(), limits=Limits())
 
 
 class Callback:
@@ -66,7 +68,7 @@ async def callback() -> AsyncIterator[Callback]:
 
 @pytest.fixture
 async def push(hub: Any, callback: Callback) -> AsyncIterator[CallbackSender]:
-    push = CallbackSender(hub, carry, allowed=PRIVATE, first_pause=0.01, seconds=60)
+    push = CallbackSender(handler(hub), allowed=PRIVATE, first_pause=0.01, seconds=60)
     url = f"http://localhost:{callback.port}/hook?x=1"
     hub.known["infra-1"] = msgspec.structs.replace(hub.known["infra-1"], callback_url=url)
     yield push
@@ -241,7 +243,7 @@ async def test_a_name_that_leads_elsewhere_meanwhile_changes_nothing(hub: Any, c
     """Nobody but our own name server knows it: it is called at the address that was checked, or not at all."""
     called_at(hub, callback, "rebinding.invalid")
     names = Names("127.0.0.1", "169.254.169.254")
-    push = CallbackSender(hub, carry, allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
+    push = CallbackSender(handler(hub), allowed=PRIVATE, resolve=names, first_pause=0.01, seconds=60)
     push.start()
     (await link(hub)).deliver([kit.outgoing(1), kit.outgoing(2)])
     await hub.until(lambda: len(hub.asked_for(Acknowledge)) == 2)
@@ -256,7 +258,7 @@ async def test_an_address_is_checked_whenever_a_connection_opens(hub: Any, callb
     """It was registered when such addresses were allowed, or when its name led somewhere else."""
     called_at(hub, callback, "moved.invalid")
     names = Names("127.0.0.1")
-    push = CallbackSender(hub, carry, resolve=names, first_pause=0.001)
+    push = CallbackSender(handler(hub), resolve=names, first_pause=0.001)
     push.start()
     await kit.soon(names.often.wait())
     assert (hub.asked_for(OpenLink), callback.got) == ([], [])
@@ -277,10 +279,10 @@ async def test_a_proxy_of_the_environment_gets_nothing(
 
 
 async def test_private_addresses_are_refused_unless_opened(hub: Any) -> None:
-    shut = CallbackSender(hub, carry)
+    shut = CallbackSender(handler(hub))
     with pytest.raises(UrlRefused):
         await shut.check("http://127.0.0.1:1/")
-    await CallbackSender(hub, carry, allowed=PRIVATE).check("http://127.0.0.1:1/")
+    await CallbackSender(handler(hub), allowed=PRIVATE).check("http://127.0.0.1:1/")
 
 
 async def test_a_registration_with_a_callback_opens_the_connection(

@@ -30,8 +30,8 @@ from dragoman.protocols.coven.types import (
     Thinking,
     ToolUse,
 )
+from dragoman.server.content import trace_id_in
 from dragoman.server.coven import inbound, outbound
-from dragoman.server.coven.inbound import trace_id_in
 from dragoman.server.coven.outbound import content_of
 
 NOW = Instant(1_768_796_464_000_000)

@@ -1,43 +1,40 @@
-"""Envelopes posted to agents that registered a callback URL (D10).
+"""Callbacks: the hub posts messages to agents that registered a URL (chiffon-D10).
 
-Each such agent has an ordered link that is always open while it is registered. An outgoing message is one POST; 2xx
-acknowledges it. Outgoing messages of one task go one after the other, those of different tasks side by side.
+Each such agent has an ordered session that is open as long as the agent is registered. An outgoing message is one POST;
+2xx acknowledges it. Outgoing messages of one task go one after the other, those of different tasks side by side, so
+this is no wire of the connection loop, which has one order for all.
 
     what fails     then
     -------------  ---------------------------------------------------------------------------
     work           this attempt failed: the hub retries, and counts it against the agent
-    a notice       the link is closed and opened again after a pause, which doubles each time;
+    a notice       the session is closed and opened again after a pause, which doubles each time;
                    the hub offers what was not acknowledged again, in order
 
-An agent that opens another ordered link (a WebSocket) takes it over; the callback connection stands back until that one
-is gone.
+An agent that opens another ordered session (a WebSocket) replaces this one, which waits until that one is gone.
 
-URLs are resolved and checked each time the link opens, and the connections go to that address (`security.urls`).
-Redirects are failures, proxies of the environment are not used, and nothing of ours is sent but the envelope, the
-delivery's id and the trace it belongs to.
+The hub resolves and checks a URL each time the session opens, and connects to that address (`security.urls`). Redirects
+are failures, proxies of the environment are not used, and the hub sends nothing but the message, the delivery's id and
+the trace it belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.ids import AgentId, Instant, SessionId, TaskId
-from dragoman.core.model.agents import Agent
+from dragoman.core.ids import AgentId, SessionId, TaskId
 from dragoman.core.model.deliveries import MessageKind, Outgoing
-from dragoman.core.ports import Intake
 from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.security.redaction import disclosed
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
-from dragoman.server.chiffon.outbound import receipts, traceparent
 from dragoman.server.connection import close_link
-from dragoman.server.handler import Endpoint
+from dragoman.server.content import traceparent
+from dragoman.server.handler import Endpoint, HttpHandler
 from dragoman.wire.closing import CloseReason
 
 if TYPE_CHECKING:
@@ -50,56 +47,54 @@ SIDE_BY_SIDE = 8
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 ANSWER_BYTES = 64 * 1024
-"""So much of an answer is read, to keep the connection; its content says nothing to us."""
-
-Carry = Callable[[Outgoing, Agent, Instant], Awaitable[Sequence[bytes]]]
-"""An outgoing message as its messages (`ChiffonHandler.carry`)."""
+"""The hub reads so much of an answer, to keep the connection; its content does not matter."""
 
 
 class Callbacks:
-    """Sends to callback URLs (`CallbackSender`). This one takes none."""
+    """For a hub that calls no URLs."""
 
     async def check(self, url: str) -> None:
+        """Raises `UrlRefused`."""
         raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
 
-    def follow(self, agent: AgentId) -> None: ...
+    def follow(self, agent: AgentId) -> None:
+        """The agent registered, perhaps again: post to the URL it has now, if it has one."""
 
 
 class CallbackSender(Callbacks, Endpoint):
-    """All the callback connections."""
+    """All callback connections of one protocol."""
 
     def __init__(
         self,
-        hub: Intake,
-        carry: Carry,
+        handler: HttpHandler,
         *,
         allowed: Sequence[Network] = (),
         resolve: Resolve | None = None,
         seconds: float = POST_SECONDS,
         first_pause: float = FIRST_PAUSE,
     ) -> None:
-        self._hub = hub
-        self.carry = carry
+        self._handler = handler
+        self._hub = handler.hub
         self._allowed = tuple(allowed)
         self._resolve = resolve
         self._seconds = seconds
         self._first_pause = first_pause
-        self._couriers: dict[AgentId, tuple[str, asyncio.Task[None]]] = {}
+        self._connections: dict[AgentId, tuple[str, asyncio.Task[None]]] = {}
         self._client: httpx2.AsyncClient | None = None
 
     def start(self) -> None:
-        """Take up where the last run of the hub ended."""
+        """Go on where the last run of the hub ended."""
         for agent in self._hub.agents():
-            if agent.protocol == PROTOCOL and agent.callback_url:
+            if agent.protocol == self._handler.protocol and agent.callback_url:
                 self.follow(agent.id)
 
     async def drain(self, seconds: float = 0) -> None:
-        tasks = [task for _, task in self._couriers.values()]
+        tasks = [task for _, task in self._connections.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=5)
-        self._couriers.clear()
+        self._connections.clear()
         if self._client is not None:
             await self._client.aclose()
             self._client = None
@@ -111,18 +106,17 @@ class CallbackSender(Callbacks, Endpoint):
         return await pin(url, allowed=self._allowed, resolve=self._resolve)
 
     def follow(self, agent: AgentId) -> None:
-        """The agent (re)registered: serve the URL it has now, if it has one."""
         known = self._hub.agent(agent)
         url = known.callback_url if known is not None else None
-        old = self._couriers.get(agent)
+        old = self._connections.get(agent)
         if old is not None:
             if old[0] == url and not old[1].done():
                 return
             old[1].cancel()
-            del self._couriers[agent]
+            del self._connections[agent]
         if url is not None:
-            courier = CallbackConnection(self, self._hub, agent, url, self._first_pause)
-            self._couriers[agent] = (url, asyncio.ensure_future(courier.run()))
+            connection = CallbackConnection(self, self._handler, agent, url, self._first_pause)
+            self._connections[agent] = (url, asyncio.ensure_future(connection.run()))
 
     async def post(self, to: Pinned, frame: bytes, about: Mapping[str, str]) -> bool:
         """Whether the agent took it."""
@@ -162,9 +156,12 @@ async def _skim(response: httpx2.Response) -> None:
 class CallbackConnection:
     """One agent's link: `core.ports.LinkEnd`."""
 
-    def __init__(self, push: CallbackSender, hub: Intake, agent: AgentId, url: str, first_pause: float) -> None:
-        self._push = push
-        self._hub = hub
+    def __init__(
+        self, sender: CallbackSender, handler: HttpHandler, agent: AgentId, url: str, first_pause: float
+    ) -> None:
+        self._sender = sender
+        self._handler = handler
+        self._hub = handler.hub
         self._agent = agent
         self._url = url
         self._pause = self._first_pause = first_pause
@@ -172,7 +169,7 @@ class CallbackConnection:
         self._broken = asyncio.Event()
         self._replaced = False
         self._lanes: dict[TaskId, deque[Outgoing]] = {}
-        self._carriers: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
         self._session = SessionId("")
         self._to: Pinned | None = None
 
@@ -193,8 +190,8 @@ class CallbackConnection:
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     async def _serve(self) -> None:
-        """Open the link and carry outgoing messages until it breaks."""
-        self._to = await self._push.pinned(self._url)
+        """Open the session and send outgoing messages until it breaks."""
+        self._to = await self._sender.pinned(self._url)
         self._session = SessionId(self._hub.mint())
         self._broken.clear()
         self._replaced = False
@@ -202,13 +199,17 @@ class CallbackConnection:
         try:
             await self._hub.execute(
                 OpenLink(
-                    principal=self._agent, protocol=PROTOCOL, session=self._session, ordered=True, acknowledges=True
+                    principal=self._agent,
+                    protocol=self._handler.protocol,
+                    session=self._session,
+                    ordered=True,
+                    acknowledges=True,
                 )
             )
             await self._broken.wait()
         finally:
-            for carrier in self._carriers:
-                carrier.cancel()
+            for sending in self._sending:
+                sending.cancel()
             self._lanes.clear()
             close_link(self._hub, CloseLink(principal=self._agent, session=self._session))
 
@@ -221,9 +222,9 @@ class CallbackConnection:
                 self._lanes[task].append(outgoing)
                 continue
             self._lanes[task] = deque((outgoing,))
-            carrier = asyncio.ensure_future(self._carry(task, self._lanes[task]))
-            self._carriers.add(carrier)
-            carrier.add_done_callback(self._carriers.discard)
+            sending = asyncio.ensure_future(self._send_lane(task, self._lanes[task]))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
 
     def hang_up(self, reason: CloseReason) -> None:
         self._replaced = reason is CloseReason.NEWER_CONNECTION
@@ -231,15 +232,15 @@ class CallbackConnection:
 
     # -- the work
 
-    async def _carry(self, task: TaskId, lane: deque[Outgoing]) -> None:
+    async def _send_lane(self, task: TaskId, lane: deque[Outgoing]) -> None:
         while lane:
             outgoing = lane[0]
             try:
                 async with self._turns:
-                    taken = await self._hand_over(outgoing)
-            except Exception as error:  # nobody would carry this lane any more
+                    taken = await self._send(outgoing)
+            except Exception as error:  # nothing would send this lane any more
                 why = disclosed(error, personal=outgoing.personal)
-                log.error("not carried", task=task, kind=outgoing.delivery.kind.value, exc_info=why)
+                log.error("not sent", task=task, kind=outgoing.delivery.kind.value, exc_info=why)
                 taken = False
             if not taken and outgoing.delivery.kind is not MessageKind.WORK:
                 self._broken.set()
@@ -252,16 +253,15 @@ class CallbackConnection:
         if self._lanes.get(task) is lane:
             del self._lanes[task]
 
-    async def _hand_over(self, outgoing: Outgoing) -> bool:
+    async def _send(self, outgoing: Outgoing) -> bool:
         agent = self._hub.agent(self._agent)
         if agent is None or self._to is None:
             return False
-        delivery = outgoing.delivery.id
-        trace = traceparent(outgoing.task, delivery)  # all-D7
-        frames = await self._push.carry(outgoing, agent, self._hub.now())
-        for id, frame in zip(receipts(delivery, len(frames)), frames, strict=True):
+        trace = traceparent(outgoing.task, outgoing.delivery.id)  # all-D7
+        frames = await self._handler.encode(outgoing, agent, self._hub.now())
+        for id, frame in zip(self._handler.receipts(outgoing, len(frames)), frames, strict=True):
             about = {"x-delivery-id": id, "traceparent": trace}
-            if not await self._push.post(self._to, frame, about):
+            if not await self._sender.post(self._to, frame, about):
                 return False
         return True
 
@@ -279,5 +279,7 @@ class CallbackConnection:
             facts={"agent_id": self._agent, "last_heartbeat": None},
         )
         await self._hub.execute(
-            ReportFault(principal=self._agent, protocol=PROTOCOL, fault=fault, task_id=outgoing.delivery.task)
+            ReportFault(
+                principal=self._agent, protocol=self._handler.protocol, fault=fault, task_id=outgoing.delivery.task
+            )
         )
