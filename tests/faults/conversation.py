@@ -403,8 +403,8 @@ class Conversation:
             *earlier, last = rounds(kinds)
             if sum(map(last.count, ENDS)) != 1 or not all(map(ended_or_taken, earlier)):
                 raise Violation(f"{task.id} did not end once: {kinds}")
-            if len(task.handed) > 8:
-                raise Violation(f"{task.id} went through {len(task.handed)} hands")
+            if len(task.lineage.handed) > 8:
+                raise Violation(f"{task.id} went through {len(task.lineage.handed)} hands")
 
 
 def rounds(story: Sequence[EventKind]) -> list[list[EventKind]]:

@@ -70,7 +70,7 @@ class EchoSession(Session):
             case MessageKind.CANCEL:
                 reason = reported_fault(task, event).message
                 return [echo.encode(echo.Cancel(task=task.id, delivery=delivery, reason=reason))]
-            case MessageKind.RESULT if task.fault is None:
+            case MessageKind.RESULT if task.outcome.fault is None:
                 result = read_result(event.body)
                 said = result if whole is None else msgspec.structs.replace(result, output=whole)
                 return [echo.encode(echo.result_out(task.id, said, delivery))]
