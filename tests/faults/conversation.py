@@ -40,7 +40,8 @@ from dragoman.core.commands import (
     Tell,
 )
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Priority, QuestionStatus, Task, Waiting
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -68,7 +69,7 @@ class Witness:
 
     def saw(self, receiver: str, outgoing: Outgoing) -> None:
         """Called from inside the hub's loop: what is wrong is said at the next step."""
-        letter = outgoing.event
+        letter = outgoing.content
         said = msgspec.json.decode(letter.body)
         if "lane" not in said:
             return
@@ -103,7 +104,7 @@ class Talker:
             if not lossy:
                 self.tray.append(outgoing)
                 if outgoing.delivery.kind is MessageKind.DIRECT_MESSAGE:
-                    self.talk.witness.arrived.add(outgoing.event.message_id)
+                    self.talk.witness.arrived.add(outgoing.direct_message.message_id)
 
     def hang_up(self, reason: CloseReason) -> None:
         self.session = None
@@ -140,14 +141,14 @@ class Talker:
             self.mine[delivery.task] = None
         elif delivery.kind is MessageKind.CANCEL:
             self.mine.pop(delivery.task, None)
-        elif delivery.kind is MessageKind.ANSWER and outgoing.task is not None:
+        elif delivery.kind is MessageKind.ANSWER and outgoing.about_task is not None:
             self.handing.discard(outgoing.task.id)
         elif delivery.kind is MessageKind.DIRECT_MESSAGE:
             await self.reply(outgoing)
         await ask(ack)
 
     async def reply(self, outgoing: Outgoing) -> None:
-        world, rng, letter = self.talk.world, self.talk.rng, outgoing.event
+        world, rng, letter = self.talk.world, self.talk.rng, outgoing.content
         if letter.kind == "HELP_REQUEST":
             verdict = rng.choice(list(HelpVerdict))
             words = world.direct_message(self.id, "help", kind="HELP_RESPONSE")

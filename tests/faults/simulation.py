@@ -32,7 +32,8 @@ from dragoman.core.commands import (
     Submit,
 )
 from dragoman.core.ids import ADMIN, SECOND, AgentId, SessionId, TaskId
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, QuestionStatus, Status, Task, Waiting
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.rules import Rules
@@ -87,7 +88,7 @@ class Ledger:
                 self.broken = f"inversion in the lane of {delivery.task}: {delivery.event} after {seen}"
             seen.append(delivery.event)
         if delivery.kind in (MessageKind.RESULT, MessageKind.FAILURE):
-            self.outcomes[delivery.task].add(outgoing.event.kind.value)
+            self.outcomes[delivery.task].add(outgoing.content.kind.value)
 
 
 class Actor:
@@ -231,7 +232,7 @@ class Gateway(Actor):
 
     async def told(self, outgoing: Outgoing) -> None:
         """The answer it stood still for, or one to a question of an earlier life."""
-        simulation, question = self.simulation, outgoing.event
+        simulation, question = self.simulation, outgoing.question
         await simulation.try_ask(
             Acknowledge(principal=self.id, deliveries=(outgoing.delivery.id,), session=self.session)
         )

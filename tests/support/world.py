@@ -24,7 +24,8 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId, uuid7
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import DirectMessage, Outgoing
+from dragoman.core.model.deliveries import DirectMessage
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Task
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault, Kind, Refused

@@ -26,7 +26,7 @@ from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, Sessio
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.pipelining import Pipelined
 from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules

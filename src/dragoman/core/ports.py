@@ -19,8 +19,9 @@ from dragoman.core.memory import MemoryBudget
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import GENESIS, AuditRecord, Newest
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Outgoing
+from dragoman.core.model.deliveries import DeadLetter, Delivery
 from dragoman.core.model.holdings import Holding
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.policy import Policy
 from dragoman.core.model.silence import Watched
 from dragoman.core.model.state import Changed, Entity, Registry

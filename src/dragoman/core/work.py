@@ -46,7 +46,8 @@ from dragoman.core.model import policy
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.audit import AuditRecord, sealed
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import DeadLetter, Delivery, Outgoing, SeenMessage
+from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import Allowance, RefusalCount, RefusalKey
 from dragoman.core.model.shared_tasks import beginning, step

@@ -36,7 +36,8 @@ import structlog
 
 from dragoman.core.commands import Acknowledge, CloseLink, Command, NoteRefusal, PaceLink
 from dragoman.core.ids import AgentId, DeliveryId, SessionId
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.pipelining import Pipeline, Pipelined, Then
 from dragoman.core.ports import Future, Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server import authentication

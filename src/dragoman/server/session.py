@@ -30,7 +30,8 @@ import structlog
 from dragoman.core.commands import Command, ReportFault
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Intake, Store, StoreFailed
 from dragoman.core.queries.transcript import MOST_OUTPUT, Account, Transcript
 from dragoman.messages.faults import Fault, Kind, Refused

@@ -12,7 +12,8 @@ from dragoman.app.endpoints import HubParts
 from dragoman.core import commands
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import Failure, Result, read_request, read_result
 from dragoman.server.content import reported_fault, reported_progress

@@ -233,7 +233,7 @@ async def test_a_hub_that_died_over_a_change_of_the_policy_waits_as_it_says(
         await stage.rest()
     await stage.restart()
     await stage.pass_time(1)
-    assert [outgoing.event.message_id for outgoing in await stage.poll("bob")] == [said["id"]]
+    assert [outgoing.direct_message.message_id for outgoing in await stage.poll("bob")] == [said["id"]]
 
 
 @pytest.mark.requirement("AM-DLV-7")
@@ -338,7 +338,7 @@ async def test_what_was_accepted_outlives_the_hub(stage: Stage, pair: tuple[Spea
     await ada.say("TASK_ASSIGNMENT", "bob", words.assignment("t-1"))
     await stage.restart()
     waits = await stage.poll("bob")
-    assert {getattr(outgoing.event, "message_id", None) or outgoing.task.origin.called for outgoing in waits} == {
+    assert {getattr(outgoing.content, "message_id", None) or outgoing.task.origin.called for outgoing in waits} == {
         letter["id"], "t-1",
     }  # fmt: skip
 

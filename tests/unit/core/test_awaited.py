@@ -164,7 +164,7 @@ async def test_a_handshake_is_never_lost_either(world, way):
     here, there = waiting.inbox, await world.poll("boss")
     assert (told(here), told(there)) == ((["answer"], []) if way in ("waits", "too late") else ([], ["answer"]))
     [answer] = here + there
-    assert ("fault" in answer.event.answer) == (way == "too late")
+    assert ("fault" in answer.question.answer) == (way == "too late")
     await world.ask_ack("boss", [answer])
     await world.advance(60)
     assert await world.poll("boss") == []
@@ -208,7 +208,7 @@ async def test_the_outcome_of_a_handshake_is_sent_again(world):
     await world.ask_ack("boss", waiting.take())
     await tell_again(world, wish.request_id)
     [again] = await world.poll("boss")
-    assert (again.delivery.kind, again.event.id) == ("answer", question.id)
+    assert (again.delivery.kind, again.content.id) == ("answer", question.id)
 
 
 async def test_only_ones_own_answers_are_sent_again(world):

@@ -88,8 +88,8 @@ async def test_a_named_agent_without_room_is_answered_for_at_once(world):
     await allots(world, "bob:budget", limit=0.5)
     await world.ask(hands(world, "ann", task.id, to=AgentId("bob")))
     [told] = ann.take()
-    assert (told.event.answer["accepted"], bob.take()) == (False, [])
-    assert told.event.answer["error"] == "bob has no budget for it now; the task stays yours"
+    assert (told.question.answer["accepted"], bob.take()) == (False, [])
+    assert told.question.answer["error"] == "bob has no budget for it now; the task stays yours"
     await world.finish("ann", task.id)
 
 
@@ -164,9 +164,9 @@ async def test_nobody_is_chosen_whose_terms_the_task_does_not_meet(world, offer,
     await world.ask(RegisterAgent(principal=AgentId("lab"), offers=(offer,), **{"work_types": (offer.intent,), **more}))
     assert await handed(world, task, "lab") == "ann"
     [told] = ann.take()
-    assert told.event.answer["accepted"] is False
+    assert told.question.answer["accepted"] is False
     await ann.ack(told)
     await world.ask(hands(world, "ann", task.id, to=AgentId("lab")))
     [told] = ann.take()
     no = "lab does not do 'run_playbook', or not on the terms of this task; the task stays yours"
-    assert told.event.answer["error"] == no
+    assert told.question.answer["error"] == no

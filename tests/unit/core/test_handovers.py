@@ -31,7 +31,7 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     await world.ask(request)
     assert (await world.task(task.id)).owner == "ann"
     [asked] = bob.take()
-    assert asked.event.kind == "TASK_HANDOFF"
+    assert asked.content.kind == "TASK_HANDOFF"
     await bob.ack(asked)
     done = await world.ask(takes(world, "bob", request, estimated="soon"))
     assert (done.answer["accepted"], done.answer["estimated"]) == (True, "soon")
@@ -39,11 +39,11 @@ async def test_with_a_yes_the_task_and_all_that_is_known_of_it_are_theirs(world)
     assert (moved.owner, moved.status, moved.lineage.handed) == ("bob", Status.RUNNING, (("ann", "bob"),))
     [yours] = bob.take()
     assert yours.delivery.kind is MessageKind.HANDOFF
-    body = msgspec.json.decode(yours.event.body)
+    body = msgspec.json.decode(yours.content.body)
     assert body["input"] == {"file": "a.py"}
     assert body["handover"]["metadata"] == {"tried": "x"}
     assert [e["kind"] for e in body["handover"]["story"]][:3] == ["submitted", "assigned", "progress"]
-    assert [p.event.kind for p in ann.take()] == ["TASK_HANDOFF"]
+    assert [p.content.kind for p in ann.take()] == ["TASK_HANDOFF"]
     assert (await world.refused_finish("ann", task.id)).kind is Kind.NOT_FOUND
     await world.finish("bob", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
@@ -91,7 +91,7 @@ async def test_with_a_no_the_owner_keeps_it(world):
     await bob.ack(*bob.take())
     await world.ask(takes(world, "bob", request, accepted=False, error="busy"))
     assert (await world.task(task.id)).owner == "ann"
-    assert [p.event.kind for p in ann.take()] == ["TASK_HANDOFF"]
+    assert [p.content.kind for p in ann.take()] == ["TASK_HANDOFF"]
     await world.finish("ann", task.id)
 
 
@@ -108,7 +108,7 @@ async def test_where_it_is_left_open_the_next_is_asked_after_a_no_and_then_nobod
     kept = await world.ask(takes(world, "cid", request, accepted=False))
     assert kept.answer["accepted"] is False
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.answer["accepted"]) == (MessageKind.ANSWER, False)
+    assert (told.delivery.kind, told.question.answer["accepted"]) == (MessageKind.ANSWER, False)
     assert (await world.task(task.id)).owner == "ann"
 
 
@@ -120,7 +120,7 @@ async def test_without_an_answer_by_the_deadline_it_stays_where_it_is(world):
     await bob.ack(*bob.take())
     await world.advance(3)
     [told] = ann.take()[:1]
-    assert told.event.answer["accepted"] is False
+    assert told.question.answer["accepted"] is False
     assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
     assert (await world.task(task.id)).owner == "ann"
 
@@ -132,9 +132,9 @@ async def test_an_agent_of_another_protocol_is_given_the_work(world):
     await world.ask(hands(world, "ann", task.id, to=AgentId("i1")))
     [order] = i1.take()
     assert order.delivery.kind is MessageKind.WORK
-    assert msgspec.json.decode(order.event.body)["input"] == {"n": 7}
+    assert msgspec.json.decode(order.content.body)["input"] == {"n": 7}
     [told] = ann.take()
-    assert told.event.answer == {"accepted": True, "agent_id": "i1"}
+    assert told.question.answer == {"accepted": True, "agent_id": "i1"}
     await world.finish("i1", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
 
@@ -143,7 +143,7 @@ async def test_an_escalation_that_no_agent_can_take_ends_at_a_person(world):
     ann, task = await working(world)
     await world.ask(hands(world, "ann", task.id, Handing.ESCALATION))
     [told] = ann.take()
-    assert told.event.answer == {"accepted": True, "agent_id": "person"}
+    assert told.question.answer == {"accepted": True, "agent_id": "person"}
     waiting = await world.task(task.id)
     assert (waiting.status, waiting.waiting, waiting.owner) == (Status.WAITING, Waiting.PERSON, ADMIN)
     [job] = await world.store.questions(status=QuestionStatus.OPEN, task=task.id, limit=10)
@@ -290,7 +290,7 @@ async def test_an_agent_without_budget_takes_over_nothing_and_the_owner_learns_s
     assert (fault.kind, fault.facts["limit"], fault.facts["remaining"]) == (Kind.RESOURCES, 10, 0)
     assert (await world.task(task.id)).owner == "ann"
     [told] = ann.take()
-    assert told.event.answer == {
+    assert told.question.answer == {
         "accepted": False,
         "agent_id": "bob",
         "error": "bob has no budget for it any more; the task stays yours",
@@ -361,11 +361,11 @@ async def test_a_polling_agent_finds_a_task_that_was_handed_over_between_two_pol
     moved = await world.task(task.id)
     assert (moved.owner, moved.status, moved.lineage.handed) == ("pol", Status.ASSIGNED, (("ann", "pol"),))
     [told] = ann.take()
-    assert (told.event.answer["accepted"], told.event.answer["agent_id"]) == (True, "pol")
+    assert (told.question.answer["accepted"], told.question.answer["agent_id"]) == (True, "pol")
     await world.advance(50)  # longer than an agent may be silent over its work: it has not got it yet
     [order] = await world.poll("pol")
     assert (order.delivery.kind, order.task.id) == (MessageKind.WORK, task.id)
-    assert msgspec.json.decode(order.event.body)["handover"]["metadata"] == {"n": 2}
+    assert msgspec.json.decode(order.content.body)["handover"]["metadata"] == {"n": 2}
     await world.ask_ack("pol", [order])
     await world.finish("pol", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
@@ -389,4 +389,4 @@ async def test_a_busy_polling_agent_is_no_handoff_candidate(world):
     await world.ask_ack("pol", await world.poll("pol"))
     await world.ask(hands(world, "ann", task.id, to=AgentId("pol")))
     [told] = ann.take()
-    assert told.event.answer["error"] == "pol has no seat now; the task stays yours"
+    assert told.question.answer["error"] == "pol has no seat now; the task stays yours"

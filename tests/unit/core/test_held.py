@@ -49,7 +49,7 @@ async def test_a_yes_to_what_a_person_paused_meanwhile_is_an_end_of_it(world, to
     assert (await world.refused(takes(world, "bob", request))).kind is Kind.CONFLICT
     assert (await stands(world, task.id), (await world.task(task.id)).owner) == (HELD, "ann")
     [told] = ann.take()
-    assert (told.event.answer["accepted"], "paused" in told.event.answer["error"]) == (False, True)
+    assert (told.question.answer["accepted"], "paused" in told.question.answer["error"]) == (False, True)
     closed = await question(world, asked.id)
     assert (closed.status, closed.wake_at) == (QuestionStatus.ANSWERED, None)
     await steer(world, Resume, task.id)
@@ -69,7 +69,7 @@ async def test_nobody_is_asked_to_take_over_what_a_person_paused(world, to):
     await ann.ack(*ann.take())
     await world.ask(hands(world, "ann", task.id, to=None if to is None else AgentId(to)))
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.answer["accepted"]) == (MessageKind.ANSWER, False)
+    assert (told.delivery.kind, told.question.answer["accepted"]) == (MessageKind.ANSWER, False)
     assert (await stands(world, task.id), [peer.take() for peer in others]) == (HELD, [[], []])
 
 

@@ -49,14 +49,14 @@ async def test_an_agent_that_can_help_is_asked_the_task_waits_and_goes_on_with_t
     not_yours = await world.refused(Answer(principal=ADMIN, question=asked.id, answer="right"))
     assert (not_yours.kind, "bob, an agent, is asked" in not_yours.message) == (Kind.CONFLICT, True)
     [letter] = bob.take()
-    assert (letter.delivery.kind, letter.event.message_id) == (
+    assert (letter.delivery.kind, letter.direct_message.message_id) == (
         MessageKind.DIRECT_MESSAGE,
         request.direct_message.message_id,
     )
     await bob.ack(letter)
     await world.ask(helps(world, "bob", request, ANSWERED, answer="left"))
     [answer] = ann.take()
-    assert answer.event.kind == "HELP_RESPONSE"
+    assert answer.content.kind == "HELP_RESPONSE"
     assert (await world.task(task.id)).status is Status.RUNNING
     fault = await world.refused(helps(world, "bob", request, ANSWERED))
     assert fault.kind is Kind.CONFLICT
@@ -73,7 +73,7 @@ async def test_a_follow_up_belongs_to_the_same_request(world):
     await ann.ack(*ann.take())
     done = await world.ask(helps(world, "bob", request, ANSWERED))
     assert done.status is QuestionStatus.ANSWERED
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+    assert [p.content.kind for p in ann.take()] == ["HELP_RESPONSE"]
 
 
 async def test_an_agent_that_is_unable_is_passed_over_and_in_the_end_a_person_is_asked(world):
@@ -92,7 +92,7 @@ async def test_an_agent_that_is_unable_is_passed_over_and_in_the_end_a_person_is
     assert [msgspec.json.decode(event.body).get("asked_of") for event in asked] == ["bob", "cid", None]
     await world.ask(Answer(principal=ADMIN, question=passed.id, answer="right"))
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.answer) == (MessageKind.ANSWER, "right")
+    assert (told.delivery.kind, told.question.answer) == (MessageKind.ANSWER, "right")
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
@@ -127,18 +127,21 @@ async def test_an_escalation_goes_to_the_asker_and_with_its_content_to_the_next_
     passed = await world.ask(escalation := helps(world, "bob", request, ESCALATED, answer=PASSED_ON))
     assert (passed.status, passed.asked_of, passed.asked_before) == (QuestionStatus.WITH_AGENT, "cid", ("bob",))
     [told] = ann.take()
-    assert told.event.message_id == escalation.direct_message.message_id
+    assert told.direct_message.message_id == escalation.direct_message.message_id
     assert (await world.task(task.id)).waiting is Waiting.HELP
     said = Escalation(agent=AgentId("bob"), content="not mine to say", resources=tuple(RESOURCES))
     [asked] = cid.take()
-    assert (asked.event.message_id, asked.event.escalations) == (request.direct_message.message_id, (said,))
+    assert (asked.direct_message.message_id, asked.direct_message.escalations) == (
+        request.direct_message.message_id,
+        (said,),
+    )
     assert await world.ask(escalation) == passed  # said again, it happens once
     assert (ann.take(), cid.take()) == ([], [])
     await ann.ack(told)
     await cid.ack(asked)
     await world.ask(helps(world, "cid", request, ANSWERED))
     [answer] = ann.take()
-    assert answer.event.sender == "cid"
+    assert answer.direct_message.sender == "cid"
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
@@ -169,18 +172,18 @@ async def test_a_helper_of_another_protocol_escalates_by_its_result_and_reads_ea
     ver = await world.connect("ver")
     await world.finish("rev", order.task.id, body=msgspec.json.encode({"result": PASSED_ON}))
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.kind, told.event.sender) == (
+    assert (told.delivery.kind, told.content.kind, told.direct_message.sender) == (
         MessageKind.DIRECT_MESSAGE,
         ESCALATED_LETTER,
         "rev",
     )
-    assert msgspec.json.decode(told.event.body) == {
+    assert msgspec.json.decode(told.content.body) == {
         "agent": "rev", "content": "not mine to say", "resources": RESOURCES,
         "request_id": request.direct_message.message_id,
     }  # fmt: skip
     assert (await world.task(task.id)).waiting is Waiting.HELP
     [order] = ver.take()
-    asked = msgspec.json.decode(order.event.body)["input"]["help"]
+    asked = msgspec.json.decode(order.content.body)["input"]["help"]
     assert asked["escalations"] == [{"agent": "rev", "content": "not mine to say", "resources": RESOURCES}]
     await world.finish("ver", order.task.id, body=b'{"result":{"response_type":"UNABLE_TO_HELP","content":"no idea"}}')
     now = await question(world, first.id)
@@ -206,7 +209,7 @@ async def test_a_named_helper_that_is_unable_answers_itself(world):
     await world.ask(request)
     await bob.ack(*bob.take())
     await world.ask(helps(world, "bob", request, UNABLE))
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+    assert [p.content.kind for p in ann.take()] == ["HELP_RESPONSE"]
     assert (await world.task(task.id)).status is Status.RUNNING
 
 
@@ -227,10 +230,10 @@ async def test_an_agent_of_another_protocol_helps_by_doing_a_task(world):
     asked = await world.ask(asks(world, "ann", task.id))
     [order] = rev.take()
     assert order.delivery.kind is MessageKind.WORK
-    assert msgspec.json.decode(order.event.body)["input"]["content"] == "which way?"
+    assert msgspec.json.decode(order.content.body)["input"]["content"] == "which way?"
     await world.finish("rev", order.task.id, body=b'{"result":"up"}')
     [told] = ann.take()
-    assert (told.delivery.kind, told.event.answer, told.event.answered_by) == (MessageKind.ANSWER, "up", "rev")
+    assert (told.delivery.kind, told.question.answer, told.question.answered_by) == (MessageKind.ANSWER, "up", "rev")
     assert (await question(world, asked.id)).status is QuestionStatus.ANSWERED
     assert (await world.task(task.id)).status is Status.RUNNING
 
@@ -320,7 +323,7 @@ async def test_help_about_a_task_that_the_hub_does_not_know(world):
     await world.ask(request)
     await bob.ack(*bob.take())
     await world.ask(helps(world, "bob", request, ANSWERED))
-    assert [p.event.kind for p in ann.take()] == ["HELP_RESPONSE"]
+    assert [p.content.kind for p in ann.take()] == ["HELP_RESPONSE"]
 
 
 async def test_a_stranger_cannot_answer(world):
@@ -396,7 +399,7 @@ async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     await world.ask(hands(world, "ann", given.id, to=AgentId("bob")))
     await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     bob = await world.connect("bob", acknowledges=True)
-    assert [msgspec.json.decode(outgoing.event.body) for outgoing in bob.take()] == [{"text": "by the way"}]
+    assert [msgspec.json.decode(outgoing.content.body) for outgoing in bob.take()] == [{"text": "by the way"}]
     records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
     assert len(records) == 3
     assert asked.direct_message.message_id in {record.subject for record in records}

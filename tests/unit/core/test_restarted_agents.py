@@ -39,7 +39,7 @@ async def state(world: World, task: Task) -> tuple[str, int]:
 
 
 def answers(peer: Any) -> list[Any]:
-    return [outgoing.event.answer for outgoing in peer.take() if outgoing.delivery.kind == "answer"]
+    return [outgoing.question.answer for outgoing in peer.take() if outgoing.delivery.kind == "answer"]
 
 
 @pytest.mark.parametrize("vouches", [True, False])

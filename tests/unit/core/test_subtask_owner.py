@@ -53,7 +53,9 @@ async def read(peer: Peer) -> list:
 def outcomes(outgoing_messages: list) -> dict:
     ends = {MessageKind.RESULT, MessageKind.FAILURE}
     return {
-        p.task.id: msgspec.json.decode(p.event.body).get("result") for p in outgoing_messages if p.delivery.kind in ends
+        p.task.id: msgspec.json.decode(p.content.body).get("result")
+        for p in outgoing_messages
+        if p.delivery.kind in ends
     }
 
 
@@ -66,7 +68,7 @@ async def test_the_present_owner_hears_of_subtasks_beside_the_agent_that_asked_f
     taken = await handed(world, task, "ann", bob)
     assert outcomes(taken) == {before.id: 1}  # what is done already is theirs to know, too
     [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.HANDOFF]
-    named = msgspec.json.decode(order.event.body)["handover"]["parts"]
+    named = msgspec.json.decode(order.content.body)["handover"]["parts"]
     assert {part["task_id"]: part["status"] for part in named} == {before.id: "completed", after.id: "assigned"}
     await read(ann)
     await world.finish("i1", after.id, body=b'{"result":2}')
@@ -181,7 +183,7 @@ async def test_a_work_order_names_no_more_parts_than_it_can_and_those_first_that
     going = [await part_of(world, task) for _ in range(3)]
     taken = await handed(world, task, "ann", bob)
     [order] = [outgoing for outgoing in taken if outgoing.delivery.kind is MessageKind.HANDOFF]
-    named = [part["task_id"] for part in msgspec.json.decode(order.event.body)["handover"]["parts"]]
+    named = [part["task_id"] for part in msgspec.json.decode(order.content.body)["handover"]["parts"]]
     assert (len(named), set(named[:3])) == (200, {part.id for part in going})
     assert set(outcomes(taken)) == {part.id for part in done}  # all of them are told
 
@@ -193,7 +195,7 @@ async def test_an_agent_of_another_protocol_finds_the_parts_in_its_work_order(wo
     part = await part_of(world, task)
     await world.ask(hands(world, "ann", task.id, to=AgentId("i2")))
     [order] = i2.take()
-    [named] = msgspec.json.decode(order.event.body)["handover"]["parts"]
+    [named] = msgspec.json.decode(order.content.body)["handover"]["parts"]
     assert (named["task_id"], named["type"], named["agent"]) == (part.id, part.type, "i1")
     await world.finish("i1", part.id, body=b'{"result":1}')
     assert i2.take() == []

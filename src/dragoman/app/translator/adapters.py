@@ -20,7 +20,8 @@ from dragoman.core.ids import HOUR, AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.contracts import Party as Side
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, Task
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef

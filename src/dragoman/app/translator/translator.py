@@ -41,7 +41,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import HOUR, Instant, SessionId, TaskId, instant
 from dragoman.core.model.agents import CONSTRAINTS, Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Origin, Priority, Status, Task, TaskLineage, TaskRouting, TaskTiming
 from dragoman.core.ports import Changes
 from dragoman.core.routing.routes import Route

@@ -29,7 +29,8 @@ from dragoman.core.lookups import DeliveryById, Lane, LaneEnd, QuestionById
 from dragoman.core.model.agents import Link
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import Delivery, DeliveryState, DirectMessage, MessageKind, Outgoing, wait_of
+from dragoman.core.model.deliveries import Delivery, DeliveryState, DirectMessage, MessageKind, wait_of
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, Question, Status, Task, Waiting
 from dragoman.core.work import Work
 

@@ -35,9 +35,6 @@ from dragoman.core.ids import HOUR, MILLISECOND, AgentId, DeliveryId, Instant, Q
 from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault
 
-AROUND = 512
-"""Bytes of a message beside what it tells."""
-
 
 class MessageKind(enum.StrEnum):
     """What a delivery tells its receiver."""
@@ -187,25 +184,6 @@ class DeadLetter(
     at: Instant
     reason: Fault
     direct_message: DirectMessage | None = None
-
-
-class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A delivery with all that its words need: handed to a link only after the commit."""
-
-    delivery: Delivery
-    task: Any  # Task, or None with a question that belongs to none; Any keeps the two from importing each other
-    event: Any  # Event; the Question, where the kind is an answer; the Letter, where it is one
-
-    @property
-    def personal(self) -> bool:
-        """Whether what it says is somebody's own business: then nothing of it may be logged."""
-        return bool(getattr(self.event, "personal", False) or (self.task is not None and self.task.agreement.personal))
-
-    @property
-    def weight(self) -> int:
-        """About how many bytes it will be: its content, in our words or in those it came in, and a little around it."""
-        content, original = getattr(self.event, "body", b""), getattr(self.event, "raw", None)
-        return AROUND + max(len(content), len(original or b""))
 
 
 SHORTEST = 100 * MILLISECOND

@@ -30,7 +30,8 @@ from dragoman.core.commands import Command
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Files, Intake, Store, Vault
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import Json
@@ -229,8 +230,8 @@ class A2acpHandler(HttpHandler):
     ) -> bytes:
         kind, id = outgoing.delivery.kind, message_id(outgoing.delivery.id)
         if kind is MessageKind.PROPOSAL:
-            self.sent.propose(agent.id, outgoing.event.id, id)
-        elif outgoing.task is not None and outgoing.task.owner == agent.id:
+            self.sent.propose(agent.id, outgoing.question.id, id)
+        elif outgoing.about_task is not None and outgoing.about_task.owner == agent.id:
             self.sent.give(outgoing.task, id if kind is MessageKind.WORK else None)
         return outbound.wire_of(outgoing, agent.id, now, self.broker, row, whole=whole)
 

@@ -35,7 +35,8 @@ from msgspec import UNSET
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Standing
-from dragoman.core.model.deliveries import DirectMessage, MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
@@ -106,28 +107,27 @@ def thread_of(task: Task) -> str:
 def wanted_contract(outgoing: Outgoing) -> str | None:
     """The id of the contract that an outgoing message is encoded under."""
     kind = outgoing.delivery.kind
-    if kind is MessageKind.ANSWER and outgoing.event.about is Asking.HANDSHAKE:
-        answer = outgoing.event.answer
+    if kind is MessageKind.ANSWER and outgoing.question.about is Asking.HANDSHAKE:
+        answer = outgoing.question.answer
         return answer.get("contract_id") if type(answer) is dict else None
     if kind is MessageKind.DIRECT_MESSAGE:
-        direct_message: DirectMessage = outgoing.event
-        return direct_message.contract
-    return None if outgoing.task is None else outgoing.task.agreement.contract
+        return outgoing.direct_message.contract
+    return None if outgoing.about_task is None else outgoing.about_task.agreement.contract
 
 
 def failure_in(outgoing: Outgoing) -> Fault | None:
     """Why a request failed, where the outgoing message is the answer to it."""
     if outgoing.delivery.kind is MessageKind.ANSWER:
-        fault = outgoing.event.answer.get("fault")
+        fault = outgoing.question.answer.get("fault")
         return None if fault is None else msgspec.convert(fault, Fault)
-    return outgoing.task.outcome.fault  # type: ignore[no-any-return]
+    return outgoing.task.outcome.fault
 
 
 def ends_in_pieces(outgoing: Outgoing) -> bool:
     """Whether it is a result whose output came before it in pieces."""
-    event = outgoing.event
-    if outgoing.delivery.kind is not MessageKind.RESULT or event.kind is not EventKind.COMPLETED:
+    if outgoing.delivery.kind is not MessageKind.RESULT or outgoing.event.kind is not EventKind.COMPLETED:
         return False
+    event = outgoing.event
     data = bytes(event.body)
     if len(data) > SHORT and b'"chunk"' not in data:
         return False
@@ -195,8 +195,14 @@ class _Encoder:
         self.now = now
         self.broker = broker
         self.contract = contract
-        self.task: Task = outgoing.task  # None where no task is concerned: those methods do not read it
-        self.event: Event = outgoing.event
+
+    @property
+    def task(self) -> Task:
+        return self.outgoing.task
+
+    @property
+    def event(self) -> Event:
+        return self.outgoing.event
 
     # -- to the agent that works
 
@@ -342,7 +348,7 @@ class _Encoder:
     # -- beside all requests
 
     def direct_message(self) -> bytes:
-        direct_message: DirectMessage = self.outgoing.event
+        direct_message = self.outgoing.direct_message
         source, body = self.broker.party(direct_message.sender), _parse(direct_message.body)
         if direct_message.protocol != PROTOCOL:
             content = body.get("payload")
@@ -363,7 +369,7 @@ class _Encoder:
     # -- contracts, questions
 
     def proposal(self) -> bytes:
-        question: Question = self.outgoing.event
+        question = self.outgoing.question
         draft = msgspec.convert(question.details["contract"], Contract)
         terms = terms_of(draft)
         offer = intents.Offer(
@@ -377,7 +383,7 @@ class _Encoder:
         return self._frame("request", intents.ACCEPT, intents.payload(offer))
 
     def answer(self) -> bytes:
-        question: Question = self.outgoing.event
+        question = self.outgoing.question
         if question.about is Asking.HANDSHAKE:
             return self._handshake_ended(question)
         is_answered = question.status is QuestionStatus.ANSWERED or question.has_default
@@ -398,7 +404,7 @@ class _Encoder:
         return self._error(refusal_of(fault), thread, intents.INITIATE)
 
     def contract_changed(self) -> bytes:
-        contract: Contract = self.outgoing.event
+        contract = self.outgoing.contract
         if contract.standing is Standing.TERMINATED:
             return self._frame("event", intents.TERMINATE, terminated(contract))
         # Only the target gets an event when the two agree; the key may have changed again since.

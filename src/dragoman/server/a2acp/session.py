@@ -19,7 +19,7 @@ import msgspec
 from dragoman.core.commands import Command
 from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp import codec

@@ -26,7 +26,8 @@ import msgspec
 from dragoman.core.commands import Beat, ReportProgress
 from dragoman.core.ids import ADMIN, AgentId, DeliveryId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.state import Entity
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.core.queries.state import StateView

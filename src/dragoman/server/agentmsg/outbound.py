@@ -37,7 +37,8 @@ from msgspec.structs import replace
 
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind, Outgoing
+from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import (
     Asking,
     Event,
@@ -171,10 +172,10 @@ def _control(outgoing: Outgoing, agent: Agent, status: UpdateStatus, text: str) 
 
 
 def _answer(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    question: Question = outgoing.event
+    question = outgoing.question
     request_id = question.request_id or question.id
     if question.about is Asking.TAKEOVER:
-        kind, task = MessageType.TASK_HANDOFF, cast(Task | None, outgoing.task)
+        kind, task = MessageType.TASK_HANDOFF, outgoing.about_task
         answer = question.answer if type(question.answer) is dict else {}
         due = task.timing.deadline if task is not None else question.answered_at or question.created_at
         payload = mapping.handoff_answer_out(answer, agent_id=question.asked_of or HUB, due=rfc3339(due))
@@ -305,7 +306,7 @@ def _report(
 def _direct_message(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     """The same bytes, but for the metadata and, where the hub chose the receiver, its name; and, in a request for help,
     the answers of the helpers that escalated it."""
-    direct_message: DirectMessage = outgoing.event
+    direct_message = outgoing.direct_message
     if (direct_message.protocol, direct_message.kind) == (HUB, ESCALATED):
         return _escalated(outgoing, direct_message, agent)
     if direct_message.protocol != PROTOCOL:
@@ -366,7 +367,7 @@ def _foreign(outgoing: Outgoing, direct_message: DirectMessage, agent: Agent) ->
 
 def _undelivered(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     delivery = outgoing.delivery
-    direct_message = delivery.direct_message or cast(DirectMessage, outgoing.event)
+    direct_message = delivery.direct_message or outgoing.direct_message
     kind = direct_message.kind or MessageType.TASK_ASSIGNMENT.value  # which became a task
     what = f"{kind} {direct_message.message_id} was never acknowledged; see whether its receiver is there, send it anew"
     fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
@@ -408,7 +409,7 @@ def _message(
     metadata["delivery_id"] = delivery.id
     if correlation is not None:
         metadata["correlation_id"] = correlation
-    if outgoing.task is not None:
+    if outgoing.about_task is not None:
         metadata["traceparent"] = traceparent(outgoing.task, delivery.id)
     message |= {
         "id": id,

@@ -24,7 +24,7 @@ import structlog
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.agentmsg.mapping import PROTOCOL

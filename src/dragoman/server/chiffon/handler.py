@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.core.commands import Command, Submit
 from dragoman.core.ids import ADMIN, AgentId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Fault, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError

@@ -29,8 +29,9 @@ import msgspec
 
 from dragoman.core.ids import EPOCH, HUB, SECOND, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
-from dragoman.core.model.tasks import Event, EventKind, Question, Status, Task
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
+from dragoman.core.model.tasks import Event, EventKind, Status, Task
 from dragoman.messages import error_table
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
@@ -230,7 +231,7 @@ def _resume(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
 
 def _answer(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
     """Chiffon's own questions end a turn and are answered by work; this one was asked by other means."""
-    question: Question = outgoing.event
+    question = outgoing.question
     fields = {"question_id": question.id, "answer": question.answer, "answered": question.answered_by != HUB}
     return _control(outgoing, receiver, now, "running", fields)
 
@@ -357,8 +358,11 @@ def needs_whole_output(outgoing: Outgoing) -> bool:
     The hub sent each piece as it came, in the commit of its event, and the event of the ending has only the last piece.
     A caller that asks again may have none of them.
     """
-    delivery, event = outgoing.delivery, outgoing.event
-    if delivery.kind not in _ENDINGS or delivery.created_at == event.at or event.protocol != PROTOCOL:
+    delivery = outgoing.delivery
+    if delivery.kind not in _ENDINGS:
+        return False
+    event = outgoing.event
+    if delivery.created_at == event.at or event.protocol != PROTOCOL:
         return False
     place = read_result(event.body).chunk
     return place is not None and place[0] > 0

@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.core.ids import DeliveryId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.protocols.chiffon.types import SUBPROTOCOL, Acknowledgment, Receipt

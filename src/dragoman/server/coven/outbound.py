@@ -35,7 +35,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.core.ids import AgentId
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.messages import error_table
 from dragoman.messages import tasks as messages

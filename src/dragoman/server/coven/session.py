@@ -26,7 +26,8 @@ import structlog
 from dragoman.core.commands import Command, Finish, ReportFault
 from dragoman.core.ids import HUB, AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import EventKind
 from dragoman.core.ports import Intake, Store
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -212,11 +213,12 @@ class CovenSession(Session):
     # -- out: the hub gives work
 
     def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        kind, task = outgoing.delivery.kind, outgoing.task
+        kind = outgoing.delivery.kind
         if kind is MessageKind.CANCEL:
             return self._cancel(outgoing)
         if kind is not MessageKind.WORK:
             return ()  # coven has no message for it, and the agent loses nothing by not having it
+        task = outgoing.task
         if task.origin.principal == HUB:  # a health check: that the stream stands is the answer
             content = Result(output="the stream stands")
             alive = Finish(principal=self._agent, task_id=task.id, digest="stream", content=content)

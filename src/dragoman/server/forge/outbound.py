@@ -29,7 +29,8 @@ from msgspec.structs import replace
 
 from dragoman.core.ids import EPOCH, Instant, TaskId, rfc3339
 from dragoman.core.model.agents import Agent, BreakerState
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.queries.transcript import Account
 from dragoman.messages.faults import Kind
@@ -108,7 +109,7 @@ def messages_of(
 ) -> tuple[Anything, ...]:
     """The messages of an outgoing message, in order; nearly always one. `whole` is the output of one that is
     `in_pieces`. With `whole_tasks`, a task goes along with its assignment however large it is."""
-    task_id = "" if outgoing.task is None else outgoing.task.id
+    task_id = "" if outgoing.about_task is None else outgoing.about_task.id
     match outgoing.delivery.kind:
         case MessageKind.WORK | MessageKind.HANDOFF as kind:
             return _assignment(outgoing, now, whole=whole_tasks and kind is MessageKind.WORK)
@@ -124,7 +125,7 @@ def messages_of(
         case MessageKind.RESUME:
             return (_message(TaskResumed(task_id=task_id), outgoing, now),)
         case MessageKind.ANSWER:
-            return _answer(outgoing.event, stamp(outgoing.delivery.id, now))
+            return _answer(outgoing.question, stamp(outgoing.delivery.id, now))
         case kind:
             raise AssertionError(f"forge has no message for {kind}")
 
@@ -132,8 +133,11 @@ def messages_of(
 def in_pieces(outgoing: Outgoing) -> bool:
     """Whether a repeated ending has only the last piece of its output. The first time, the hub sent each piece as it
     came, in the commit of its event; a caller that asks again may have none of them."""
-    delivery, event = outgoing.delivery, outgoing.event
-    if delivery.kind not in _ENDINGS or delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
+    delivery = outgoing.delivery
+    if delivery.kind not in _ENDINGS:
+        return False
+    event = outgoing.event
+    if delivery.created_at == event.at or b'"chunk"' not in bytes(event.body):
         return False
     place = read_result(event.body).chunk
     return place is not None and place[0] > 0

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from dragoman.core.commands import Command, NoteRead, NoteRefusal, ReportFault
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Outgoing
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.files import FileRef

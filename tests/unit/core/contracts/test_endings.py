@@ -51,7 +51,7 @@ async def test_a_foreign_an_ended_and_an_expired_contract(world):
     data.take()
     await world.ask(EndContract(principal=AgentId("lab"), collaboration=contract.collaboration, reason="done"))
     [told] = data.take()
-    assert (told.event.standing, told.event.reason) == (Standing.TERMINATED, "done")
+    assert (told.contract.standing, told.contract.reason) == (Standing.TERMINATED, "done")
     assert (await world.refused(world.request(None, principal="lab", **ask))).facts["standing"] == "terminated"
     other = await agreed(world)
     world.time = Instant(world.time + 25 * HOUR)
@@ -68,7 +68,7 @@ async def test_contracts_end_with_an_agent_that_is_removed(world, gone, left):
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId(gone)))
     ended = await world.store.contract(contract.id)
     assert (ended.standing, ended.by, ended.reason) == (Standing.TERMINATED, ADMIN, f"{gone} was removed")
-    assert [outgoing.event for outgoing in peer.take() if outgoing.delivery.kind is MessageKind.CONTRACT] == [ended]
+    assert [outgoing.contract for outgoing in peer.take() if outgoing.delivery.kind is MessageKind.CONTRACT] == [ended]
     assert await world.store.contract(other.id) == over
     records = await world.store.audit(subject=contract.collaboration)
     assert [(r.action, r.principal, r.reason) for r in records] == [("contract.end", ADMIN, f"{gone} was removed")]
@@ -158,8 +158,8 @@ async def test_a_handshake_ends_at_once_with_the_agent_that_it_was_put_to(world)
     question = await world.ask(shakes(world))
     await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
     [told] = lab.take()
-    assert (told.delivery.kind, told.event.id) == (MessageKind.ANSWER, question.id)
-    assert told.event.answer["fault"]["kind"] == (await world.refused(shakes(world))).kind == Kind.NOT_FOUND
+    assert (told.delivery.kind, told.content.id) == (MessageKind.ANSWER, question.id)
+    assert told.question.answer["fault"]["kind"] == (await world.refused(shakes(world))).kind == Kind.NOT_FOUND
     await world.advance(10)
     assert lab.take() == []  # and not again when its time is over
 

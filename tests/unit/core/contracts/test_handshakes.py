@@ -24,13 +24,13 @@ async def test_the_five_steps(world):
     lab, data = await world.connect("lab"), await world.connect("data")
     question = await world.ask(shakes(world))
     [proposal] = data.take()
-    assert (proposal.delivery.kind, proposal.event.id) == (MessageKind.PROPOSAL, question.id)
+    assert (proposal.delivery.kind, proposal.content.id) == (MessageKind.PROPOSAL, question.id)
     await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
     [told] = data.take()
-    assert (told.delivery.kind, told.event.standing) == (MessageKind.CONTRACT, Standing.ACTIVE)
+    assert (told.delivery.kind, told.contract.standing) == (MessageKind.CONTRACT, Standing.ACTIVE)
     [answer] = lab.take()
-    assert answer.event.answer == {"contract_id": told.event.id}
-    assert (told.event.source.domain, told.event.target.domain) == ("research", "clinic")
+    assert answer.question.answer == {"contract_id": told.content.id}
+    assert (told.contract.source.domain, told.contract.target.domain) == ("research", "clinic")
 
 
 async def test_a_no_and_no_answer(world):
@@ -38,10 +38,10 @@ async def test_a_no_and_no_answer(world):
     await world.connect("data")
     question = await world.ask(shakes(world))
     await world.ask(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=False, reason="busy"))
-    assert lab.take()[0].event.answer["fault"]["kind"] == "contract"
+    assert lab.take()[0].question.answer["fault"]["kind"] == "contract"
     late = await world.ask(shakes(world))
     await world.advance(5)
-    assert lab.take()[-1].event.answer["fault"]["kind"] == "timeout"
+    assert lab.take()[-1].question.answer["fault"]["kind"] == "timeout"
     refused = AnswerHandshake(principal=AgentId("data"), question=late.id, accepted=True)
     assert (await world.refused(refused)).kind is Kind.CONFLICT
     assert (await world.store.question(late.id)).status is QuestionStatus.ANSWERED
@@ -58,7 +58,7 @@ async def test_a_failed_handshake_names_the_agents_id_as_it_is_written(world, ho
     else:
         await world.ask(RemoveAgent(principal=ADMIN, agent=AgentId("data")))
     [told] = lab.take()
-    assert sentence(msgspec.convert(told.event.answer["fault"], Fault)).startswith("data ")
+    assert sentence(msgspec.convert(told.question.answer["fault"], Fault)).startswith("data ")
 
 
 async def test_a_handshake_that_is_over_is_put_to_nobody_any_more(world):
@@ -69,7 +69,7 @@ async def test_a_handshake_that_is_over_is_put_to_nobody_any_more(world):
     await world.ask(AnswerHandshake(principal=AgentId("data"), question=answered.id, accepted=False))
     open_still = await world.ask(shakes(world))
     data = await world.connect("data")
-    assert [outgoing.event.id for outgoing in data.take()] == [open_still.id]
+    assert [outgoing.content.id for outgoing in data.take()] == [open_still.id]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_target_that_brings_no_key_where_one_is_needed_learns_so_as_well
     question = await world.ask(shakes(world, intent="patient", secret=SECRET))
     fault = await world.refused(AnswerHandshake(principal=AgentId("data"), question=question.id, accepted=True))
     [told] = lab.take()
-    assert (fault.kind, told.event.answer["fault"]) == (Kind.FORBIDDEN, msgspec.to_builtins(fault))
+    assert (fault.kind, told.question.answer["fault"]) == (Kind.FORBIDDEN, msgspec.to_builtins(fault))
     assert await world.store.contracts() == []
 
 
@@ -147,7 +147,7 @@ async def test_what_is_over_when_a_renewal_is_agreed_on_is_not_brought_back(worl
     standing = Standing.TERMINATED if ended else Standing.SUPERSEDED
     assert (fault.kind, fault.facts) == (Kind.CONTRACT, {"standing": standing})
     [told] = lab.take()
-    assert told.event.answer["fault"] == msgspec.to_builtins(fault)  # both are told the same
+    assert told.question.answer["fault"] == msgspec.to_builtins(fault)  # both are told the same
 
 
 async def test_a_renewal_in_another_mode_needs_a_key_of_its_own(world):

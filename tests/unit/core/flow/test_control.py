@@ -260,7 +260,7 @@ async def test_a_question_is_answered_once_and_the_answer_goes_back_as_work(worl
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="no"))
     [order] = i1.take()
     told = {"input": {"n": 1}, "answer": "no", "asked_by": "i1", "question": "Restart?"}
-    assert msgspec.json.decode(order.event.body) == told  # whoever else may get it knows what was asked
+    assert msgspec.json.decode(order.content.body) == told  # whoever else may get it knows what was asked
     assert order.task.request_id != task.origin.request_id
     assert (await world.refused(Answer(principal=ADMIN, question=question.id, answer="yes"))).kind is Kind.CONFLICT
 
@@ -308,7 +308,7 @@ async def test_a_question_nobody_answers_takes_its_default(world):
     assert i1.inbox == []
     await world.advance(1)
     told = {"input": {"n": 1}, "answer": "no", "asked_by": "i1", "question": "Restart?"}
-    assert msgspec.json.decode(i1.take()[0].event.body) == told
+    assert msgspec.json.decode(i1.take()[0].content.body) == told
 
 
 @pytest.mark.requirement("chiffon/B3")
@@ -324,7 +324,7 @@ async def test_the_caller_may_answer_a_paused_task_by_a_request_about_it(world):
     assert (await world.ask(answer)).id == task.id
     assert (await world.ask(answer)).id == task.id  # said again, it has been heard
     [order] = i1.take()
-    assert msgspec.json.decode(order.event.body) == {"input": {"n": 1}, "answer": "blue", "asked_by": "i1"}
+    assert msgspec.json.decode(order.content.body) == {"input": {"n": 1}, "answer": "blue", "asked_by": "i1"}
     await world.progress("i1", task.id)
     assert (await world.refused(world.request(task_id=task.id, answer=b"1"))).kind is Kind.CONFLICT
 
@@ -352,7 +352,7 @@ async def test_an_agent_that_pauses_can_be_answered_by_a_person(world):
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="eu"))
     [order] = i1.take()
     told = {"input": {"n": 1}, "answer": "eu", "asked_by": "i1", "question": "Which region?"}
-    assert msgspec.json.decode(order.event.body) == told
+    assert msgspec.json.decode(order.content.body) == told
 
 
 @pytest.mark.requirement("chiffon-D13")

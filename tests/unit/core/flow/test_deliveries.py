@@ -198,7 +198,7 @@ async def test_a_dead_letter_can_be_edited_and_redriven_or_discarded(world):
     await world.ask(Redrive(principal=ADMIN, dead_letter=letter.id, input=b'{"n":2}'))
     await world.advance(70)
     again = [p for p in i1.inbox if p.delivery.task == task.id] or pytest.fail("it was not sent again")
-    assert bytes(again[0].event.body) == b'{"input":{"n":2}}'
+    assert bytes(again[0].content.body) == b'{"input":{"n":2}}'
     await world.advance(4000)
     [letter] = await world.store.dead_letters()
     await world.ask(Discard(principal=ADMIN, dead_letter=letter.id))

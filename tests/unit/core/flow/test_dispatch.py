@@ -27,7 +27,7 @@ async def test_a_task_goes_to_an_agent_and_its_result_back_to_the_caller(world):
     task = await world.submit()
     assert (task.status, task.owner, task.attempt.count) == (Status.ASSIGNED, "i1", 1)
     [order] = i1.take()
-    assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
+    assert (order.delivery.kind, bytes(order.content.body)) == ("work", b'{"input":{"n":1}}')
     await world.progress("i1", task.id)
     await world.finish("i1", task.id)
     assert [p.delivery.kind for p in boss.inbox] == ["progress", "result"]
@@ -278,7 +278,7 @@ async def test_pieces_that_come_in_any_order_are_delivered_in_theirs(world, orde
     for event in await world.store.events(task.id):
         transcript.feed(event)
     assert transcript.account.output == "abcdefghijkl"
-    told = [json.loads(bytes(p.event.body)).get("output", "") for p in boss.take()]
+    told = [json.loads(bytes(p.content.body)).get("output", "") for p in boss.take()]
     assert "".join(told) == "abcdefghijkl"
 
 

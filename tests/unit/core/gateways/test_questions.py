@@ -30,7 +30,7 @@ async def test_an_agent_waits_for_an_answer_and_its_task_goes_on(world):
     await world.advance(3000)
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="a"))
     [outgoing] = i1.take()
-    assert (outgoing.delivery.kind, outgoing.event.answer, outgoing.event.request_id) == (
+    assert (outgoing.delivery.kind, outgoing.question.answer, outgoing.question.request_id) == (
         MessageKind.ANSWER,
         "a",
         "req-1",
@@ -50,7 +50,7 @@ async def test_an_answer_reaches_an_agent_that_was_away(world):
     await world.ask(Answer(principal=ADMIN, question=question.id, answer=7))
     i1 = await world.connect("i1")
     [outgoing] = i1.take()
-    assert (outgoing.delivery.kind, outgoing.event.answer) == (MessageKind.ANSWER, 7)
+    assert (outgoing.delivery.kind, outgoing.question.answer) == (MessageKind.ANSWER, 7)
     await i1.ack(outgoing)
     assert (await (await world.connect("i1")).ack()) == 0
 
@@ -73,7 +73,7 @@ async def test_an_agent_that_starts_again_comes_to_the_same_questions(world):
         again = await world.ask(asks("i1", "Which?", request))
         assert again.status is QuestionStatus.ANSWERED
         [outgoing] = i1.take()
-        assert (outgoing.event.request_id, outgoing.event.answer) == (request, answer)
+        assert (outgoing.question.request_id, outgoing.question.answer) == (request, answer)
     assert len(await world.store.questions()) == 2
     assert (await world.story(task.id)).count("asked") == 2
 
@@ -155,7 +155,11 @@ async def test_a_question_may_belong_to_no_task(world):
     await world.advance(11)
     i1 = await world.connect("i1")
     [outgoing] = i1.take()
-    assert (outgoing.task, outgoing.event.status, outgoing.event.has_default) == (None, QuestionStatus.EXPIRED, False)
+    assert (outgoing.about_task, outgoing.question.status, outgoing.question.has_default) == (
+        None,
+        QuestionStatus.EXPIRED,
+        False,
+    )
     await i1.ack(outgoing)
     assert (await world.connect("i1")).inbox == []
 
@@ -171,7 +175,7 @@ async def test_a_question_by_the_way_does_not_stop_the_task(world):
     await world.progress("i1", task.id)
     await world.ask(Answer(principal=ADMIN, question=question.id, answer="yes"))
     [outgoing] = i1.take()
-    assert (outgoing.event.blocking, outgoing.event.answer) == (False, "yes")
+    assert (outgoing.question.blocking, outgoing.question.answer) == (False, "yes")
 
 
 async def test_another_agents_task_cannot_be_asked_about(world):

@@ -138,7 +138,7 @@ async def test_a_task_of_high_risk_waits_for_a_person_and_is_done_when_approved(
     placed = await talking.task(task.id)
     assert (placed.status, placed.owner, placed.attempt.round) == (Status.ASSIGNED, "i1", 0)
     [order] = i1.take()
-    assert (order.delivery.kind, bytes(order.event.body)) == ("work", b'{"input":{"n":1}}')
+    assert (order.delivery.kind, bytes(order.content.body)) == ("work", b'{"input":{"n":1}}')
 
 
 async def test_a_task_of_high_risk_that_a_person_refuses_has_failed_and_cannot_be_retried_past_them(talking):

@@ -23,7 +23,8 @@ from dragoman.core.commands import OpenLink
 from dragoman.core.ids import EPOCH, SECOND, AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Party
-from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.policy import default
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.ports import StoreFailed

@@ -25,7 +25,8 @@ from dragoman.core.commands import (
     TellAgain,
 )
 from dragoman.core.ids import AgentId, QuestionId, TaskId
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Asking, Question, QuestionStatus, Status
 from dragoman.messages.faults import Fault, Kind
 

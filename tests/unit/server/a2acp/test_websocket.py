@@ -10,7 +10,8 @@ import pytest
 from tests.support.heads import changed
 
 from dragoman.core.commands import Acknowledge, Cancel, EndContract, ReportFault, Submit
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 

@@ -21,7 +21,8 @@ from websockets.asyncio.client import ClientConnection
 from dragoman.core.commands import OpenLink, RegisterAgent
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId, uuid7
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, DirectMessage, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.core.queries.state import StateView

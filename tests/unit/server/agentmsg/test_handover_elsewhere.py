@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from tests.unit.server.agentmsg.samples import BOB, NOW
 
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import EventKind
 from dragoman.server.chiffon import outbound as chiffon
 from dragoman.server.coven.outbound import message_of

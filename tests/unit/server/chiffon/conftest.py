@@ -17,7 +17,8 @@ from tests.support.scripted import NOW, ScriptedHub, elsewhere, soon
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import AgentId, DeliveryId, TaskId, uuid7
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status
 from dragoman.security.tokens import token_hash
 from dragoman.server.chiffon import http as chiffon

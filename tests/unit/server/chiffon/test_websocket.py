@@ -14,7 +14,8 @@ import websockets
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.core.commands import Acknowledge, CloseLink, Finish, OpenLink, PaceLink, ReportProgress, Submit
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Fault, Kind
 from dragoman.server.chiffon.websocket import ChiffonWebSocket
 from dragoman.wire.closing import CloseReason

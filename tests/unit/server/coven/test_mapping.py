@@ -10,7 +10,8 @@ from tests.support.heads import task_head
 
 from dragoman.core.commands import Finish, ReportFault, ReportProgress, Routing
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Priority, Status, Task
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.messages.files import FileRef

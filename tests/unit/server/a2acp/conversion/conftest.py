@@ -14,7 +14,8 @@ from dragoman.core.commands import Command
 from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, instant
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Party, Secret
-from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.intents import misspoken

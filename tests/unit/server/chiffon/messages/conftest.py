@@ -13,7 +13,8 @@ from tests.support.heads import task_head
 from dragoman.core.commands import Command
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import Delivery, MessageKind, Outgoing
+from dragoman.core.model.deliveries import Delivery, MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.chiffon import codec
 from dragoman.server.chiffon.inbound import command_of

@@ -12,7 +12,8 @@ from tests.support.heads import changed
 
 from dragoman.core.ids import ADMIN, SECOND, Instant, QuestionId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.deliveries import MessageKind, Outgoing
+from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import EventKind, Origin, Question, Status, Task
 from dragoman.protocols.chiffon import codec, errors
 from dragoman.protocols.chiffon.types import ErrorPayload
@@ -382,7 +383,7 @@ def test_an_answer_to_a_question_asked_by_other_means_is_a_status(outgoing: Make
         id=QuestionId("q"), task=task.id, agent=infra.id, question="Which?", created_at=NOW, answer="this",
         answered_by=ADMIN, request_id="r",
     )  # fmt: skip
-    (said,) = wire_of(msgspec.structs.replace(outgoing(MessageKind.ANSWER), event=question), infra, NOW)
+    (said,) = wire_of(msgspec.structs.replace(outgoing(MessageKind.ANSWER), content=question), infra, NOW)
     message = json.loads(said)
     assert (message["type"], message["payload"]["status"]) == ("work_status", "running")
     assert message["x_custom_fields"]["answer"] == "this"
