@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -226,92 +226,97 @@ def _named_tasks(command: Command, owner: Agent, now: Instant) -> list[Task]:
     ]  # fmt: skip
 
 
-# -- what a message says -------------------------------------------------------------------------------------------
+# -- what a message says
 
 
 def understood(command: Command) -> dict[str, Any]:
     """The message in the hub's own form, without empty fields."""
-    shown: dict[str, Any] = {"means": _MEANS[type(command)]}
-    shown_fields = _FIELDS.get(type(command))
-    if shown_fields is not None:
-        shown |= shown_fields(command)
+    kind = KINDS[type(command)]
+    shown = {"means": kind.means, **kind.fields(command)}
     if isinstance(command, Submit | ReportProgress | Finish):
         shown |= msgspec.to_builtins(command.content)
     return {name: value for name, value in shown.items() if value not in (None, "", [], {}, ())}
 
 
-_MEANS: Mapping[type[Any], str] = {
-    Submit: "have this done",
-    Cancel: "stop this",
-    ReportProgress: "how far it is",
-    Finish: "it is done",
-    ReportFault: "it failed",
-    AskPerson: "a person is asked",
-    AskHelp: "another agent is asked for help",
-    HandOver: "another agent is asked to go on",
-    Tell: "a message that is no task",
-}
+def features(command: Command) -> list[Feature]:
+    """The features that the message has."""
+    found = [feature for feature, is_there in KINDS[type(command)].features(command) if is_there]
+    if isinstance(command, Submit | ReportProgress | Finish | ReportFault):
+        content = msgspec.to_builtins(command.content)
+        found += [feature for name, feature in IN_CONTENT.items() if content.get(name) is not None]
+    return sorted(set(found), key=list(Feature).index)
 
-_FIELDS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
-    Submit: lambda asked: {
-        "type": asked.type, "name": asked.name, "description": asked.description, "priority": asked.priority.value,
-        "for": asked.routing.pinned or asked.routing.kind, "thread": asked.lineage.thread,
-        "capabilities": list(asked.routing.required_capabilities),
-        "dependencies": list(asked.lineage.dependencies), "limits": asked.constraints,
-        "seconds": asked.timing.total_seconds,
-    },
-    Cancel: lambda asked: {"reason": asked.reason},
-    AskPerson: lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
-    AskHelp: lambda asked: {"question": asked.question, "topic": asked.topic, "priority": asked.priority.value},
-    HandOver: lambda asked: {"reason": asked.reason.value, "type": asked.type},
-    Tell: lambda shown: {"letter": shown.direct_message.kind},
-    ReportFault: lambda shown: {"fault": msgspec.to_builtins(shown.fault)},
-}  # fmt: skip
 
-_IN_BODY: Mapping[str, Feature] = {
+IN_CONTENT: Mapping[str, Feature] = {
     "percent": F.PERCENT, "message": F.MESSAGE, "step": F.STEP, "thinking": F.THINKING, "tool_use": F.TOOL_USE,
     "tool_result": F.TOOL_RESULT, "file": F.FILE, "exit_code": F.EXIT_CODE, "usage": F.USAGE, "result": F.RESULT,
     "attachments": F.ATTACHMENT,
 }  # fmt: skip
 
 
-def features(command: Command) -> list[Feature]:
-    """The features that the message has."""
-    found: list[Feature] = []
-    content: dict[str, Any] = {}
-    if isinstance(command, Submit | ReportProgress | Finish | ReportFault):
-        content = msgspec.to_builtins(command.content)
-    if isinstance(command, Submit):
-        found = [F.WORK_TYPE, F.INPUT]
-        timing, lineage = command.timing, command.lineage
-        for feature, there in (
-            (F.PRIORITY, command.priority is not Priority.NORMAL),
-            (F.DEADLINE, command.agreement.contract is None and (timing.total_seconds or timing.deadline)),
-            (F.DEPENDENCIES, lineage.dependencies),
-            (F.DESCRIPTION, command.name or command.description),
-            (F.THREAD, lineage.thread),
-            (F.BUDGET, command.constraints.keys() - LIMITS),
-            (F.LIMITS, command.constraints.keys() & LIMITS),
-            (F.CONTEXT, request_context(command.content)),
-        ):
-            found += [feature] if there else []
-    elif isinstance(command, ReportProgress):
-        found = [F.OUTPUT] if content.get("output") else []
-        found += [F.QUESTION] if command.ask is not None else []
-    elif isinstance(command, Finish):
-        found = [F.TEXT] if content.get("output") else []
-        found += [F.FAILURE] if command.fault is not None else []
-    else:
-        found = [_ALONE[type(command)]]
-    found += [feature for name, feature in _IN_BODY.items() if content.get(name) is not None and name != "fault"]
-    return sorted(dict.fromkeys(found), key=list(Feature).index)
+class _Kind(NamedTuple):
+    """What the translator shows of one kind of command; a feature counts where its value is true."""
+
+    means: str
+    fields: Callable[[Any], dict[str, Any]]
+    features: Callable[[Any], Sequence[tuple[Feature, Any]]]
 
 
-_ALONE: Mapping[type[Any], Feature] = {
-    Cancel: F.CANCEL,
-    ReportFault: F.FAILURE,
-    AskPerson: F.QUESTION,
-    AskHelp: F.HELP,
-    HandOver: F.HANDOVER,
-    Tell: F.DIRECT_MESSAGE,
-}
+KINDS: Mapping[type[Any], _Kind] = {
+    Submit: _Kind(
+        "have this done",
+        lambda work: {
+            "type": work.type, "name": work.name, "description": work.description, "priority": work.priority.value,
+            "for": work.routing.pinned or work.routing.kind, "thread": work.lineage.thread,
+            "capabilities": list(work.routing.required_capabilities),
+            "dependencies": list(work.lineage.dependencies), "limits": work.constraints,
+            "seconds": work.timing.total_seconds,
+        },
+        lambda work: (
+            (F.WORK_TYPE, True),
+            (F.INPUT, True),
+            (F.PRIORITY, work.priority is not Priority.NORMAL),
+            (F.DEADLINE, work.agreement.contract is None and (work.timing.total_seconds or work.timing.deadline)),
+            (F.DEPENDENCIES, work.lineage.dependencies),
+            (F.DESCRIPTION, work.name or work.description),
+            (F.THREAD, work.lineage.thread),
+            (F.BUDGET, work.constraints.keys() - LIMITS),
+            (F.LIMITS, work.constraints.keys() & LIMITS),
+            (F.CONTEXT, request_context(work.content)),
+        ),
+    ),
+    Cancel: _Kind("stop this", lambda cancel: {"reason": cancel.reason}, lambda _: [(F.CANCEL, True)]),
+    ReportProgress: _Kind(
+        "how far it is",
+        lambda _: {},
+        lambda report: ((F.OUTPUT, report.content.output), (F.QUESTION, report.ask is not None)),
+    ),
+    Finish: _Kind(
+        "it is done",
+        lambda _: {},
+        lambda end: ((F.TEXT, end.content.output), (F.FAILURE, end.fault is not None)),
+    ),
+    ReportFault: _Kind(
+        "it failed", lambda report: {"fault": msgspec.to_builtins(report.fault)}, lambda _: [(F.FAILURE, True)]
+    ),
+    AskPerson: _Kind(
+        "a person is asked",
+        lambda asked: {"question": asked.ask.question, "options": list(asked.ask.options)},
+        lambda _: [(F.QUESTION, True)],
+    ),
+    AskHelp: _Kind(
+        "another agent is asked for help",
+        lambda asked: {"question": asked.question, "topic": asked.topic, "priority": asked.priority.value},
+        lambda _: [(F.HELP, True)],
+    ),
+    HandOver: _Kind(
+        "another agent is asked to go on",
+        lambda handover: {"reason": handover.reason.value, "type": handover.type},
+        lambda _: [(F.HANDOVER, True)],
+    ),
+    Tell: _Kind(
+        "a message that is no task",
+        lambda tell: {"letter": tell.direct_message.kind},
+        lambda _: [(F.DIRECT_MESSAGE, True)],
+    ),
+}  # fmt: skip

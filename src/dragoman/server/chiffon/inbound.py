@@ -35,7 +35,7 @@ from dragoman.core.model.tasks import Priority
 from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
-from dragoman.messages.tasks import Ask, Failure
+from dragoman.messages.tasks import Ask, Failure, Progress
 from dragoman.protocols.chiffon import chunks, codec, mapping
 from dragoman.protocols.chiffon.errors import fault_in
 from dragoman.protocols.chiffon.mapping import PROTOCOL
@@ -170,18 +170,32 @@ def _status(
         content = replace(content, message=ask.question)  # the caller is to know what the task waits for
     elif ask is None and paused:
         ask = Ask(question=_waits_for(agent, step), implied=True)
-    digest = _mark(tree)
+    return _report(agent, message, status.task_id, content, _mark(tree), raw, step=step, paused=paused, ask=ask)
+
+
+def _report(
+    agent: Agent,
+    message: Envelope[Payload],
+    task_id: str,
+    content: Progress,
+    digest: str,
+    raw: bytes,
+    *,
+    step: Step | None = None,
+    paused: bool = False,
+    ask: Ask | None = None,
+) -> ReportProgress:
     return ReportProgress(
         principal=agent.id,
         protocol=PROTOCOL,
         message=marks_of(agent.id, message.message_id, digest),
-        task_id=TaskId(status.task_id),
+        task_id=TaskId(task_id),
         message_id=message.message_id,
         request_id=message.request_id,
         digest=digest,
         content=content,
         raw=raw,
-        percent=status.progress_percent,
+        percent=content.percent,
         step=step.name if step is not None else None,
         output=content.output or "",
         stream=content.stream or "",
@@ -201,7 +215,8 @@ def _result(
     agent: Agent, message: Envelope[Payload], result: WorkResult, payload: dict[str, Any], raw: bytes
 ) -> Finish | ReportProgress:
     if not chunks.is_last(result):
-        return _piece(agent, message, result, payload, raw)
+        digest = _mark({"payload": payload})
+        return _report(agent, message, result.task_id, mapping.piece_in(result), digest, raw)
     used = None if result.resources_used is None else payload["resources_used"]
     content = mapping.result_in(result, message.x_custom_fields, used)
     fault = None
@@ -232,29 +247,6 @@ def _reason(output: str) -> str:
     """Why the work failed: the last line of its output, where programs write it."""
     lines = output[-4096:].split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-
-def _piece(
-    agent: Agent, message: Envelope[Payload], result: WorkResult, payload: dict[str, Any], raw: bytes
-) -> ReportProgress:
-    content = mapping.piece_in(result)
-    assert content.chunk is not None
-    digest = _mark({"payload": payload})
-    return ReportProgress(
-        principal=agent.id,
-        protocol=PROTOCOL,
-        message=marks_of(agent.id, message.message_id, digest),
-        task_id=TaskId(result.task_id),
-        message_id=message.message_id,
-        request_id=message.request_id,
-        digest=digest,
-        content=content,
-        raw=raw,
-        percent=100,
-        output=result.output,
-        stream=mapping.RESULT_STREAM,
-        span=Span(*content.chunk),
-    )
 
 
 def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: bytes) -> ReportFault:
