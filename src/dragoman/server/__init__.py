@@ -4,7 +4,7 @@ server        uvicorn, started and drained by us        asgi                rout
 limits        what slow and greedy clients may do       websocket           one WebSocket: a wire (ws_frames)
 connection    the connection loop of every wire         session             a protocol's side of one connection
 handler       what a protocol's endpoints share         websocket_endpoint  the life of every WebSocket
-http_endpoint long polls, acknowledgments, refusals     authentication      which agent a token belongs to
+http_endpoint long polls, acknowledgments, refusals     callbacks           posts to agents' URLs
 refusals      refusals before a message is a command    files               files beside the messages
 content       what outbound reads of events; pure
 

@@ -18,13 +18,18 @@ from dragoman.core.ids import Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Files, Intake, Store
-from dragoman.messages.faults import Fault, Kind
-from dragoman.server import authentication
-from dragoman.server.asgi import ASGIApp, Scope
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.security import tokens
+from dragoman.server.asgi import ASGIApp, Scope, header
 from dragoman.server.limits import Limits
 from dragoman.server.refusals import RefusalLog
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
+
+INSTANCE = b"dragoman-instance"
+LONGEST_INSTANCE = 128
+UNKNOWN = "unknown"
+"""The receiver of an answer to a sender that is not known."""
 
 
 class Endpoint:
@@ -70,7 +75,31 @@ class Handler(ABC):
 
     def agent(self, scope: Scope) -> Agent:
         """The agent of this protocol whose credential came with a request or a handshake; raises `Refused`."""
-        return authentication.speaker(self.hub, scope, self.protocol)
+        agent = self.holder(scope)
+        if agent.protocol != self.protocol:
+            fault = Fault(
+                kind=Kind.FORBIDDEN,
+                message=f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints",
+                facts={"agent_id": agent.id, "token_status": "valid, but for another protocol"},
+            )
+            raise Refused(fault)
+        return agent
+
+    def holder(self, scope: Scope) -> Agent:
+        """The same, of any protocol. The hub has its agents in memory: this costs no read."""
+        token = tokens.bearer(header(scope, b"authorization"))
+        agent = None if token is None else self.hub.agent_of(tokens.token_hash(token))
+        if agent is None:
+            status = "missing" if token is None else "invalid"
+            message = "no bearer token" if token is None else "nobody here has this token"
+            facts = {"agent_id": UNKNOWN, "token_status": status}
+            raise Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts=facts))
+        return agent
+
+    def is_admin(self, scope: Scope) -> bool:
+        """Whether the administrator's token came along. Hashes are compared, in constant time."""
+        token = tokens.bearer(header(scope, b"authorization"))
+        return bool(token and self._admin_hash and tokens.same(tokens.token_hash(token), self._admin_hash))
 
     @abstractmethod
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
@@ -99,3 +128,14 @@ class HttpHandler(Handler):
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         """The ids by which a receiver acknowledges each of so many messages."""
         return (outgoing.delivery.id,) * count
+
+
+def instance_in(scope: Scope) -> str | None:
+    """Which process of the agent connects or polls, where its header names one; raises `Refused`."""
+    name = header(scope, INSTANCE)
+    if name is None:
+        return None
+    if not 1 <= len(name) <= LONGEST_INSTANCE or not all(0x21 <= byte <= 0x7E for byte in name):
+        what = f"expected 1 to {LONGEST_INSTANCE} visible ASCII characters, other ones for each start of the agent"
+        raise refuse(Kind.INVALID, what, field="Dragoman-Instance", stage="shape")
+    return name.decode()

@@ -30,7 +30,6 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.server import authentication
 from dragoman.server.asgi import (
     ASGIApp,
     Disconnected,
@@ -43,7 +42,7 @@ from dragoman.server.asgi import (
     retry_after,
 )
 from dragoman.server.connection import close_link
-from dragoman.server.handler import Endpoint, HttpHandler
+from dragoman.server.handler import Endpoint, HttpHandler, instance_in
 from dragoman.server.refusals import UNREADABLE
 from dragoman.server.session import report_unencodable
 from dragoman.wire.closing import CloseReason
@@ -84,7 +83,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
 
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         wait, count, arrived = self._query(scope["query_string"])
-        instance, acknowledged = authentication.instance(scope), None
+        instance, acknowledged = instance_in(scope), None
         if arrived:  # decided before the poll is opened, for it was handed in before
             acknowledged = self._hub.enqueue(
                 Acknowledge(

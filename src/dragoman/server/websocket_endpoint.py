@@ -32,10 +32,9 @@ from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.model.agents import Agent
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.server import authentication
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
-from dragoman.server.handler import Endpoint, Handler
+from dragoman.server.handler import Endpoint, Handler, instance_in
 from dragoman.server.session import Connection, Session
 from dragoman.server.websocket import EXTENSION, WebSocketConnection
 from dragoman.wire.closing import CloseReason
@@ -126,7 +125,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         try:
             agent = self._handler.agent(scope)
             subprotocol = self._chosen(scope["subprotocols"])
-            authentication.instance(scope)
+            instance_in(scope)
         except Refused as refused:
             await self._turn_away(send, refused.fault)
             return
@@ -167,7 +166,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
                     ordered=True,
                     acknowledges=True,
                     paced=True,
-                    instance=authentication.instance(scope),
+                    instance=instance_in(scope),
                     vouches=self.vouches,
                 )
             )

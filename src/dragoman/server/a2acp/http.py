@@ -59,7 +59,7 @@ from dragoman.server.a2acp.handler import A2acpHandler, About, refused_as
 from dragoman.server.a2acp.judge import check_schema
 from dragoman.server.a2acp.outbound import failure_in
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
-from dragoman.server.authentication import UNKNOWN
+from dragoman.server.handler import UNKNOWN
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
 from dragoman.server.session import Invalid

@@ -38,7 +38,6 @@ from dragoman.protocols.agentmsg.connection import Connection, Inbox
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.agentmsg.mapping import PROTOCOL
 from dragoman.protocols.agentmsg.types import Message, MessageType
-from dragoman.server import authentication
 from dragoman.server.agentmsg import answers, inbound, outbound, views
 from dragoman.server.agentmsg.ids import agent_named, delivery_of, derived_v4
 from dragoman.server.agentmsg.inbound import Inbound
@@ -164,7 +163,7 @@ class AgentmsgHandler(HttpHandler):
 
     def reader(self, scope: Scope) -> AgentId:
         """The agent of this protocol, or the admin, that asks for the shared state; raises `Refused`."""
-        return ADMIN if authentication.is_admin(scope, self._admin_hash) else self.agent(scope).id
+        return ADMIN if self.is_admin(scope) else self.agent(scope).id
 
     def alive(self, agent: AgentId) -> None:
         """The agent sent something that becomes no command (D12)."""

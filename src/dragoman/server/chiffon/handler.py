@@ -15,12 +15,10 @@ from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.mapping import PROTOCOL, files_in
 from dragoman.protocols.chiffon.types import Correlation
-from dragoman.server import authentication
 from dragoman.server.asgi import Scope
-from dragoman.server.authentication import UNKNOWN
 from dragoman.server.chiffon import inbound, outbound
 from dragoman.server.files import find_named
-from dragoman.server.handler import HttpHandler
+from dragoman.server.handler import UNKNOWN, HttpHandler
 from dragoman.server.session import CommandFrame, Invalid, LookUp, Request, read_account
 from dragoman.wire.errors import RemoteProtocolError
 
@@ -32,7 +30,7 @@ class ChiffonHandler(HttpHandler):
 
     def principal(self, scope: Scope) -> AgentId:
         """Who may steer tasks: an agent of any protocol, or the administrator."""
-        return ADMIN if authentication.is_admin(scope, self._admin_hash) else authentication.holder(self.hub, scope).id
+        return ADMIN if self.is_admin(scope) else self.holder(scope).id
 
     def decode(self, agent: Agent, data: bytes, *, traceparent: str | None = None) -> CommandFrame | LookUp | Invalid:
         """A message as a command, or the fault to answer with."""
