@@ -10,7 +10,9 @@
     openapi.py schemas.py                                                                               documentation
     application.py       `app`, the one function to mount
 
-Reads go to the store, everything that changes something goes through the intake as a command.
+A new route is a row in `routes.py` (path, types of query, body and answer, who may call it) and a handler that takes a
+`Call` of these types and returns the answer. Reads go to the store; everything that changes something goes through the
+intake as a command.
 """
 
 from dragoman.api.application import app

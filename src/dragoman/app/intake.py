@@ -222,7 +222,7 @@ class Intake(DirectoryView):
         return unit, waits
 
     def why_stalled(self, seconds: float) -> str | None:
-        """Why the store cannot be said to keep up, where something has taken longer than this."""
+        """Why the store does not keep up, where a step has taken longer than this."""
         unit, waits = (age / SECOND for age in self.stalled)
         if unit > seconds:
             return f"a commit has been under way for {unit:.0f} s: the disk does not answer, or the writer is stopped"

@@ -119,7 +119,7 @@ class SigningKeys:
         self._settings = settings.a2acp
 
     def check(self) -> None:
-        """Look at what is there, so that what will not do is said at the start and not to the first agent that comes.
+        """Check the keys that are there at the start, and not when the first agent connects.
         Raises `KeyProblem` or `PrivateFileError`."""
         from dragoman.security.keys import KeyFile, read_secret
 

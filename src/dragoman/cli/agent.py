@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from dragoman.cli import printing
-from dragoman.cli.arguments import LOCAL, HubLocation, Output, offers
+from dragoman.cli.arguments import LOCAL, AgentName, Capabilities, HubLocation, Kind, Output, Role, offers
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
@@ -41,8 +41,6 @@ AMISS = frozenset({"offline", "crashed", "stopped", "unhealthy"})
 PAST = 5
 """How many of an agent's former reports, and of its errors, are shown; the API has more."""
 
-AgentName = Annotated[str, Parameter(name="ID", help="The agent's id.")]
-
 
 @app.command
 def add(
@@ -50,17 +48,13 @@ def add(
     /,
     *,
     protocol: Annotated[str, Parameter(help="Its protocol: chiffon, coven, forge, agentmsg or a2acp.")],
-    kind: Annotated[
-        str | None, Parameter(help="Its kind, for example infra: callers may ask for a kind instead of an agent.")
-    ] = None,
+    kind: Kind = None,
     domain: Annotated[
         str | None, Parameter(help="The domain that it belongs to; policies are about domains (a2acp).")
     ] = None,
     version: Annotated[str | None, Parameter(help="Its own version, for example 1.2.0.")] = None,
-    capability: Annotated[
-        list[str] | None, Parameter(negative=(), help="A capability of the agent; may be repeated.")
-    ] = None,
-    role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
+    capability: Capabilities = None,
+    role: Role = None,
     offer: Annotated[
         list[str] | None,
         Parameter(

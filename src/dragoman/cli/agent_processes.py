@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from dragoman.cli import printing
-from dragoman.cli.arguments import LOCAL, HubLocation, Lines, Output
+from dragoman.cli.arguments import LOCAL, AgentName, Capabilities, HubLocation, Kind, Lines, Output, Role
 from dragoman.cli.deadline import Outage
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
@@ -28,20 +28,15 @@ OVER = ("stopped", "crashed")
 MODULES = (".wasm", ".wat")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-Id = Annotated[str, Parameter(name="ID", help="The agent's id.")]
 Level = Annotated[Literal["debug", "info", "warn", "error"] | None, Parameter(help="Leave out lines below this level.")]
 
 
 def run(
     *command: Annotated[str, Parameter(name="CMD", allow_leading_hyphen=True, help="The program and its arguments.")],
     id: Annotated[str | None, Parameter(name="--id", help="Its id [the program's name].")] = None,
-    kind: Annotated[
-        str | None, Parameter(help="Its kind, for example infra: callers may ask for a kind instead of an agent.")
-    ] = None,
-    role: Annotated[str | None, Parameter(help="worker, planner, reviewer, …")] = None,
-    capability: Annotated[
-        list[str] | None, Parameter(negative=(), help="A capability of the agent; may be repeated.")
-    ] = None,
+    kind: Kind = None,
+    role: Role = None,
+    capability: Capabilities = None,
     restart: Annotated[
         Literal["never", "on-failure", "always"], Parameter(help="Whether to start it again when it ends.")
     ] = "on-failure",
@@ -113,7 +108,7 @@ def run(
 
 
 def logs(
-    id: Id,
+    id: AgentName,
     /,
     *,
     lines: Annotated[Lines, Parameter(help=f"How many of the newest lines, at most {PAGE}.")] = 100,
@@ -142,7 +137,7 @@ def logs(
             _show(one, output)
 
 
-def restart(id: Id, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
+def restart(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Restart an agent that the hub runs."""
     agent = Hub.find(location).ask("POST", "agents", id, "restart", body={}, patience=120.0)
     printing.done(agent, output, f"agent {line(id)} was restarted", f"dragoman agent logs {line(id)} -f")

@@ -144,6 +144,13 @@ LOOK = 2.0
 Limit = Annotated[int, Parameter(help="At most this many entries.")]
 Cursor = Annotated[str | None, Parameter(help="Go on after this cursor, which the last page ended with.")]
 
+AgentName = Annotated[str, Parameter(name="ID", help="The agent's id.")]
+Kind = Annotated[
+    str | None, Parameter(help="Its kind, for example infra: callers may ask for a kind instead of an agent.")
+]
+Role = Annotated[str | None, Parameter(help="worker, planner, reviewer, …")]
+Capabilities = Annotated[list[str] | None, Parameter(negative=(), help="A capability of the agent; may be repeated.")]
+
 Form = Literal["table", "json", "jsonl"]
 
 Output = Annotated[Form, Parameter(name=["--output", "-o"], help="How to print: table, json or jsonl.")]

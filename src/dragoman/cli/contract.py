@@ -101,9 +101,8 @@ def end(
     location: HubLocation = LOCAL,
 ) -> None:
     """End a contract. The hub informs both agents."""
-    hub = Hub.find(location)
     body = {} if reason is None else {"reason": reason}
-    contract = lists.meant(hub, "contracts", id, lambda whole: hub.post("contracts", whole, "end", body=body))
+    contract = lists.post(Hub.find(location), "contracts", id, "end", body)
     printing.done(contract, output, f"the contract {line(contract.get('id'))} has ended", "dragoman contract ls")
 
 

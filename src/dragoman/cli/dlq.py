@@ -83,8 +83,7 @@ def redrive(
 ) -> None:
     """Send a dead letter again, with a corrected input if one is given."""
     body = {"input": arguments.read(input)} if input else {}
-    hub = Hub.find(location)
-    task = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "redrive", body=body))
+    task = lists.post(Hub.find(location), "deadletters", id, "redrive", body)
     if printing.as_data(task, output):
         return
     if "cargo" in task:  # a letter between agents
@@ -98,6 +97,5 @@ def redrive(
 @app.command
 def discard(id: DeadLetterName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Forget a dead letter. Its task stays as it is."""
-    hub = Hub.find(location)
-    entry = lists.meant(hub, "deadletters", id, lambda whole: hub.post("deadletters", whole, "discard"))
+    entry = lists.post(Hub.find(location), "deadletters", id, "discard")
     printing.done(entry, output, f"dead letter {line(id)} is discarded", "dragoman dlq ls")

@@ -117,6 +117,11 @@ def meant(hub: Hub, what: str, typed: str, ask: Callable[[str], T]) -> T:
     return ask(str(matches[0]["id"]))
 
 
+def post(hub: Hub, what: str, typed: str, verb: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The hub's answer to a change of the thing that is meant."""
+    return meant(hub, what, typed, lambda whole: hub.post(what, whole, verb, body=body))
+
+
 def whole(hub: Hub, what: str, typed: str) -> str:
     """The whole id of the thing that is meant; one that is whole is not asked for."""
     return typed if len(typed) >= WHOLE else str(found(hub, what, typed).get("id") or typed)

@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         if _in_order(tokens)[:1] and _in_order(tokens)[0].startswith("-"):
             return _tell(CommandError(Exit.USAGE, "options come after the command", next="dragoman --help"))
-        asked = " ".join(_asked(tokens, error))
-        return _tell(CommandError(Exit.USAGE, _summary(error), next=f"{asked} --help"))
+        understood = " ".join(("dragoman", *(error.command_chain or ())))
+        return _tell(CommandError(Exit.USAGE, _summary(error), next=f"{understood} --help"))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -167,11 +167,6 @@ def _meant(tokens: list[str]) -> list[str]:
     """The command that was run."""
     words = [token for token in _in_order(tokens) if not token.startswith("-")]
     return ["dragoman", *words[: 2 if words and GROUPS.get(words[0]) else 1]]
-
-
-def _asked(tokens: list[str], error: CycloptsError) -> list[str]:
-    """The command that was meant, as far as it was understood."""
-    return ["dragoman", *(error.command_chain or ())]
 
 
 def _summary(error: CycloptsError) -> str:

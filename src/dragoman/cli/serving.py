@@ -159,8 +159,6 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool
                 ready["grpc_tls"] = True
             print(json.dumps(ready), flush=True)
         else:
-            from dragoman.cli.serving import banner
-
             token = None if service and not sys.stderr.isatty() else here.admin_token
             words = banner(http=here.http, data=settings.data, token=token, demo=demo)
             print(words, file=sys.stderr, flush=True)

@@ -187,7 +187,7 @@ def retry(
 ) -> None:
     """Do a task again, from the start: failed, cancelled, or stuck with an agent."""
     body = {"input": arguments.read(input)} if input else {}
-    _changed(_post(location, id, "retry", body), "sent again", output)
+    _change(location, id, "retry", body, "sent again", output)
 
 
 @app.command
@@ -201,26 +201,21 @@ def cancel(
 ) -> None:
     """Stop a task and everything it started."""
     body = {"reason": reason} if reason else {}
-    _changed(_post(location, id, "cancel", body), "stopped", output)
+    _change(location, id, "cancel", body, "stopped", output)
 
 
 @app.command
 def pause(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Hold a task until it is resumed."""
-    _changed(_post(location, id, "pause"), "held", output)
+    _change(location, id, "pause", {}, "held", output)
 
 
 @app.command
 def resume(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Let a held task go on."""
-    _changed(_post(location, id, "resume"), "goes on", output)
+    _change(location, id, "resume", {}, "goes on", output)
 
 
-def _post(location: HubLocation, id: str, verb: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    hub = Hub.find(location)
-    changed: Mapping[str, Any] = lists.meant(hub, "tasks", id, lambda whole: hub.post("tasks", whole, verb, body=body))
-    return changed
-
-
-def _changed(task: Mapping[str, Any], done: str, output: Output) -> None:
+def _change(location: HubLocation, id: str, verb: str, body: Mapping[str, Any], done: str, output: Output) -> None:
+    task = lists.post(Hub.find(location), "tasks", id, verb, body)
     printing.done(task, output, f"{done}: {task_view.headline(task)}", *task_view.next_commands(task))

@@ -155,7 +155,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     the agent is refused with 429, retryable. (Files have their own, in `files`.)"""
 
     bytes_per_agent: Annotated[int, Meta(ge=0)] = _D.bytes_per_agent
-    """Requests of its unfinished tasks, its unacknowledged letters, and what it keeps in the shared state."""
+    """Requests of its unfinished tasks, its unacknowledged direct messages, and what it keeps in the shared state."""
     letters_per_agent: Annotated[int, Meta(ge=0)] = _D.direct_messages_per_agent
     """Messages to other agents that were not acknowledged yet."""
     state_entities_per_agent: Annotated[int, Meta(ge=0)] = _D.entities_per_agent
@@ -213,7 +213,7 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_memory_seconds: Span = _D.request_memory / SECOND
     """So long at least the same request again is recognised after its task ended (all-D5)."""
     keep_finished_days: Seconds = _D.keep_finished / DAY
-    """A task that ended is forgotten after so long, with all that was said in it; 0 keeps it for ever."""
+    """A task that ended is forgotten after so long, with all its messages; 0 keeps it for ever."""
     max_backlog: Count = _D.max_backlog
 
 
@@ -276,7 +276,7 @@ class AgentmsgSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class A2acpSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker: what it is called, whose tokens it takes, and how much may be said to it."""
+    """The broker: its name, whose tokens it accepts, and how many messages it takes."""
 
     broker_id: str = "protocol-broker-agent"
     broker_domain: str = "a_domain"
