@@ -169,7 +169,7 @@ def test_the_delays_are_a_function_of_the_configuration() -> None:
 @pytest.mark.requirement("AM-RTY-1", "AM-MTA-5")
 def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) -> None:
     link.agent.outbox = Outbox(records.RetryConfig(jitter=False))
-    wish = records.RetryWish(base_delay_ms=200, backoff_multiplier=3)
+    wish = records.RetryOverrides(base_delay_ms=200, backoff_multiplier=3)
     frame = link.agent.send_payload(DONE, link.stamp(), max_retries=2, retry_config=wish)
     assert json.loads(frame)["metadata"]["retry_config"] == {"base_delay_ms": 200, "backoff_multiplier": 3}
     assert routing.retries(decode(frame).metadata) == records.RetryConfig(
@@ -185,9 +185,9 @@ def test_a_message_with_a_configuration_of_its_own_waits_as_it_says(link: Link) 
 
 @pytest.mark.requirement("AM-RTY-3", "agentmsg-D7")
 def test_what_a_message_says_of_its_attempts_agrees(link: Link) -> None:
-    link.agent.send_payload(DONE, link.stamp(), max_retries=2, retry_config=records.RetryWish(max_attempts=3))
+    link.agent.send_payload(DONE, link.stamp(), max_retries=2, retry_config=records.RetryOverrides(max_attempts=3))
     with pytest.raises(LocalProtocolError, match="contradicts metadata"):
-        link.agent.send_payload(DONE, link.stamp(), max_retries=3, retry_config=records.RetryWish(max_attempts=3))
+        link.agent.send_payload(DONE, link.stamp(), max_retries=3, retry_config=records.RetryOverrides(max_attempts=3))
 
 
 @pytest.mark.requirement("AM-MTA-3", "agentmsg-D6")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast, get_args
 import msgspec
 
 from dragoman.protocols.agentmsg.errors import AgentmsgError
-from dragoman.protocols.agentmsg.records import UUID_PATTERN, ErrorReport, ErrorType, Priority, Record, RetryWish
+from dragoman.protocols.agentmsg.records import UUID_PATTERN, ErrorReport, ErrorType, Priority, Record, RetryOverrides
 from dragoman.protocols.agentmsg.routing import PRIORITY
 from dragoman.protocols.agentmsg.types import (
     ANSWERS_WITH,
@@ -132,7 +132,7 @@ def message(
     correlation_id: str | None = None,
     ttl_ms: float | None = None,
     max_retries: int = MAX_RETRIES,
-    retry_config: RetryWish | None = None,
+    retry_config: RetryOverrides | None = None,
     traceparent: str | None = None,
 ) -> Message:
     """A payload as a message. The type follows from it, and so does the priority if none is given."""

@@ -196,7 +196,7 @@ class RetryConfig(Struct, frozen=True, kw_only=True):
 DEFAULT_RETRIES = RetryConfig()
 
 
-class RetryWish(Record, frozen=True, kw_only=True):
+class RetryOverrides(Record, frozen=True, kw_only=True):
     """The fields of a RetryConfig that a message sets itself."""
 
     max_attempts: Attempts | None = None

@@ -37,7 +37,7 @@ from dragoman.protocols.agentmsg.records import (
     Record,
     ResourceReference,
     ResourceUsage,
-    RetryWish,
+    RetryOverrides,
     TaskConstraints,
     TaskContext,
     Usage,
@@ -319,7 +319,7 @@ class MessageMetadata(Record, frozen=True, kw_only=True):
     ttl_ms: Number | None = None
     traceparent: str | None = None
     delivery_id: str | None = None
-    retry_config: RetryWish | None = None
+    retry_config: RetryOverrides | None = None
 
 
 class Message(Struct, frozen=True, kw_only=True):

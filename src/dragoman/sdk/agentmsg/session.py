@@ -34,7 +34,7 @@ from dragoman.protocols.agentmsg.connection import (
     SendAgain,
     Sent,
 )
-from dragoman.protocols.agentmsg.records import ErrorReport, Priority, Record, RetryWish
+from dragoman.protocols.agentmsg.records import ErrorReport, Priority, Record, RetryOverrides
 from dragoman.protocols.agentmsg.types import ANYONE, HUB, MAX_RETRIES, SUBPROTOCOL, Message, MessageType, Stamp
 from dragoman.sdk.address import Address
 from dragoman.sdk.errors import NotAllowed
@@ -176,7 +176,7 @@ class Session:
         priority: str | None = None,
         correlation_id: str | None = None,
         ttl_ms: float | None = None,
-        retry: RetryWish | None = None,
+        retry: RetryOverrides | None = None,
         traceparent: str | None = None,
         beside: Mapping[str, Any] | None = None,
     ) -> str:

@@ -20,7 +20,7 @@ from dragoman.protocols.agentmsg.records import (
     Record,
     RecoveryAttempt,
     ResourceUsage,
-    RetryWish,
+    RetryOverrides,
 )
 from dragoman.protocols.agentmsg.types import HUB
 from dragoman.sdk.conversation.peer_requests import PeerRequests
@@ -44,24 +44,24 @@ class StatusReporter:
         beat = agentmsg.Heartbeat(agent_id=self._who.agent_id, state=self._state)
         self._peer_requests.send_once(self._peer_requests.message(beat, HUB))
 
-    def tell_status(self, **said: Any) -> None:
-        """What the agent says of itself holds for later reports, too, unless it has no JSON form."""
+    def tell_status(self, **given: Any) -> None:
+        """What the agent reports of itself holds for later reports, too, unless it has no JSON form."""
         stats = self._runner.stats
-        before = dict(stats.said)
-        stats.said.update((name, value) for name, value in said.items() if value is not None)
+        before = dict(stats.reported)
+        stats.reported.update((name, value) for name, value in given.items() if value is not None)
         stats.beaten_at = self._runtime.now()
         try:
             message = self._peer_requests.message(self.status(), HUB)
         except (TypeError, ValueError):
-            stats.said = before
+            stats.reported = before
             raise
         self._peer_requests.send_once(message)
 
     def status(self) -> agentmsg.StatusUpdate:
-        """What the library counts of the agent's work, and what the agent said of itself."""
+        """What the library counts of the agent's work, and what the agent reported of itself."""
         stats = self._runner.stats
-        said = stats.said
-        available = said.get("next_available")
+        reported = stats.reported
+        available = reported.get("next_available")
         if isinstance(available, int | float | timedelta):
             span = available if isinstance(available, timedelta) else timedelta(seconds=available)
             available = self._runtime.now() + span
@@ -69,18 +69,18 @@ class StatusReporter:
             agent_id=self._who.agent_id,
             status=AgentStatus(
                 state=self._state,
-                capability_level=said.get("capability_level", 100),
+                capability_level=reported.get("capability_level", 100),
                 error_rate=stats.error_rate,
                 avg_response_time_ms=round(stats.average_ms, 1),
                 last_heartbeat=stats.beaten_at,
             ),
             current_tasks=tuple(self._runner.tasks),
             resource_usage=ResourceUsage(
-                tokens_used=said.get("tokens_used", stats.used["tokens_used"]),
-                tokens_remaining=said.get("tokens_remaining", 0),
-                cost_usd=said.get("cost_usd", stats.used["cost_usd"]),
-                cpu_usage=said.get("cpu_usage", stats.cpu_percent()),
-                memory_usage=said.get("memory_usage", stats.memory_percent()),
+                tokens_used=reported.get("tokens_used", stats.used["tokens_used"]),
+                tokens_remaining=reported.get("tokens_remaining", 0),
+                cost_usd=reported.get("cost_usd", stats.used["cost_usd"]),
+                cpu_usage=reported.get("cpu_usage", stats.cpu_percent()),
+                memory_usage=reported.get("memory_usage", stats.memory_percent()),
             ),
             health_metrics=HealthMetrics(
                 uptime_seconds=round(stats.uptime, 1),
@@ -94,9 +94,9 @@ class StatusReporter:
 
     @property
     def _state(self) -> AgentState:
-        said = self._runner.stats.said.get("state")
-        if said is not None:
-            return AgentState(said)
+        reported = self._runner.stats.reported.get("state")
+        if reported is not None:
+            return AgentState(reported)
         return AgentState.BUSY if self._runner.tasks else AgentState.IDLE
 
     async def report_error(
@@ -179,12 +179,12 @@ class StatusReporter:
         return record, {name: value for name, value in payload.items() if name not in body.__struct_fields__}
 
 
-def _retry(given: Mapping[str, Any]) -> RetryWish:
-    if unknown := sorted(given.keys() - set(RetryWish.__struct_fields__)):
-        known = ", ".join(RetryWish.__struct_fields__)
+def _retry(given: Mapping[str, Any]) -> RetryOverrides:
+    if unknown := sorted(given.keys() - set(RetryOverrides.__struct_fields__)):
+        known = ", ".join(RetryOverrides.__struct_fields__)
         raise Misconfigured(f"retry has no {unknown[0]}; it has {known}")
     try:
-        return msgspec.convert(dict(given), RetryWish)
+        return msgspec.convert(dict(given), RetryOverrides)
     except msgspec.ValidationError as error:
         raise Misconfigured(f"retry cannot be so: {error}") from None
 

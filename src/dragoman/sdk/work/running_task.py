@@ -178,8 +178,8 @@ class WorkStats:
         self.average_ms = 0.0
         self.last_error: datetime | None = None
         self.beaten_at = runtime.now()
-        self.said: dict[str, Any] = {}
-        """What the agent itself said of its state and usage: it holds until it says otherwise."""
+        self.reported: dict[str, Any] = {}
+        """The state and the usage that the agent itself reported last: they replace what is counted here."""
         self.used = {"tokens_used": 0.0, "cost_usd": 0.0}
 
     def ended(self, seconds: float, *, failed: bool, usage: dict[str, float] | None = None) -> None:
