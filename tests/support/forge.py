@@ -20,7 +20,7 @@ from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.protocols.forge import codec
 from dragoman.protocols.forge.codec import Dropped, Event
-from dragoman.protocols.forge.types import Anything, Encoding, ErrorBody, Payload, Stamp
+from dragoman.protocols.forge.types import AnyMessage, Encoding, ErrorBody, Payload, Stamp
 from dragoman.security.tokens import token_hash
 from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
@@ -69,7 +69,7 @@ class End:
             events += [Dropped(line.length)] if isinstance(line, Overlong) else codec.read(line, self._role, **how)
         return events
 
-    def send(self, message: Anything) -> bytes:
+    def send(self, message: AnyMessage) -> bytes:
         return codec.write(message, self._encoding) + (b"\n" if self.framing is not None else b"")
 
     def tell(self, payload: Payload, stamp: Stamp, **extra: Any) -> bytes:

@@ -152,7 +152,7 @@ def forge() -> dict[str, Any]:
     schemas, named = components((*SPOKEN, *RESPONSES), "#/$defs/{name}")
     return {
         "$schema": DIALECT,
-        "title": forge_types.SUBPROTOCOL_JSON,
+        "title": forge_types.Encoding.JSON.value,
         "description": "A message. Fields that are not named here are accepted and kept.",
         "oneOf": [schemas[message] for message in (*SPOKEN, *RESPONSES)],
         "$defs": named,

@@ -35,7 +35,7 @@ from dragoman.protocols.forge.types import (
     REQUESTS,
     SUCCESS,
     TYPE_OF,
-    Anything,
+    AnyMessage,
     Encoding,
     ErrorBody,
     Failure,
@@ -240,7 +240,7 @@ def failure(request_id: str | None, error: ErrorBody, stamp: Stamp) -> Failure:
     return Failure(id=stamp.id, correlation_id=request_id, timestamp=stamp.timestamp.astimezone(UTC), error=error)
 
 
-def write(message: Anything, encoding: Encoding = Encoding.JSON) -> bytes:
+def write(message: AnyMessage, encoding: Encoding = Encoding.JSON) -> bytes:
     """A message of ours as one frame. JSON of ours has no line break in it, so it is also one line, less its end."""
     return _encode(message) if encoding is Encoding.JSON else packed.pack(message)
 

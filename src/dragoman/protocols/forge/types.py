@@ -20,9 +20,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-SUBPROTOCOL_JSON = "forge.v1.json"
-SUBPROTOCOL_MSGPACK = "forge.v1.msgpack"
-
 REQUEST_SECONDS = 30.0
 """How long a request waits for its response, unless it says otherwise (ask-user may, D8)."""
 SHUTDOWN_GRACE_MS = 30_000
@@ -54,8 +51,8 @@ Level: TypeAlias = Literal["debug", "info", "warn", "error"]
 class Encoding(enum.StrEnum):
     """How messages are written on a link; chosen by the WebSocket's subprotocol. Pipes speak JSON."""
 
-    JSON = SUBPROTOCOL_JSON
-    MSGPACK = SUBPROTOCOL_MSGPACK
+    JSON = "forge.v1.json"
+    MSGPACK = "forge.v1.msgpack"
 
 
 class Family(enum.StrEnum):
@@ -455,7 +452,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel", tag_field="type
 
 
 Response: TypeAlias = Success | Failure
-Anything: TypeAlias = Message | Success | Failure
+AnyMessage: TypeAlias = Message | Success | Failure
 
 
 class Stamp(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.protocols.forge.types import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
+from dragoman.protocols.forge.types import Encoding
 from dragoman.sdk.address import Address
 from dragoman.sdk.forge.session import RECEIVED
 from dragoman.sdk.network.websocket import WebSocket
@@ -21,7 +21,7 @@ class WebSocketWire(WebSocket):
         super().__init__(
             address,
             PATH,
-            [SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON],
+            [Encoding.MSGPACK.value, Encoding.JSON.value],
             largest=RECEIVED.bytes,
             refusal=_refusal,
             compress=not address.is_loopback,
@@ -29,7 +29,7 @@ class WebSocketWire(WebSocket):
 
     async def open(self) -> str | None:
         chosen = await super().open()
-        self.is_binary = chosen == SUBPROTOCOL_MSGPACK
+        self.is_binary = chosen == Encoding.MSGPACK
         return chosen
 
 

@@ -41,7 +41,7 @@ from dragoman.protocols.forge.mapping import PRIORITIES, PROTOCOL
 from dragoman.protocols.forge.types import (
     AgentStatus,
     AgentView,
-    Anything,
+    AnyMessage,
     ErrorBody,
     Payload,
     QuestionAnswered,
@@ -106,7 +106,7 @@ _write = msgspec.json.Encoder().encode
 
 def messages_of(
     outgoing: Outgoing, now: Instant, whole: str | None = None, *, whole_tasks: bool = False
-) -> tuple[Anything, ...]:
+) -> tuple[AnyMessage, ...]:
     """The messages of an outgoing message, in order; nearly always one. `whole` is the output of one that is
     `in_pieces`. With `whole_tasks`, a task goes along with its assignment however large it is."""
     task_id = "" if outgoing.about_task is None else outgoing.about_task.id
@@ -147,7 +147,7 @@ def stamp(id: str, now: Instant) -> Stamp:
     return Stamp(id, EPOCH + timedelta(microseconds=now))
 
 
-def _assignment(outgoing: Outgoing, now: Instant, *, whole: bool) -> tuple[Anything, ...]:
+def _assignment(outgoing: Outgoing, now: Instant, *, whole: bool) -> tuple[AnyMessage, ...]:
     """The task goes along if it is small; else the agent asks for it with get-task (D14)."""
     view = order_view(outgoing.task, outgoing.event)
     fits = whole or len(_write(view)) <= SMALL_TASK
@@ -155,7 +155,7 @@ def _assignment(outgoing: Outgoing, now: Instant, *, whole: bool) -> tuple[Anyth
     return (_message(assigned, outgoing, now),)
 
 
-def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
+def _progress(outgoing: Outgoing, now: Instant) -> tuple[AnyMessage, ...]:
     task: Task = outgoing.task
     report, asked = reported_progress(outgoing.event), reported_question(outgoing.event)
     waits = None if asked is None else f"Waiting for an answer: {asked.question}"
@@ -165,7 +165,7 @@ def _progress(outgoing: Outgoing, now: Instant) -> tuple[Anything, ...]:
     return _with_output(update, report.output or "", outgoing, now, place)
 
 
-def _result(outgoing: Outgoing, now: Instant, whole: str | None) -> tuple[Anything, ...]:
+def _result(outgoing: Outgoing, now: Instant, whole: str | None) -> tuple[AnyMessage, ...]:
     task: Task = outgoing.task
     event: Event = outgoing.event
     done = read_result(event.body)
@@ -189,7 +189,7 @@ def _result(outgoing: Outgoing, now: Instant, whole: str | None) -> tuple[Anythi
 
 def _with_output(
     update: TaskUpdated, output: str, outgoing: Outgoing, now: Instant, place: Sequence[int | None] | None
-) -> tuple[Anything, ...]:
+) -> tuple[AnyMessage, ...]:
     """The update with an output of any length: what does not fit goes before it, in pieces.
 
     `place` (first byte, end, total) is where `output` stands in the final one, if it is a part of that: pieces that an
@@ -210,7 +210,7 @@ def _with_output(
     return tuple(messages)
 
 
-def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
+def _answer(question: Question, mark: Stamp) -> tuple[AnyMessage, ...]:
     if question.status is QuestionStatus.OPEN:
         return ()  # its task ended and was retried: the agent asks again, and this is about the first time
     answered = question.status is QuestionStatus.ANSWERED or question.has_default
@@ -241,7 +241,7 @@ def _answer(question: Question, mark: Stamp) -> tuple[Anything, ...]:
     return (codec.success(request_id, {"answer": question.answer, "metadata": metadata}, mark),)
 
 
-def _message(payload: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta: Any) -> Anything:
+def _message(payload: Payload, outgoing: Outgoing, now: Instant, index: int = 0, **meta: Any) -> AnyMessage:
     delivery = outgoing.delivery
     id = delivery.id if not index else f"{delivery.id}/{index}"
     return codec.message(payload, stamp(id, now), meta={"traceparent": traceparent(outgoing.task, delivery.id), **meta})

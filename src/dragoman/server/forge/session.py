@@ -36,7 +36,7 @@ from dragoman.protocols.forge.codec import Dropped, EventReceived, LogReceived, 
 from dragoman.protocols.forge.errors import error_out, fields_of
 from dragoman.protocols.forge.types import (
     TYPE_OF,
-    Anything,
+    AnyMessage,
     Attachment,
     CancelTask,
     Encoding,
@@ -87,7 +87,7 @@ INDEPENDENT = (Progress, Publish, Subscribe, Unsubscribe)
 Find: TypeAlias = Callable[[], Awaitable[Sequence[bytes] | Command]]
 
 
-class About(msgspec.Struct, frozen=True):
+class RequestInfo(msgspec.Struct, frozen=True):
     """What an answer needs of its request: id, type, whether the agent waits for it, the codec's refusal, and the names
     of fields. `kept` are its files: until it is decided they belong to nothing else."""
 
@@ -149,10 +149,10 @@ class ForgeSession(Session):
                 self._log("error", f"a message of {length} bytes was dropped; it is too long", context)
                 return NOTHING
             case codec.Invalid():
-                about = About(event.about, "request" if event.asks else "event", event.asks, event.answer)
+                about = RequestInfo(event.about, "request" if event.asks else "event", event.asks, event.answer)
             case RequestReceived(message=message) | EventReceived(message=message):
                 asks = isinstance(event, RequestReceived)
-                about = About(message.id, message.type, asks, fields=fields_of(message.payload))
+                about = RequestInfo(message.id, message.type, asks, fields=fields_of(message.payload))
             case _:
                 raise AssertionError("the codec gives a hub no messages of a hub")
         if not self._handler.admit(agent.id):
@@ -163,7 +163,7 @@ class ForgeSession(Session):
             return Invalid(fault, event.about, about)
         return self._decode_message(agent, event.message, event.tree, about)
 
-    def _decode_message(self, agent: Agent, message: Message, tree: dict[str, Any], about: About) -> Decoded:
+    def _decode_message(self, agent: Agent, message: Message, tree: dict[str, Any], about: RequestInfo) -> Decoded:
         request = Request(message.id, about, lane=_updated(message))
         find = self._lookup_of(agent, message, tree, about.kept)
         if find is not None:
@@ -190,13 +190,13 @@ class ForgeSession(Session):
                 return replace(message, payload=replace(error, task_id=held[0]))
         return message
 
-    def _too_many(self, agent: Agent, about: About) -> Decoded:
+    def _too_many(self, agent: Agent, about: RequestInfo) -> Decoded:
         """Refuse or drop; only the first of a flood is kept in the audit record."""
         first = self._excess.fresh
         self._excess.count(event=not about.asks)
         if not about.asks:
             return NOTHING
-        about = About(about.id, "request", asks=True)
+        about = RequestInfo(about.id, "request", asks=True)
         fault = Fault(
             kind=Kind.RATE_LIMITED,
             message="too many messages a second; slow down",
@@ -302,7 +302,7 @@ class ForgeSession(Session):
         keep = self._handler.files.keep
         kept.append(await keep(data, name=file.filename, mime_type=file.mime_type, owner=agent.id))
 
-    def _drop_unused(self, about: About, used: Task | None) -> None:
+    def _drop_unused(self, about: RequestInfo, used: Task | None) -> None:
         """Files that came with a refused or a repeated request belong to nothing."""
         theirs = set() if used is None else {file.id for file in used.output.files}
         while about.kept:
@@ -367,7 +367,7 @@ class ForgeSession(Session):
         return [self._frame(message) for message in messages]
 
     def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
-        about: About = request.context
+        about: RequestInfo = request.context
         if isinstance(outcome, Task):
             self._drop_unused(about, outcome)
         if not about.asks or about.id is None:
@@ -383,7 +383,7 @@ class ForgeSession(Session):
         return ()  # a question: its answer is the response, whenever it comes
 
     def encode_refusal(self, fault: Fault, context: Any, agent: Agent) -> bytes:
-        about: About = context
+        about: RequestInfo = context
         self._drop_unused(about, None)
         error = error_out(fault, about.refusal, about.fields)
         if about.asks:
@@ -396,7 +396,7 @@ class ForgeSession(Session):
         """The notice before the hub closes a connection (D10)."""
         return self._frame(codec.message(Shutdown(grace_period=grace_ms, reason=reason), self._stamp()))
 
-    def _frame(self, message: Anything) -> bytes:
+    def _frame(self, message: AnyMessage) -> bytes:
         return codec.write(message, self._encoding)
 
     def _success(self, request_id: str, payload: dict[str, Any]) -> bytes:
