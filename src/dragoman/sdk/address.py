@@ -13,7 +13,7 @@
     agentmsg+http  agentmsg+https  agentmsg over HTTP       agents, clients
     agentmsg+ws  agentmsg+wss      agentmsg over WebSocket  agents, clients
     a2acp+http  a2acp+https        a2acp over HTTP          agents, clients
-    a2acp+ws  a2acp+wss            a2acp, heard over a      agents, clients
+    a2acp+ws  a2acp+wss            a2acp, received on a     agents, clients
                                    WebSocket
     coven  covens                  coven over gRPC          agents, clients
     forge+ws  forge+wss            forge over WebSocket     agents, clients
@@ -99,8 +99,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        said = {"authorization": self.token and f"Bearer {self.token}", "dragoman-instance": self.instance}
-        return {name: value for name, value in said.items() if value}
+        headers = {"authorization": self.token and f"Bearer {self.token}", "dragoman-instance": self.instance}
+        return {name: value for name, value in headers.items() if value}
 
     @property
     def needs_token(self) -> bool:
@@ -202,12 +202,12 @@ def read_note(environ: Mapping[str, str] = os.environ) -> Note | None:
                     f"{path} could have been written by another user, so it is not trusted. Set DRAGOMAN_URL and"
                     " DRAGOMAN_TOKEN."
                 )
-            said = json.loads(file.read(65536))
+            note = json.loads(file.read(65536))
         return Note(
-            str(said["http"]),
-            str(said["admin_token"]),
-            str(said.get("certificate") or ""),
-            str(said["grpc"] if said.get("grpc_tls") else ""),
+            str(note["http"]),
+            str(note["admin_token"]),
+            str(note.get("certificate") or ""),
+            str(note["grpc"] if note.get("grpc_tls") else ""),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

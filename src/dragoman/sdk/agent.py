@@ -1,12 +1,4 @@
-"""An agent in a few lines: what it does, declared by functions; how it lives, left to the engine.
-
-agent = Agent("deployer", version="1.2.3")
-
-@agent.on("run_playbook", timeout=300)
-async def run(task: Task, playbook: str) -> dict: ...
-
-agent.run("chiffon+ws://localhost:8420")
-"""
+"""`Agent`: what it does is declared by functions (`declarations`), and the engine runs them for the hub's tasks."""
 
 from __future__ import annotations
 
@@ -46,17 +38,32 @@ Lifespan: TypeAlias = "Callable[[Agent], AbstractAsyncContextManager[object]]"
 
 
 class Agent(Declarations):
-    """A worker at the hub, under one id.
+    """An agent: it connects to a hub under its id, and runs your functions for the tasks that the hub assigns to it.
 
-    `skills` are what it can do beside its kinds of work, which callers may ask for. `concurrency` is how much runs at
-    once, without what waits for a person or another agent; `memory_mb` and `gpu_vram_mb` are how much memory
-    and GPU memory that may need together, by what tasks say of themselves (chiffon only).
-    `state_dir` is where its results survive a restart; `grace` how many seconds running work may take to end when the
-    agent is stopped. `domain` is whose agent it is, where agents of several work together (a2acp); it must be what the
-    hub says. `give_up_after` is how many seconds the agent tries to reach a hub that is not there before it ends with
-    `HubUnreachable`; without it, it tries for ever. `lifespan` is an asynchronous context manager around its serving;
-    `on_start` and `on_stop` are the same in two functions. The token may also come from DRAGOMAN_TOKEN or from the
-    address, and is never logged.
+        agent = Agent("deployer", version="1.2.3")
+
+        @agent.on("run_playbook", timeout=300)
+        async def run(task: Task, playbook: str) -> dict:
+            await task.progress(50, "applying")
+            return {"changed": 3}
+
+        agent.run("chiffon+ws://localhost:8420")
+
+    The protocol is that of the address. The agent connects again by itself, and the hub gets each result once, also
+    when the connection breaks.
+
+    id             the agent's name at the hub
+    token          its credential; else DRAGOMAN_TOKEN, or the token in the address. It is never logged
+    version        the version of your program, shown to people and callers
+    kind           what sort of agent it is; callers may ask for any agent of a kind
+    skills         what else it can do; callers may require a skill
+    concurrency    how many tasks run at once; those that wait for a person or another agent do not count
+    memory_mb, gpu_vram_mb   memory that its running tasks may need together, by the hints of their callers (chiffon)
+    state_dir      a directory where results and answers survive a restart
+    grace          seconds that running tasks have to end when the agent stops
+    give_up_after  seconds without a hub after which it ends with `HubUnreachable`; by default it tries for ever
+    domain         the organisation that it belongs to, as registered at the hub (a2acp)
+    lifespan       an asynchronous context manager around its serving, as in `on_start` and `on_stop`
     """
 
     def __init__(
@@ -122,13 +129,12 @@ class Agent(Declarations):
         ttl: float | None = None,
         retry: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say something to another agent, directly. `payload` is the JSON object of a message of `type`; without a
-        type, any object, which travels beside our own STATUS_UPDATE.
+        """Send a message to another agent (agentmsg): `await agent.tell("reviewer", {"ready": True})`.
 
-        With a priority of high or critical it is kept until it arrives, and this returns when the hub has it; otherwise
-        it is said once. `ttl` is how many seconds it is worth something. `retry` is how one that is kept is sent again
-        until it is acknowledged, as far as it matters: `max_attempts`, `base_delay_ms`, `max_delay_ms`,
-        `backoff_multiplier`, `jitter`.
+        `payload` is the JSON object of a message of `type`; without a type, any object, which travels with this agent's
+        STATUS_UPDATE. With a priority of high or critical the message is kept until it arrives, and this returns when
+        the hub has it; otherwise it is sent once. The message expires after `ttl` seconds. `retry` says how a kept
+        message is sent again: `max_attempts`, `base_delay_ms`, `max_delay_ms`, `backoff_multiplier`, `jitter`.
         """
         await self._serving().status_reporter.tell(to, payload, type, priority, ttl, retry)
 
@@ -144,8 +150,8 @@ class Agent(Declarations):
         memory_usage: float | None = None,
         next_available: datetime | timedelta | float | None = None,
     ) -> None:
-        """Tell the hub how this agent is. What is not said is filled in; what is said holds for the reports that go out
-        by themselves every few heartbeats, too."""
+        """Send the hub a status report (agentmsg). The SDK fills in what is not given; what is given also holds for
+        the reports that it sends by itself every few heartbeats."""
         engine = self._serving()
         engine.peer_requests.require("tell how it is", "")
         engine.status_reporter.tell_status(
@@ -189,7 +195,7 @@ class Agent(Declarations):
 
     @property
     def state(self) -> SharedState:
-        """What all agents share: tasks, agents, resources, policy; while the agent serves over agentmsg."""
+        """The state that all agents share: tasks, agents, resources, policy; while the agent serves over agentmsg."""
         self._serving()
         if self._state is None:
             raise NotSupported(f"{self.id} shares state while it serves over agentmsg (agentmsg+ws://…)")
@@ -203,9 +209,8 @@ class Agent(Declarations):
     # --- its life ---
 
     def run(self, url: str | None = None) -> None:
-        """Work until SIGINT or SIGTERM: then take no more, let running work end, and return. A second one ends it.
-
-        In a thread other than the main one there are no signals: there `stop` ends it.
+        """Serve until SIGINT or SIGTERM: then take no more tasks, let running ones end, and return. A second signal
+        ends at once. In a thread other than the main one there are no signals: call `stop`.
         """
         try:
             program.run(self, url)
@@ -213,14 +218,15 @@ class Agent(Declarations):
             raise error.with_traceback(None) from None  # the reason helps, not the frames that it passed
 
     async def serve(self, url: str | None = None) -> None:
-        """Work until `stop` or cancellation. Reconnects by itself; returns or raises only when it is over."""
+        """Serve until `stop` or cancellation, on a running event loop. It connects again by itself, and returns or
+        raises only when it is over."""
         await self._serve(resolve_agent(self.id, url, self._token))
 
     async def serve_in(
         self, runtime: Runtime, address: Address, *, state_dir: Path, through: Callable[[Link], Link]
     ) -> None:
-        """As `serve`, in another world: its time, its disk (if the agent keeps anything there), and links that went
-        `through` its hands. For tests: this is how `dragoman.testing` has an agent at work."""
+        """As `serve`, for `dragoman.testing`: with the test's clock, its directory (if the agent has a state_dir), and
+        links that `through` wraps."""
         if self._engine is not None:
             raise Misconfigured(f"{self.id} is already at work")
         usual = self._runtime, self._state_dir
@@ -316,7 +322,7 @@ class Agent(Declarations):
             self._engine = self._caller = None
 
     def stop(self) -> None:
-        """Ask a serving agent to come to its end: no more work is taken, what runs may end. From any thread."""
+        """Stop serving, from any thread: the agent takes no more tasks, and running ones may end."""
         engine = self._engine
         if engine is not None:
             engine.stop_soon()

@@ -1,12 +1,4 @@
-"""Calling agents: the same methods over the management API and over an agent protocol.
-
-async with Client() as hub:
-    result = await hub.call("run_playbook", {"playbook": "x.yml"}, agent="deployer")
-
-async with Client("chiffon+ws://localhost:8420", token=…, id="planner") as hub:
-    handle = await hub.submit("run_playbook", {"playbook": "x.yml"}, agent="deployer", priority="high")
-    async for event in handle.events(): ...
-"""
+"""`Client`: calls agents, with the same methods over the management API and over an agent protocol (`backend`)."""
 
 from __future__ import annotations
 
@@ -59,8 +51,14 @@ Input: TypeAlias = Mapping[str, Any] | Struct | _Dataclass
 
 
 class TaskHandle(Generic[T]):
-    """Follows, waits for and cancels one task. The client that made it must be open. Where an older program expects the
-    task's id, `str(handle)` is the id, and a handle equals it."""
+    """A submitted task, as its caller holds it. The client that made it must be open.
+
+        handle = await hub.submit("write", {"topic": "tides"}, returns=Report)
+        async for event in handle.events(): ...
+        report = await handle.result()
+
+    `str(handle)` is the task's id, and a handle equals that id.
+    """
 
     __slots__ = ("_backend", "_returns", "id")
 
@@ -121,17 +119,20 @@ class TaskHandle(Generic[T]):
 
 
 class Client:
-    """A caller of agents.
+    """Calls agents through a hub.
 
-    With an `http://` address (or none: then DRAGOMAN_URL, or the `dragoman dev` of this directory) it uses the
-    management API with the admin token. With an address such as `chiffon+ws://` it speaks that protocol, as the
-    agent `id` (and `kind`, if it was added with one). Over a2acp an agent also has a `domain` and a `version`, and
-    keeps the keys of its contracts in `state_dir`, if there is one.
+        async with Client() as hub:
+            report = await hub.call("run_playbook", {"playbook": "x.yml"}, agent="deployer")
 
-    A hub that is gone for a moment is waited for: over the management API and coven for two minutes, over the others as
-    long as the caller waits; `give_up_after` says for how many seconds instead. Then calls raise `HubUnreachable`.
+    With an `http://` address the client uses the management API, with the admin token. Without an address that is
+    DRAGOMAN_URL, or the `dragoman dev` of this directory. With an address such as `chiffon+ws://` it speaks that
+    protocol, as the agent `id` (of `kind`, if it was added with one). Over a2acp it also has a `domain` and a
+    `version`, and keeps the keys of its contracts in `state_dir`.
 
-    A target is an agent's id or a kind of agent; over chiffon also `kind/id`.
+    If the hub is gone, the client waits for it: over the management API and coven for two minutes, over the other
+    protocols as long as the caller waits, or for `give_up_after` seconds. Then calls raise `HubUnreachable`.
+
+    `agent` is an agent's id or a kind of agent; over chiffon also `kind/id`.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Client:
 
     @property
     def state(self) -> SharedState:
-        """What all agents share: tasks, agents, resources, policy."""
+        """The state that all agents share: tasks, agents, resources, policy (agentmsg, management API)."""
         if self._state is None:
             if self._address is None or not TABLE[self._address.protocol].shares_state:
                 raise NotSupported(
@@ -206,12 +207,12 @@ class Client:
     async def call(self, target: str, work: str, /, **input: object) -> Any: ...
 
     async def call(self, /, *what: Any, **rest: Any) -> Any:
-        """Have work done and return its result; raises `TaskFailed` with the facts if it fails.
+        """Submit a task, wait for its end and return its result. Raises `TaskFailed` if the task fails.
 
-        `call("provision", {"records": 10}, agent="datasets")`: the work, its input, and options; without an agent, the
-        hub chooses one. With `returns=Report` the result is converted to that type. `call(provision, {"records": 10})`
-        calls the agent on which this handler was declared, and the result has the type that it returns.
-        `call("deployer", "run_playbook", playbook="x.yml")` is short for an agent, its work and its input.
+        await hub.call("provision", {"records": 10}, agent="datasets")   # without `agent`, the hub chooses one
+        await hub.call("report", {"day": 3}, returns=Report)             # the result is converted to this type
+        await hub.call(provision, {"records": 10})                       # a handler: its agent, its return type
+        await hub.call("deployer", "run_playbook", playbook="x.yml")     # short: agent, work, input
         """
         return await (await self._submit(_order(what, rest, has_fields=True))).result()
 
@@ -241,9 +242,9 @@ class Client:
     ) -> TaskHandle[Any]: ...
 
     async def submit(self, /, *what: Any, **rest: Any) -> TaskHandle[Any]:
-        """Have work done, without waiting: returns a handle once the hub has the task.
+        """Submit a task and return its handle as soon as the hub has it, durably.
 
-        The same forms as for `call`, or a target, the work and its input: `submit("datasets", "provision", {…})`.
+        It takes the forms of `call`, or an agent, the work and its input: `submit("datasets", "provision", {…})`.
         """
         return await self._submit(_order(what, rest))
 
@@ -256,7 +257,7 @@ class Client:
     def stream(self, target: str, work: str, /, **input: object) -> AsyncIterator[Event]: ...
 
     async def stream(self, /, *what: Any, **rest: Any) -> AsyncIterator[Event]:
-        """Have work done and follow it: every event until the last, none missed and none twice."""
+        """Submit a task and yield its events until the last, none missed and none twice."""
         async for event in (await self._submit(_order(what, rest, has_fields=True))).events():
             yield event
 
@@ -300,7 +301,7 @@ class Client:
         capability: str | None = None,
         version: str | None = None,
     ) -> list[Offering]:
-        """Who serves what: agents of all protocols, those that can be reached first."""
+        """Which agents serve which intents, of all protocols; connected agents come first (a2acp)."""
         return await self._contracts().discover(
             intent=intent, domain=domain, agent_id=agent, capability=capability, version=version
         )
@@ -315,21 +316,21 @@ class Client:
         request_schema: Any = None,
         response_schema: Any = None,
     ) -> Contract:
-        """The terms that calls for this intent are under; agreed on now if there are none yet.
+        """The contract that calls for this intent are under; agreed on now if there is none yet (a2acp).
 
-        `mode="end-to-end"`: only the two agents can read payloads, so the hub checks none. `request_schema` is what
-        we will send and `response_schema` what we can read, where that is less than what the other side takes or gives.
+        With `mode="end-to-end"` only the two agents can read payloads, so the hub checks none. `request_schema` and
+        `response_schema` narrow what this side sends and reads.
         """
         schemas = {"request_schema": request_schema, "response_schema": response_schema}
         given = {name: schema for name, schema in schemas.items() if schema is not None}
         return await self._contracts().contract(intent, agent, mode, encrypt, **given)
 
     async def terminate(self, contract: Contract | str, reason: str = "") -> None:
-        """End a collaboration, given by a contract or its id. The hub tells the other side."""
+        """End a collaboration, given by its contract or its id (a2acp). The hub informs the other agent."""
         await self._contracts().terminate(_collaboration(contract), reason)
 
     async def rotate(self, contract: Contract | str) -> None:
-        """A new key for a collaboration; what is on its way under the old one still arrives."""
+        """Agree on a new key for a collaboration (a2acp); messages under the old key still arrive."""
         await self._contracts().rotate(_collaboration(contract))
 
     def _contracts(self) -> ContractBackend:
@@ -340,11 +341,11 @@ class Client:
     # --- questions to persons ---
 
     async def questions(self, *, status: str | None = "open") -> list[Question]:
-        """What agents want to know from a person."""
+        """The questions that agents ask people (management API)."""
         return await self._backend.questions(status)
 
     async def answer(self, question_id: str, answer: Any) -> None:
-        """Answer a question; the second answer is a `Conflict`."""
+        """Answer a question of an agent (management API). A second answer raises `Conflict`."""
         await self._backend.answer(question_id, answer)
 
 

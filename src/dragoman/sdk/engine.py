@@ -44,11 +44,11 @@ log = logging.getLogger("dragoman.sdk")
 HEARTBEAT = 10.0
 PULSE = 1.0
 STOOD_STILL = 5.0
-"""Seconds that the event loop may stand still before we say something."""
+"""Seconds that the event loop may stand still before the log says so."""
 STEADY = 10.0
-"""A link that lasted so long was a good one: the next try comes soon again."""
-SAY_AGAIN = 1.0
-"""Before what the hub could not take at the moment is said again."""
+"""Seconds after which a link counts as good: when it breaks, the next try comes at once."""
+SEND_AGAIN = 1.0
+"""Seconds before the agent sends again what the hub could not take."""
 BEATS_A_STATUS = 3
 """Every so many signs of life the agent sends a status report, where its protocol has one."""
 
@@ -80,7 +80,7 @@ class Engine:
         self._journal = journal
         self._runtime = runtime
         self._grace = grace
-        self._heartbeat = heartbeat
+        self._handlers_by_typetbeat = heartbeat
         self._link: Link | None = None
         self._outbox = Outbox(runtime)
         self._runner = TaskRunner(who, handlers, self._outbox, journal, runtime, bring, middleware)
@@ -90,10 +90,10 @@ class Engine:
         self.status_reporter = StatusReporter(who, self.peer_requests, self._runner, runtime)
         self._beating: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._is_heard = True
+        self._hub_reads = True
         self._loop = asyncio.get_running_loop()
         self._later: set[asyncio.Task[None]] = set()
-        self._hear: dict[type, Callable[[Any], None]] = {
+        self._handlers_by_type: dict[type, Callable[[Any], None]] = {
             Assignment: self._on_work,
             Accepted: self._on_accepted,
             Cancel: self._on_cancel,
@@ -108,7 +108,7 @@ class Engine:
         }
 
     async def run(self) -> None:
-        """Work until `stop`, or until the hub says that trying again is no use."""
+        """Work until `stop`, or until an error after which trying again is no use."""
         for unsent in self._journal.open():
             self._outbox.keep(unsent)
         self.peer_requests.resume()
@@ -159,9 +159,9 @@ class Engine:
             log.warning("%d tasks are left; the hub will see to them", len(self._runner.tasks))
 
     async def _until_quiet(self) -> None:
-        """Nothing runs and everything said has arrived. Who waits for a person can do so without us."""
+        """Until no handler runs and the hub has every message. A task can wait for a person without this process."""
         while (
-            (self._is_heard and self._outbox.owes)
+            (self._hub_reads and self._outbox.owes)
             or self.peer_requests.is_busy
             or not all(task.asking for task in self._runner.tasks.values())
         ):
@@ -181,11 +181,11 @@ class Engine:
                 log.info("%s is connected", self._who.agent_id)
                 self._greet(link)
                 while True:
-                    for said in await link.receive():
-                        if type(said) is Assignment and said.request.attachments and self._fetch is not None:
-                            files = await self._fetch(said)
-                            said = msgspec.structs.replace(said, files=(*said.files, *files))
-                        self._hear[type(said)](said)
+                    for message in await link.receive():
+                        if type(message) is Assignment and message.request.attachments and self._fetch is not None:
+                            files = await self._fetch(message)
+                            message = msgspec.structs.replace(message, files=(*message.files, *files))
+                        self._handlers_by_type[type(message)](message)
                     failures = 0
             except LinkDown as down:
                 now = self._runtime.monotonic()
@@ -213,7 +213,7 @@ class Engine:
         for task in self._runner.tasks.values():
             self._runner.reporter.sign_of_life(task)
 
-    # --- what the hub says ---
+    # --- messages of the hub ---
 
     def _on_work(self, work: Assignment) -> None:
         self._runner.take(work, closing=self._stopping.is_set())
@@ -242,13 +242,13 @@ class Engine:
             task.release()
 
     def _on_refused(self, refused: Refused) -> None:
-        """What we said about a request was refused. For good: then whatever we hold of it is void."""
+        """The hub refused a message about a request. If that is final, the agent drops the task and its messages."""
         self._outbox.acknowledge(refused.receipt)
         kept = list(self._outbox.about(request_id=refused.request_id))
         if refused.retryable:
             for task_id in dict.fromkeys(message.correlation.task_id for message in kept):
                 if self._outbox.hold(task_id, refused.message_id):
-                    later = self._loop.create_task(self._say_again(task_id))
+                    later = self._loop.create_task(self._send_again(task_id))
                     self._later.add(later)
                     later.add_done_callback(self._later.discard)
             return
@@ -271,19 +271,19 @@ class Engine:
 
     def _on_dismiss(self, dismiss: Shutdown) -> None:
         log.info("%s ends: %s", self._who.agent_id, dismiss.reason)
-        self._is_heard = self._is_heard and dismiss.hears
+        self._hub_reads = self._hub_reads and dismiss.hears
         if dismiss.grace is not None:
             self._grace = min(self._grace, dismiss.grace)
         self.stop()
 
-    async def _say_again(self, task_id: str) -> None:
-        await self._runtime.sleep(SAY_AGAIN)
-        self._outbox.say_again(task_id)
+    async def _send_again(self, task_id: str) -> None:
+        await self._runtime.sleep(SEND_AGAIN)
+        self._outbox.send_again(task_id)
 
-    # --- the heart ---
+    # --- heartbeats ---
 
     async def _beat(self, interval: float) -> None:
-        """The agent's own signs of life, where the hub wants them: as often as it said."""
+        """Send heartbeats, at the interval that the hub asked for."""
         beats = 0
         while True:
             if beats % BEATS_A_STATUS == 0:
@@ -294,7 +294,7 @@ class Engine:
             await self._runtime.sleep(interval)
 
     async def _pulse(self) -> None:
-        """Every second while there is work: who was silent for long shows that he lives, who is late is stopped."""
+        """Every second while there is work: send a sign of life for a silent task, stop a handler that is late."""
         while True:
             if not self._runner.tasks:
                 self._runner.busy.clear()
@@ -312,7 +312,7 @@ class Engine:
                 is_waiting = task.asking is not None or task.waits > 0
                 if task.deadline is not None and now >= task.deadline and not is_waiting:
                     self._runner.stop_late(task)
-                elif now - task.last_sign >= self._heartbeat:
+                elif now - task.last_sign >= self._handlers_by_typetbeat:
                     self._runner.reporter.sign_of_life(task)
 
 

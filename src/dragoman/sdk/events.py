@@ -16,7 +16,7 @@
       Completed  Failed  Cancelled   the last one of a task
       OtherEvent      whatever else happened to it
 
-`kind` and `data` are what the hub said: the kind of its event and its body.
+`kind` and `data` are the kind and the body of the event as the hub sent it.
 """
 
 from __future__ import annotations
@@ -240,30 +240,30 @@ def event_of(
 
 
 def _typed(kind: str, data: dict[str, Any]) -> tuple[type[Event], dict[str, Any]]:
-    said = {name: value for name, value in data.items() if value is not None}
+    body = {name: value for name, value in data.items() if value is not None}
     if kind == "progress":
-        return _progress(said)
+        return _progress(body)
     form = PLAIN.get(kind, OtherEvent)
-    fault = said.get("fault")
+    fault = body.get("fault")
     if isinstance(fault, dict) and isinstance(fault.get("message"), str):
-        said.setdefault("message", fault["message"])
-    if form is Failed and "message" not in said:
-        said["message"] = str(said.get("output") or "").rstrip().rpartition("\n")[2]
+        body.setdefault("message", fault["message"])
+    if form is Failed and "message" not in body:
+        body["message"] = str(body.get("output") or "").rstrip().rpartition("\n")[2]
     if form is Completed:
-        said["result"] = value_of(said.get("result"), str(said.get("output") or ""))
-    return form, said
+        body["result"] = value_of(body.get("result"), str(body.get("output") or ""))
+    return form, body
 
 
-def _progress(said: dict[str, Any]) -> tuple[type[Progress], dict[str, Any]]:
-    if isinstance(percent := said.get("percent"), float):
-        said["percent"] = round(percent)
+def _progress(body: dict[str, Any]) -> tuple[type[Progress], dict[str, Any]]:
+    if isinstance(percent := body.get("percent"), float):
+        body["percent"] = round(percent)
     for part, (form, names) in CONTENT.items():
-        if isinstance(content := said.get(part), dict):
-            common = {name: said[name] for name in Progress.__struct_fields__ if name in said}
+        if isinstance(content := body.get(part), dict):
+            common = {name: body[name] for name in Progress.__struct_fields__ if name in body}
             return form, {**{names.get(str(name), str(name)): value for name, value in content.items()}, **common}
-    if "thinking" in said:
-        return Thinking, {**said, "text": said["thinking"]}
-    return (Output if said.get("output") else Progress), said
+    if "thinking" in body:
+        return Thinking, {**body, "text": body["thinking"]}
+    return (Output if body.get("output") else Progress), body
 
 
 class TaskInfo(Struct, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ class ProtocolCapabilities(Struct, frozen=True, kw_only=True):
     """Whether the hub refuses each message by itself, also one that is only worth its moment. Then the engine sends a
     refused one again in its place: the hub takes nothing about a task that would overtake it."""
     words_are_receipts: bool = True
-    """Whether what is said about work acknowledges it (chiffon-D5)."""
+    """Whether the first message about work acknowledges it (chiffon-D5)."""
     converses: bool = False
     """Whether agents speak with each other: hand tasks over, help, tell how they are."""
 
@@ -94,7 +94,7 @@ class Link(Protocol):
         ...
 
     async def close(self) -> None:
-        """Say what is still to be said, if that is possible, and hang up. Never raises."""
+        """Send what still waits, if that is possible, and close the connection. Never raises."""
         ...
 
 

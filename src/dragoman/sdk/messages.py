@@ -30,7 +30,7 @@ from dragoman.sdk.peers import HandshakeRequest
 
 
 class Correlation(Struct, frozen=True, kw_only=True):
-    """Which work a message is about: copied onto everything that is said about it."""
+    """Which work a message is about: copied onto every message about it."""
 
     task_id: str
     request_id: str
@@ -100,8 +100,8 @@ class Accepted(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The hub refuses what we said about a request. Not `retryable`: the work is over, whatever we do. `message_id`: by
-    which message we said it, where the hub names it."""
+    """The hub refuses a message about a request: `message_id`, where the hub names it. If it is not `retryable`, the
+    work is over."""
 
     request_id: str
     reason: str

@@ -106,11 +106,11 @@ def as_help(escalate: Escalate) -> Help:
     return Help(words, "ESCALATION", resources=escalate.resources)
 
 
-def escalations_in(said: Any) -> tuple[Help, ...]:
+def escalations_in(value: Any) -> tuple[Help, ...]:
     """What came beside a request for help, in the hub's form (`agent`) or in agentmsg's (`responder_id`). What is in
     neither is left out: a sender may use the name for anything."""
     found: list[Help] = []
-    for one in said if isinstance(said, list | tuple) else ():
+    for one in value if isinstance(value, list | tuple) else ():
         if isinstance(one, dict) and isinstance(one.get("content"), str):
             resources = [resource for given in one.get("resources") or () if (resource := _resource(given)) is not None]
             responder = str(one.get("responder_id") or one.get("agent") or "")
@@ -173,7 +173,7 @@ class HandshakeRequest(Struct, frozen=True, kw_only=True):
 class Handover(Struct, frozen=True, kw_only=True):
     """How a task came from another agent. What that agent knew of it is in the task's `context` and `history`; the
     `error` that led to it is an ErrorReport, if there was one. `parts` are the tasks that former owners gave to others
-    in its course, by their `task_id`; over agentmsg, what each comes to arrives as a letter."""
+    in its course, by their `task_id`; over agentmsg, the end of each arrives as a direct message."""
 
     from_agent: str
     reason: str
@@ -183,7 +183,7 @@ class Handover(Struct, frozen=True, kw_only=True):
 
 
 class DirectMessage(Struct, frozen=True, kw_only=True):
-    """What another agent said to us directly. `payload` is the JSON object as it came."""
+    """A message that another agent sent to this one. `payload` is the JSON object as it came."""
 
     id: str
     at: datetime

@@ -150,7 +150,7 @@ class SharedState:
             _raise(response)
         made = msgspec.json.decode(response.content, type=dict[str, Any])
         known = {"entity_type": entity_type, "entity_id": entity_id, "version": version}
-        return msgspec.convert({**known, **{name: said for name, said in made.items() if said is not None}}, Entity)
+        return msgspec.convert({**known, **{name: value for name, value in made.items() if value is not None}}, Entity)
 
     # --- watching ---
 
@@ -166,8 +166,8 @@ class SharedState:
         """
         after = (await self.read()).cursor if cursor is None else cursor
         # Several changes may share a cursor. So one counts as done with when the next begins; if the stream breaks in
-        # between, its changes come again, and those that were told are passed over.
-        current, told = after, set[tuple[str, str, str, int]]()
+        # between, its changes come again, and those that were yielded before are passed over.
+        current, yielded = after, set[tuple[str, str, str, int]]()
         asked = {"entity_type": entity_type, "entity_id": entity_id}
         only = {name: value for name, value in asked.items() if value is not None}
         tries = self._retries.begin()
@@ -176,17 +176,17 @@ class SharedState:
                 params = {**only, "cursor": str(after)}
                 async with listening(self._http, f"{PATH}/watch", check=self._check, params=params) as stream:
                     tries.reached()
-                    async for said in stream:
-                        if not said.id or not said.data:
+                    async for sent in stream:
+                        if not sent.id or not sent.data:
                             continue
-                        change = _change(said.data)
-                        at = int(said.id)
+                        change = _change(sent.data)
+                        at = int(sent.id)
                         key = (change.operation, change.entity_type, change.entity_id, change.version)
-                        if at <= after or (at == current and key in told):
+                        if at <= after or (at == current and key in yielded):
                             continue
                         if at != current:
-                            after, current, told = current, at, set()
-                        told.add(key)
+                            after, current, yielded = current, at, set()
+                        yielded.add(key)
                         yield msgspec.structs.replace(change, cursor=at)
                 raise TemporaryFailure("the watch ended")
             except (httpx2.TransportError, TemporaryFailure) as error:

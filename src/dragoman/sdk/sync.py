@@ -190,8 +190,8 @@ class SyncClient(Blocking[Client]):
 
 
 async def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    """Let gRPC hear how the calls ended that were cancelled: told of it after this loop is closed, it would complain in
-    whatever other loop the program has."""
+    """Let gRPC finish the calls that were cancelled: after this loop is closed, it would log errors in whatever other
+    loop the program has."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left:
         await asyncio.wait(left, timeout=END_SECONDS)

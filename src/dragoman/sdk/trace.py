@@ -39,7 +39,7 @@ def enter(span: Span) -> None:
 
 
 def parse(traceparent: object) -> Span | None:
-    """What a peer said, or None if it said nothing that makes sense."""
+    """The span that a peer named; None if it named none, or wrote something else."""
     match = _FORM.fullmatch(traceparent) if isinstance(traceparent, str) else None
     return Span(match[1], match[2]) if match else None
 

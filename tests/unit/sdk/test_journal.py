@@ -45,3 +45,14 @@ async def test_results_of_an_earlier_version_are_read_and_kept_as_they_are(
         found = msgspec.structs.replace(found, fault=None)
     assert found == content
     assert path.read_text() == f"{HEAD}{outcome}{TAIL}\n"
+
+
+async def test_direct_messages_of_an_earlier_version_are_read_and_kept_as_they_are(tmp_path: Path) -> None:
+    line = '{"type":"noted","key":"planner/1","at":"2026-11-18T00:00:00Z","letter":{"hello":1}}\n'
+    path = tmp_path / "a.journal"
+    path.write_text(line)
+    journal = Journal(FakeRuntime(), path)
+    journal.open()
+    await journal.close()
+    assert [bytes(noted.message) for noted in journal.undealt()] == [b'{"hello":1}']
+    assert path.read_text() == line

@@ -59,9 +59,9 @@ def _nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ({"n": [2**64]}, "the result cannot be told: integer of more than 64 bits at n[0]"),
-        (_nested(60), "the result cannot be told: nested deeper than 56 levels"),
-        ({"x": object()}, "the result cannot be told: object has no JSON form"),
+        ({"n": [2**64]}, "the result cannot be sent: integer of more than 64 bits at n[0]"),
+        (_nested(60), "the result cannot be sent: nested deeper than 56 levels"),
+        ({"x": object()}, "the result cannot be sent: object has no JSON form"),
     ],
     ids=["a huge number", "deep nesting", "no JSON"],
 )
@@ -107,8 +107,8 @@ MISSPOKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "percent": (lambda task: task.progress("5"), "progress is a percentage from 0 to 100, not '5'"),
     "question": (lambda task: task.ask(KeyError("x")), "a question is text, not KeyError"),
     "options": (lambda task: task.ask("Sure?", options="yes"), "options=['yes']"),
-    "an option": (lambda task: task.ask("Sure?", options=[2**64]), "the options of a question cannot be told"),
-    "tool": (lambda task: task.tool_use("ls", {"at": object()}), "the input of ls cannot be told"),
+    "an option": (lambda task: task.ask("Sure?", options=[2**64]), "the options of a question cannot be sent"),
+    "tool": (lambda task: task.tool_use("ls", {"at": object()}), "the input of ls cannot be sent"),
     "file": (lambda task: task.send_file("a", "text"), "the data of a file is bytes, not str"),
 }
 

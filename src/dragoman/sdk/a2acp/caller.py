@@ -76,7 +76,7 @@ class Call(PendingCall):
         if isinstance(message.usage, dict):
             data["usage"] = message.usage
         self._tell("completed", message, data)
-        self.finish(value_of(value, self.heard))
+        self.finish(value_of(value, self.streamed))
 
     def progress(self, message: Message) -> None:
         payload = message.payload or {}

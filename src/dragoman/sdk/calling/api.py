@@ -191,12 +191,12 @@ class ApiClient:
                 )
                 async with listening(self._http, path, check=self._check, headers=headers) as stream:
                     tries.reached()
-                    async for said in stream:
-                        if said.event == "end":
+                    async for sent in stream:
+                        if sent.event == "end":
                             return
-                        if not said.id or not said.data:
+                        if not sent.id or not sent.data:
                             continue
-                        event = msgspec.json.decode(said.data, type=_SentEvent)
+                        event = msgspec.json.decode(sent.data, type=_SentEvent)
                         if event.seq <= after:
                             continue
                         after = event.seq
@@ -232,9 +232,9 @@ class ApiClient:
         if response.is_success:
             return
         try:
-            said = msgspec.json.decode(response.content)
-            detail, kind, facts = str(said["detail"]), said.get("kind"), said.get("facts") or {}
-            message = said.get("message")
+            problem = msgspec.json.decode(response.content)
+            detail, kind, facts = str(problem["detail"]), problem.get("kind"), problem.get("facts") or {}
+            message = problem.get("message")
         except (msgspec.DecodeError, KeyError, TypeError):
             detail, kind, facts = f"the hub answered with {response.status_code}", None, {}
             message = None

@@ -101,7 +101,7 @@ class Attempts:
         self._gone_since: float | None = None
 
     def reached(self) -> None:
-        """The hub said something."""
+        """The hub answered."""
         self._retries.was_reached = True
         self._failures, self._gone_since = 0, None
 
@@ -111,7 +111,7 @@ class Attempts:
         if self._gone_since is None:
             self._gone_since = runtime.monotonic()
         if not (retries.was_reached or is_there) or runtime.monotonic() - self._gone_since > retries.seconds:
-            said = f"no answer from {retries.where}: {sentence(error)}"
-            raise HubUnreachable(asks(said, "Is the hub running?")) from None
+            problem = f"no answer from {retries.where}: {sentence(error)}"
+            raise HubUnreachable(asks(problem, "Is the hub running?")) from None
         await runtime.sleep(backoff(self._failures, runtime.chance()))
         self._failures += 1

@@ -1,6 +1,6 @@
 """Calls that are followed: how one goes, how a client keeps them, and how it stays connected meanwhile.
 
-A call is *taken* when the hub has it, and *done* when its end has come; what was heard in between are its `events`.
+A call is *taken* when the hub has it, and *done* when its end has come; what came in between are its `events`.
 What the messages of a protocol mean for a call is in its `calls`, when to send it again in its `client`.
 """
 
@@ -24,7 +24,7 @@ MOST_ENDED = 256
 
 
 class PendingCall:
-    """A request on its way, at work, or done. `id` is what it was said under last."""
+    """A request on its way, at work, or done. `id` is the message id under which it was sent last."""
 
     def __init__(self, task_id: str, id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class PendingCall:
         self._news.set()
 
     @property
-    def heard(self) -> str:
+    def streamed(self) -> str:
         """The output that came in pieces: the answer of a handler that streams it, and of one whose text was too long
         for one message."""
         return "".join(event.data.get("output") or "" for event in self.events if event.kind == "progress")
@@ -164,7 +164,7 @@ class CallTracker(ABC, Generic[C]):
 
     @abstractmethod
     def _say(self, call: C) -> None:
-        """If there is a link; over the next one, everything that was not taken is said again."""
+        """Send it, if there is a link. Over the next link, the client sends again everything that was not taken."""
 
     async def _say_later(self, call: C, delay: float) -> None:
         await self._runtime.sleep(delay)
@@ -207,7 +207,7 @@ class CallTracker(ABC, Generic[C]):
         return started
 
     async def end(self, error: Exception) -> None:
-        """Nothing will be heard any more."""
+        """The link is gone for good."""
         for started in self._background:
             started.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -266,7 +266,7 @@ class ConnectedClient(CallTracker[C], Generic[C, L]):
 
     @abstractmethod
     def _attach(self, link: L) -> None:
-        """It stands: say again what may not have been heard."""
+        """The link stands: send again what the hub may not have."""
 
     @abstractmethod
     def _detach(self) -> None: ...

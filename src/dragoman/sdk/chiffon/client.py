@@ -90,7 +90,7 @@ class Call(PendingCall):
             data["usage"] = done.usage
         if result.exit_code == 0:
             self._add("completed", message, data)
-            self.finish(value_of(done.value, output or self.heard))
+            self.finish(value_of(done.value, output or self.streamed))
             return
         self._add("failed", message, data)
         fault = mapping.fault_fields_in(message.x_custom_fields)

@@ -119,7 +119,7 @@ class IncomingRequests:
         """The messages that a former process took and did not deal with."""
         for noted in self._journal.undealt():
             try:
-                tree = codec.parse(bytes(noted.letter))
+                tree = codec.parse(bytes(noted.message))
                 yield IncomingMessage(message=codec.interpret(tree), tree=tree), noted.key
             except AgentmsgError as error:  # an older version of this library took it
                 log.warning("a message in the journal is no longer valid: %s", error)

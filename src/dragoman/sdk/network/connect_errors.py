@@ -27,19 +27,19 @@ ADVICE: tuple[tuple[str, str], ...] = (
     ("did not receive a valid HTTP response", _TLS),
     ("Socket closed", _TLS),
 )
-"""A part of what is said → what to do."""
+"""A part of the library's message → what to do."""
 
 SECURE = {_TLS: _SHOW}
 """What to do instead where TLS was spoken."""
 
 
 def advised(text: str, *, secure: bool = False) -> str:
-    """What is said of a failure, with what to do about it where that is known and not said yet."""
-    said = text.rstrip(".")
-    if any(what in said for what in (*SECURE.values(), *(what for _, what in ADVICE))):
-        return said
-    what = next((what for part, what in ADVICE if part in said), None)
-    return said if what is None else f"{said}; {SECURE.get(what, what) if secure else what}"
+    """The message of a failure, with what to do about it where that is known and does not stand there yet."""
+    problem = text.rstrip(".")
+    if any(what in problem for what in (*SECURE.values(), *(what for _, what in ADVICE))):
+        return problem
+    what = next((what for part, what in ADVICE if part in problem), None)
+    return problem if what is None else f"{problem}; {SECURE.get(what, what) if secure else what}"
 
 
 def asks(text: str, question: str) -> str:
@@ -55,10 +55,10 @@ def sentence(error: BaseException) -> str:
 
 def not_made(address: Address, error: BaseException) -> LinkDown:
     """No server answers at an address."""
-    return LinkDown(f"{address.shown}: {advised(_said(error), secure=address.is_secure)}")
+    return LinkDown(f"{address.shown}: {advised(_problem(error), secure=address.is_secure)}")
 
 
-def _said(error: BaseException) -> str:
+def _problem(error: BaseException) -> str:
     """The system's message for an errno. The numbers of TLS and of the resolver are not the system's: theirs would be
     "Operation not permitted" for a certificate that is not trusted."""
     match error:

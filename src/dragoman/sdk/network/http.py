@@ -61,8 +61,8 @@ def http_client(
 
 def pause(response: httpx2.Response) -> float | None:
     """How many seconds the hub wants us to wait, if it says."""
-    said = response.headers.get("retry-after", "")
-    return float(said) if said.isascii() and said.isdigit() and len(said) < 5 else None
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 5 else None
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def _fetch(address: Address, work: Assignment) -> list[File]:
     async with http_client(address) as client:
         for one in work.request.attachments or ():
             try:
-                place = f"{PLACE}/{quote(one.id, safe='')}"  # another agent may have said it
+                place = f"{PLACE}/{quote(one.id, safe='')}"  # it may come from another agent
                 answer = await client.get(place, params={"task_id": work.correlation.task_id})
             except httpx2.TransportError as error:
                 raise not_made(address, error) from None

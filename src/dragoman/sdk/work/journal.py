@@ -1,13 +1,13 @@
-"""What an agent remembers: results by request, answers by task, letters by their sender and id, so that nothing is
-done, asked or heard twice.
+"""What an agent remembers: results by request, answers by task, direct messages by sender and id, so that nothing is
+done, asked or handled twice.
 
 Without a file the memory lasts as long as the process. With one, every result is fsynced before it is sent, and
 every answer before the handler goes on; several that are ready together share one fsync. The file is a list of
 JSON lines, only ever appended to; a line torn by a crash ends the reading. It is rewritten when most of it is old.
 
 What was running when a process died is not here, so it runs again: a handler is called at least once, and its
-result is told once. A letter is remembered before it is acknowledged, and dealt with again after a restart unless that
-had come to its end.
+result is sent once. A direct message is recorded before it is acknowledged, and handled again after a restart unless
+its handler had ended.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ class Forgotten(Struct, frozen=True, kw_only=True, tag="forgotten"):
     task_id: str
 
 
-class Noted(Struct, frozen=True, kw_only=True, tag="noted"):
-    """A letter came that is not dealt with yet."""
+class Noted(Struct, frozen=True, kw_only=True, tag="noted", rename={"message": "letter"}):
+    """A direct message came and is not handled yet."""
 
     key: str
     at: datetime
-    letter: msgspec.Raw
+    message: msgspec.Raw
 
 
 class Dealt(Struct, frozen=True, kw_only=True, tag="dealt"):
-    """Nothing is left to do about a letter; it is only remembered that it came."""
+    """A direct message is handled; only its id is remembered."""
 
     key: str
     at: datetime
@@ -261,20 +261,20 @@ class Journal:
         if self._answers.pop(task_id, None) is not None and self._file is not None:
             self._append(_encode(Forgotten(task_id=task_id)), None)
 
-    # --- letters ---
+    # --- direct messages ---
 
-    async def note(self, key: str, letter: bytes) -> bool:
-        """Remember a letter; False if it came before. When this returns, it survives a crash, if there is a file."""
+    async def note(self, key: str, message: bytes) -> bool:
+        """Remember a direct message; False if it came before. After that it survives a crash, if there is a file."""
         if key in self._noted or key in self._dealt:
             return False
-        noted = Noted(key=key, at=self._runtime.now(), letter=msgspec.Raw(letter))
+        noted = Noted(key=key, at=self._runtime.now(), message=msgspec.Raw(message))
         self._take(noted)
         if self._file is not None:
             await self._commit(_encode(noted))
         return True
 
     def deal(self, key: str) -> None:
-        """It is dealt with. Not worth waiting for: at worst that is done once more."""
+        """It is handled. Not worth waiting for: at worst it is handled once more."""
         if key in self._noted:
             dealt = Dealt(key=key, at=self._runtime.now())
             self._take(dealt)
@@ -282,7 +282,7 @@ class Journal:
                 self._append(_encode(dealt), None)
 
     def undealt(self) -> list[Noted]:
-        """Letters that a former process was not done with."""
+        """Direct messages that a former process did not finish handling."""
         return list(self._noted.values())
 
     # --- memory ---
@@ -356,7 +356,7 @@ class Journal:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
-                # The snapshot is taken here, where nobody changes the memory meanwhile; it holds the batch too.
+                # Taken on the event loop, where nothing changes the memory meanwhile; the snapshot holds the batch too.
                 alive = len(self._done) + len(self._dealt) + len(self._noted)
                 is_stale = self._lines > 2 * alive + SLACK_LINES
                 snapshot = self._snapshot() if is_stale else None

@@ -1,10 +1,10 @@
-"""What must reach the hub: kept until the hub says that it has it, and said again over every new link.
+"""Messages that must reach the hub: kept until the hub confirms them, and sent again over every new link.
 
-Where the hub refused something about a task for now, that task is *held*: what is posted about it meanwhile is kept and
-not sent, until `say_again` sends all that is kept about it, in order. So nothing overtakes what was refused.
+Where the hub refused a message about a task for now, that task is *held*: messages about it are kept and not sent,
+until `send_again` sends all of them in order. So nothing overtakes the refused message.
 
-Mostly the first thing said about a piece of work acknowledges it (chiffon-D5). Then the receipt of fresh work is only
-sent if nothing was said about it for a moment: short work costs the hub one message, and one commit, less.
+Mostly the first message about work acknowledges it (chiffon-D5). Then the receipt of new work is only sent if no
+message went out about it for a moment: short work costs the hub one message, and one commit, less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outbox:
         self._kept: dict[str, Outbound] = {}
         self._passing: dict[str, None] = {}
         """Of these, the ones that are only worth their moment: they are kept while their link stands, so that they can
-        be said again in their place. Not every hub says that it has them; but it has, where it has something later."""
+        be sent again in their place. Not every hub confirms them; but it has them once it confirms a later one."""
         self._held: set[str] = set()
         """Tasks of which something was refused for now."""
         self._silent: list[RunningTask] = []
@@ -59,15 +59,15 @@ class Outbox:
     # --- what the hub must get ---
 
     def keep(self, message: Outbound) -> None:
-        """To be said over the next link."""
+        """Send it over the next link."""
         self._kept[message.id] = message
 
     def enqueue(self, message: Outbound) -> None:
-        """Say it, and keep it until the hub has it."""
+        """Send it, and keep it until the hub has it."""
         self._kept[message.id] = message
-        self._say(message)
+        self._send(message)
 
-    def _say(self, message: Outbound) -> None:
+    def _send(self, message: Outbound) -> None:
         if self._link is not None and message.correlation.task_id not in self._held:
             self._link.send(message)
 
@@ -106,12 +106,12 @@ class Outbox:
         self._held.add(task_id)
         return True
 
-    def say_again(self, task_id: str) -> None:
+    def send_again(self, task_id: str) -> None:
         """All that the hub has not got about the task, in order."""
         if task_id in self._held:  # else there was another link since, and all of it went over that
             self._held.discard(task_id)
             for message in self.about(task_id=task_id):
-                self._say(message)
+                self._send(message)
 
     def about(self, *, task_id: str | None = None, request_id: str | None = None) -> Iterator[Outbound]:
         """What is kept about a task or a request."""
@@ -139,7 +139,7 @@ class Outbox:
             self._passing[message.id] = None
             if len(self._passing) > MOST_PASSING:
                 self._forget(next(iter(self._passing)))
-        self._say(message)
+        self._send(message)
 
     async def drain(self) -> None:
         if self._link is not None:
@@ -152,14 +152,14 @@ class Outbox:
             self._link.acknowledge(receipt)
 
     def acknowledge_soon(self, task: RunningTask) -> None:
-        """Unless something is said about the task before: then `task.receipt` is gone."""
+        """Acknowledge the work in a moment, unless a message about the task does so before."""
         if task.receipt is not None:
             if not self._silent:
                 self._runtime.later(ACK_DELAY, self._acknowledge_silent)
             self._silent.append(task)
 
-    def spoke_of(self, task: RunningTask) -> None:
-        """Something is said about the task."""
+    def acknowledge_by_message(self, task: RunningTask) -> None:
+        """A message about the task goes out."""
         if not self.protocol_capabilities.words_are_receipts:
             self.acknowledge(task.receipt)
         task.receipt = None

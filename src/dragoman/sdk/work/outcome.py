@@ -6,7 +6,7 @@
     returns None           0           empty                           -
     returns anything else  0           its JSON, for callers that      the same, as JSON
                                        reads text
-    and said task.text()   0           all of that, joined             the same, as JSON
+    after task.text()      0           all of that, joined             the same, as JSON
     raises task.reject()   1           the reason                      -
     raises Retry, too      1           the reason                      -
     often
@@ -76,10 +76,10 @@ def encoded(what: str, value: Any) -> bytes:
             )
         guard.check(data, READABLE)
     except TypeError as error:
-        raise TypeError(f"{what} cannot be told: {error}") from None
+        raise TypeError(f"{what} cannot be sent: {error}") from None
     except RemoteProtocolError as error:
         place = f" at {error.field}" if error.field else ""
-        raise ValueError(f"{what} cannot be told: {error.what}{place}") from None
+        raise ValueError(f"{what} cannot be sent: {error.what}{place}") from None
     return data
 
 

@@ -1,6 +1,6 @@
-"""What is said about the work in hand: progress, pieces of the answer, thoughts, tools, files, life signs, questions.
+"""Reports on the work in hand: progress, pieces of the answer, thoughts, tools, files, signs of life, questions.
 
-All but bare progress must arrive, so it is kept until the hub has it. Progress alone is only worth its moment.
+All but bare progress must arrive, so the outbox keeps it until the hub has it. Progress alone is sent once.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman.sdk")
 
-MOST_UNHEARD = 8
-"""Reports with output of one task that the hub may still lack; the handler waits at its next one. Less than the
-number of message ids by which the hub recognises repetitions."""
+MOST_UNCONFIRMED = 8
+"""Reports of one task that the hub has not confirmed; the handler waits before its next one. Less than the number of
+message ids by which the hub recognises repetitions."""
 LONG_OUTPUT = 200_000
 SIGN_DELAY = 0.05
 
 
 class Reporter:
-    """The voice of all tasks of a task runner. `peer_requests` is where they speak with other agents."""
+    """Sends the reports and questions of all tasks of a task runner."""
 
     peer_requests: PeerRequests
 
@@ -67,7 +67,7 @@ class Reporter:
         must_arrive = bool(output or thinking or tool_use or tool_result or file)
         if task.handed_to is not None:
             return  # its new owner reports on it
-        while must_arrive and task.unheard >= MOST_UNHEARD:
+        while must_arrive and task.unconfirmed >= MOST_UNCONFIRMED:
             if task.cancelled:
                 raise Reject("the task was cancelled")
             task.room = task.room or asyncio.Event()
@@ -87,9 +87,9 @@ class Reporter:
         )
         message = self._message(task, content, data)
         if output:
-            task.spoken.append(output)
+            task.output_pieces.append(output)
         if must_arrive:
-            task.unheard += 1
+            task.unconfirmed += 1
             self._reports[message.id] = task
             self._outbox.enqueue(message)
         else:
@@ -135,20 +135,20 @@ class Reporter:
 
     def sign_of_life_soon(self, task: RunningTask) -> None:
         """After the handler had its turn: perhaps it has something better to say."""
-        words = task.words
-        self._runtime.later(SIGN_DELAY, lambda: self._sign_unless_spoken(task, words))
+        sent = task.messages_sent
+        self._runtime.later(SIGN_DELAY, lambda: self._sign_unless_reported(task, sent))
 
-    def _sign_unless_spoken(self, task: RunningTask, words: int) -> None:
+    def _sign_unless_reported(self, task: RunningTask, sent: int) -> None:
         is_running = task.execution is not None and not task.execution.done()
-        if is_running and not task.cancelled and task.words == words:
+        if is_running and not task.cancelled and task.messages_sent == sent:
             self.sign_of_life(task)
 
     def mint(self) -> str:
         return self._runtime.mint()
 
     def spoke(self, task: RunningTask) -> None:
-        self._outbox.spoke_of(task)
-        task.words += 1
+        self._outbox.acknowledge_by_message(task)
+        task.messages_sent += 1
         task.last_sign = self._runtime.monotonic()
 
     def _message(self, task: RunningTask, content: Progress, data: bytes | None = None) -> Report:
@@ -165,7 +165,7 @@ class Reporter:
         elif type(message) is Report:
             task = self._reports.pop(id, None)
             if task is not None:
-                task.unheard -= 1
+                task.unconfirmed -= 1
                 if task.room is not None:
                     task.room.set()
 
@@ -183,7 +183,7 @@ class Reporter:
             return recorded.answer
         if PRIVATE in task.correlation.about:
             raise NotSupported(
-                "only the two agents can read what is said under an end-to-end contract, so no person can be asked:"
+                "only the two agents can read messages under an end-to-end contract, so no person can be asked:"
                 " reject the task with what is missing"
             )
         async with task.turn:  # one question at a time

@@ -29,7 +29,7 @@ class RunningTask:
         self.print = print
         """What identifies the content of that request."""
         self.receipt = work.receipt
-        """What acknowledges the work, as long as nothing was said about it."""
+        """Acknowledges the work, until the first message about it does."""
         self.execution: asyncio.Task[None] | None = None
         self.deadline: float | None = None
         self.overdue = False
@@ -45,12 +45,12 @@ class RunningTask:
         self.step: str | None = None
         self.step_number = 0
         self.last_sign = 0.0
-        self.words = 0
+        self.messages_sent = 0
         """How many messages went out about it."""
-        self.spoken: list[str] = []
-        """All output, and of it `said`, the pieces of the answer."""
-        self.said: list[str] = []
-        self.unheard = 0
+        self.output_pieces: list[str] = []
+        """All output; `answer_pieces` are those of it that are part of the answer (`task.text`)."""
+        self.answer_pieces: list[str] = []
+        self.unconfirmed = 0
         """Reports with content that the hub may still lack; a task with too many waits for `room`."""
         self.room: asyncio.Event | None = None
         self.usage: dict[str, float] | None = None
@@ -108,7 +108,7 @@ class RunningTask:
         """The handler runs again from its start: its questions are answered from memory, its answer begins anew."""
         self.retries += 1
         self.asked = 0
-        self.said.clear()
+        self.answer_pieces.clear()
 
     def give_up(self) -> None:
         """It is no longer wanted: a handler that waits inside is let go."""
@@ -124,7 +124,7 @@ class RunningTask:
 
 
 class Slots:
-    """As many handlers run at once as the agent said that it takes.
+    """At most `concurrency` handlers run at once.
 
     A task that waits for a person or another agent leaves its slot. For the hub its turn may be over, and the seat
     another task's: if that one had to wait here for a slot, and the answer at the hub for the seat, both would wait for

@@ -1,7 +1,7 @@
 """The work in hand, as its handler sees it.
 
-Everything a handler reports goes through here to the task runner; everything the hub says about the work arrives here
-as state: cancelled, held, answered. `SyncTask` is the same for a plain function in a thread: each method blocks.
+What a handler reports goes through here to the reporter; what the hub sends about the task is here as state: cancelled,
+held, answered. `SyncTask` is the same for a plain function in a thread: each method waits.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Facts:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the work is no longer wanted. A coroutine is cancelled as well; a plain function should look."""
+        """Whether the task was cancelled. A coroutine is cancelled by itself; a plain function should look here."""
         return self._running.cancelled
 
     @property
     def handed_to(self) -> str | None:
-        """Whose the task is after a handoff. Then nothing more is said about it from here."""
+        """The agent that has the task after a handoff. Reports from here are then dropped."""
         return self._running.handed_to
 
     @property
@@ -84,7 +84,7 @@ class Facts:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What else is known of the task: its metadata, and its `thread`, if it has one."""
+        """The metadata of the task, and its `thread`, if it has one."""
         work = self._running.work
         request = work.request
         metadata = {} if request.context is None else request.context.metadata
@@ -94,7 +94,7 @@ class Facts:
 
     @property
     def history(self) -> tuple[dict[str, Any], ...]:
-        """What happened to the task before, where its protocol tells: `timestamp`, `event_type`, `details`, …"""
+        """The past events of the task, where the protocol has them: `timestamp`, `event_type`, `details`, …"""
         request = self._running.work.request
         handover, context = request.handover, request.context or Context()
         past = () if handover is None else handover.whole_history
@@ -102,7 +102,7 @@ class Facts:
 
     @property
     def handover(self) -> Handover | None:
-        """From whom the task came and why, if another agent handed it over to us."""
+        """Which agent handed the task over, and why; None if none did."""
         handover = self._running.work.request.handover
         if handover is None:
             return None
@@ -120,17 +120,27 @@ class Facts:
         return self._running.is_held
 
     def used(self, *, tokens: float = 0, cost_usd: float = 0) -> None:
-        """Count what the work has used up: sent with the result, and held against budgets (agentmsg)."""
+        """Count what the work has used: sent with the result, and charged to budgets (agentmsg)."""
         usage = self._running.usage or {"tokens_used": 0, "cost_usd": 0}
         self._running.usage = {"tokens_used": usage["tokens_used"] + tokens, "cost_usd": usage["cost_usd"] + cost_usd}
 
     def reject(self, reason: str) -> Reject:
-        """The exception to raise to say no: `raise task.reject("declined by a person")`."""
+        """The exception that refuses the task: `raise task.reject("declined by a person")`."""
         return Reject(reason)
 
 
 class Task(Facts):
-    """One piece of work. Handlers read and speak."""
+    """The task that a handler works on: its facts, and the ways to report on it.
+
+        @agent.on("deploy")
+        async def deploy(task: Task, service: str) -> str:
+            await task.progress(10, "building")
+            if await task.ask(f"Deploy {service}?", options=["yes", "no"]) == "no":
+                raise task.reject("declined by a person")
+            return "deployed"
+
+    What the handler returns is the result. An exception that it raises is a failure, and `task.reject(…)` a refusal.
+    """
 
     __slots__ = ("_reporter",)
 
@@ -149,7 +159,7 @@ class Task(Facts):
         return self._running.released
 
     async def progress(self, percent: float, step: str | None = None, output: str | None = None) -> None:
-        """Tell how far the work is, at which step, and what it has put out since the last time."""
+        """Report how far the work is, at which step, and the output since the last report."""
         try:
             fits = 0 <= percent <= 100
         except TypeError:
@@ -169,13 +179,13 @@ class Task(Facts):
         await self._reporter.report(self._running, text if text.endswith("\n") else text + "\n")
 
     async def text(self, chunk: str) -> None:
-        """Say a piece of the answer, as it comes; pieces are joined as they are."""
+        """Stream a piece of the answer; pieces are joined as they are."""
         if chunk := text_of("a piece of the answer", chunk):
-            self._running.said.append(chunk)
+            self._running.answer_pieces.append(chunk)
             await self._reporter.report(self._running, chunk)
 
     async def think(self, text: str) -> None:
-        """Tell what the agent is thinking: shown, but not part of the answer."""
+        """Report what the agent is thinking: shown, but not part of the answer."""
         if text := text_of("a thought", text):
             await self._reporter.report(self._running, thinking=text)
 
@@ -188,12 +198,12 @@ class Task(Facts):
         return id
 
     async def tool_result(self, id: str, output: Any, *, is_error: bool = False) -> None:
-        """Tell what a tool gave: text, or anything with a JSON form."""
+        """Report what a tool returned: text, or anything with a JSON form."""
         text = clean(output) if isinstance(output, str) else encoded("what a tool gave", output).decode()
         await self._reporter.report(self._running, tool_result=ToolResult(id=id, output=text, is_error=is_error))
 
     async def send_file(self, name: str, data: bytes, mime_type: str = "application/octet-stream") -> None:
-        """Give a file to the caller. Raises where it is too large for the protocol, or for the hub."""
+        """Send a file to the caller. Raises if it is too large for the protocol or the hub."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"the data of a file is bytes, not {type(data).__name__}")
         name, mime_type = text_of("a file's name", name), text_of("a file's type", mime_type)
@@ -207,11 +217,11 @@ class Task(Facts):
         timeout: float | None = None,
         default: Any | UnsetType = UNSET,
     ) -> Any:
-        """Ask a person and wait for the answer, however long it takes and whatever restarts meanwhile.
+        """Ask a person and wait for the answer, for as long as it takes: `await task.ask("Restart prod?")`.
 
-        After `timeout` seconds the hub answers with `default`, or with None where there is none. If the agent restarts
-        while it waits, the handler runs again from its start and gets every earlier answer at the same place: ask
-        before doing what must not be done twice.
+        After `timeout` seconds the hub answers with `default`, or None. If the agent restarts while it waits, the
+        handler runs again from its start and gets every earlier answer at the same place: so ask before you do what
+        must not be done twice.
         """
         if isinstance(options, str):
             raise TypeError(f"options are a list of answers, not one text: options=[{options!r}]")
@@ -252,17 +262,17 @@ class Task(Facts):
         deadline: datetime | timedelta | float = HANDOFF_DEADLINE,
         error: BaseException | str | None = None,
     ) -> Handoff:
-        """Have another agent go on with this task: `to`, or one that the hub finds (agentmsg).
+        """Hand this task over to another agent: `to`, or one that the hub finds (agentmsg).
 
-        `context` goes with it, beside what is known already. Until an agent accepts, the task stays here. Once it is
-        accepted, return: the result is no longer ours to give, and whatever the handler returns is ignored.
+        `context` is added to the task's metadata. Until an agent accepts, the task stays here. Once one has accepted,
+        return: the result is the other agent's, and what this handler returns is ignored.
         """
         return await self._reporter.peer_requests.handoff(
             self._running, to, reason, context or {}, tuple(capabilities), deadline, error
         )
 
     async def checkpoint(self) -> None:
-        """A good place to stop: waits here while a person holds the task."""
+        """Wait here while a person has paused the task."""
         while self.is_held:
             await self.released.wait()
 

@@ -178,8 +178,10 @@ class TaskRunner:
 
     async def _work(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> None:
         began = self._runtime.monotonic()
-        said = trace.parse(task.work.traceparent)
-        trace.enter(trace.Span(said.trace_id if said else task.trace_id, trace.span_id(self._runtime.mint()), task.id))
+        caller = trace.parse(task.work.traceparent)
+        trace.enter(
+            trace.Span(caller.trace_id if caller else task.trace_id, trace.span_id(self._runtime.mint()), task.id)
+        )
         try:
             try:
                 ending: tasks.Result = ends.returned(await self._run(task, handler, arguments))
@@ -201,21 +203,23 @@ class TaskRunner:
             if task.handed_to is not None:
                 return log.info("task %s is %s's now", task.id, task.handed_to)
             failed = isinstance(ending, tasks.Failure)
-            if not failed and task.said and ending.result is not UNSET:  # JSON is for callers without text to read
-                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.said)) or None)
+            if (
+                not failed and task.answer_pieces and ending.result is not UNSET
+            ):  # JSON is for callers without text to read
+                ending = msgspec.structs.replace(ending, output=ends.clean("".join(task.answer_pieces)) or None)
             seconds = self._runtime.monotonic() - began
             self.stats.ended(seconds, failed=failed, usage=task.usage)
             outcome = self._outcome(task.correlation, ending, seconds, task.usage)
             remembered = outcome
-            if not failed and not ending.output and task.spoken:
-                # The next process has no pieces to say again, so what is remembered for it is the whole answer. So has
-                # nobody where the hub does not say what it has: it will ask again if it lost one.
-                whole = msgspec.structs.replace(outcome.content, output="".join(task.spoken))
+            if not failed and not ending.output and task.output_pieces:
+                # The next process has no pieces to send again, so the journal keeps the whole answer for it. Where the
+                # hub confirms nothing, the outcome itself has it: the hub asks again if it lost a piece.
+                whole = msgspec.structs.replace(outcome.content, output="".join(task.output_pieces))
                 remembered = msgspec.structs.replace(outcome, content=whole)
                 outcome = outcome if self._outbox.protocol_capabilities.has_receipts else remembered
             await self._journal.record(remembered, task.print, task.requests)
             if not task.cancelled:
-                self._outbox.spoke_of(task)
+                self._outbox.acknowledge_by_message(task)
                 self._outbox.enqueue(outcome)
         finally:
             self._discharge(task)
@@ -223,7 +227,7 @@ class TaskRunner:
 
     def _failed(self, task: RunningTask, handler: Handler, error: BaseException) -> tasks.Failure:
         ending = ends.raised(error)
-        if handler.terms.get("pii"):  # what was said, or is on the stack, may be personal (a2acp-D13)
+        if handler.terms.get("pii"):  # the message, and the stack, may have personal data (a2acp-D13)
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
             road = (type(error), error, user_frames(error.__traceback__))
@@ -287,7 +291,7 @@ class TaskRunner:
         return Outcome(id=id, at=at, correlation=correlation, content=content, seconds=round(seconds))
 
     def drop(self, task: RunningTask) -> None:
-        """The work is no longer wanted: neither its handler nor anything it said."""
+        """The work is no longer wanted: cancel its handler and drop its messages."""
         task.give_up()
         for message in self._outbox.about(task_id=task.id):
             self.reporter.accepted(message.id)
@@ -403,7 +407,7 @@ def _without_answer(work: Assignment, handler: Handler, *, is_asking: bool) -> t
     """The input proper, and whether the request carries an answer.
 
     A handler may have a parameter called `answer`: then it is one only if a question is open or the request names it.
-    What is told of another agent that began the task is no input either.
+    The handoff of an agent that began the task is no input either.
     """
     given, request = work.input, work.request
     is_handed_over = request.handover is not None and "handover" not in handler.names

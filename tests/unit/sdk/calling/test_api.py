@@ -140,8 +140,8 @@ async def test_what_no_hub_would_take_is_refused_before_anything_is_sent() -> No
     hub = Hub()
     async with client_of(hub) as client:
         for call, error, why in (
-            (client.call("deployer", "run", n=2**64), ValueError, "the input cannot be told: integer of more than 64"),
-            (client.call("run", {"at": object()}), TypeError, "the input cannot be told: object has no JSON form"),
+            (client.call("deployer", "run", n=2**64), ValueError, "the input cannot be sent: integer of more than 64"),
+            (client.call("run", {"at": object()}), TypeError, "the input cannot be sent: object has no JSON form"),
             (
                 client.submit("deployer", "run", ["a"]),
                 TypeError,

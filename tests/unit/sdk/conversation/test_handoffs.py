@@ -115,7 +115,7 @@ async def test_the_agent_decides_what_it_takes_over(agent: Agent, hub: FakeAgent
         (True, None, ("a quiet room",)),
         (False, "no time", None),
         (True, None, ()),
-        (False, "TypeError: this cannot be told: object has no JSON form", None),
+        (False, "TypeError: this cannot be sent: object has no JSON form", None),
         (False, "LookupError: no more verdicts", None),
     ]
     first = seen[0]

@@ -253,7 +253,7 @@ async def _cancelled(request: HelpRequest) -> str:
         (lambda request: sys.exit(3), "RuntimeError: SystemExit: 3"),
         (_cancelled, "RuntimeError: CancelledError"),
         (lambda request: 5, "a help handler returns text or a Help, not int"),
-        (lambda request: Help(object()), "TypeError: this cannot be told: object has no JSON form"),  # type: ignore[arg-type]
+        (lambda request: Help(object()), "TypeError: this cannot be sent: object has no JSON form"),  # type: ignore[arg-type]
         (lambda request: "\ud800", "surrogates not allowed"),
     ],
     ids=["exit", "cancelled", "a number", "no words", "half a character"],
