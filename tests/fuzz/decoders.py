@@ -26,6 +26,7 @@ from dragoman.app import settings
 from dragoman.protocols.a2acp import codec as a2acp
 from dragoman.protocols.a2acp import flow
 from dragoman.protocols.a2acp.errors import A2acpError
+from dragoman.protocols.a2acp.types import Claims
 from dragoman.protocols.agentmsg import codec as agentmsg
 from dragoman.protocols.agentmsg.errors import AgentmsgError
 from dragoman.protocols.chiffon import chunks
@@ -40,7 +41,7 @@ from dragoman.protocols.forge.types import Encoding
 from dragoman.sandbox import egress_proxy
 from dragoman.security import urls
 from dragoman.security.collaboration import CollaborationKey, Seal, Unopened
-from dragoman.security.jwt import Authority, Claims, Issued
+from dragoman.security.jwt import Authority, Issued
 from dragoman.security.keys import KeyRing, new_key
 from dragoman.wire import Role, guard
 from dragoman.wire.errors import RemoteProtocolError

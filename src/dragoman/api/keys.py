@@ -72,7 +72,8 @@ async def rotate_keys(context: Context, call: Call[None, KeyRotationIn]) -> KeyL
 
 async def revoke_token(context: Context, call: Call[None, RevocationIn]) -> Revocation:
     """One token, which is read here, and neither stored nor shown."""
-    from dragoman.security.keys import LEEWAY, LONGEST_TTL
+    from dragoman.protocols.a2acp.types import LONGEST_TTL
+    from dragoman.security.keys import LEEWAY
 
     wanted = call.body
     agent = find_agent(context, call.id)

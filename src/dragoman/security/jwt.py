@@ -10,13 +10,12 @@ itself, takes the last of two equal claims, and lets one audience of many suffic
     5  typ is JWT
     6  kid is in the ring, and alg is that key's own
 
-Steps 1 to 8 say the same about a token for ever, as long as its key is in the ring. They are remembered under the
-token's hash, since an agent sends one token with many messages, and verifying costs a hundred times what looking up
-does. Steps 6 (the key may still verify), 9 and 10 are taken every time: a remembered token outlives neither its
-expiry nor its key. Only good tokens are remembered, so nobody without one can push others out.
+The result of steps 1 to 8 never changes while the key is in the ring. It is remembered under the token's hash, since
+an agent sends one token with many messages, and verifying costs a hundred times what a lookup does. Steps 6 (the key
+may still verify), 9 and 10 are taken every time: a remembered token outlives neither its expiry nor its key. Only valid
+tokens are remembered, so a sender without one cannot push others out.
 
-Whether a token was revoked is not asked here: a removed agent, a new secret, or a person voids it
-(`server.a2acp.tokens`).
+Revocation is checked elsewhere (`server.a2acp.tokens`): a removed agent, a new secret, or a person voids a token.
 
 Times are whole Unix seconds, as in tokens; the caller passes `now`.
 """
@@ -35,7 +34,8 @@ import jwt as pyjwt
 import msgspec
 from msgspec import Meta
 
-from dragoman.security.keys import LEEWAY, LONGEST_TTL, Algorithm, Key, KeyRing, decode64
+from dragoman.protocols.a2acp.types import LONGEST_TTL, MOST_GRANTED, Claims
+from dragoman.security.keys import LEEWAY, Algorithm, Key, KeyRing, decode64
 from dragoman.security.refusals import Reason, Refusal
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
@@ -45,8 +45,6 @@ LARGEST = 8192
 """Characters of a token: 64 capabilities of 64 characters fit."""
 
 REMEMBERED = 4096
-MOST = 64
-"""Capabilities in one token: it travels with every message."""
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _HEADER = guard.Limits(bytes=1024, depth=4, containers=16)
@@ -61,36 +59,15 @@ _ENGINES = {
     for algorithm in Algorithm
 }
 
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Numeric = Annotated[int, Meta(ge=0, le=_LATEST)] | Annotated[float, Meta(ge=0, le=_LATEST)]
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a good token says. Claims nobody here knows are not errors (all-D6), and are not kept."""
-
-    sub: str
-    iss: str
-    aud: str
-    exp: int
-    iat: int
-    domain: str
-    capabilities: tuple[str, ...]
-    nbf: int | None = None
-    jti: str | None = None
-
-
-class _Wire(msgspec.Struct, kw_only=True):
+class _Wire(Claims, frozen=True, kw_only=True):
     """The claims as they came. Times may have fractions (RFC 7519)."""
 
-    sub: Name
-    iss: Name
-    aud: Name
-    exp: Numeric
-    iat: Numeric
-    domain: Name
-    capabilities: Annotated[list[Name], Meta(max_length=MOST)]
-    nbf: Numeric | None = None
-    jti: Name | None = None
+    exp: Numeric  # type: ignore[assignment]
+    iat: Numeric  # type: ignore[assignment]
+    nbf: Numeric | None = None  # type: ignore[assignment]
 
 
 class Issued(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +81,7 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authority:
-    """The auth service's hand and eye: signs with the ring's newest key, verifies with any that still may."""
+    """Signs with the ring's newest key, and verifies with any that still may."""
 
     def __init__(self, ring: KeyRing, *, issuer: str = ISSUER, remembered: int = REMEMBERED) -> None:
         self.ring = ring
@@ -113,7 +90,7 @@ class Authority:
         self._good: OrderedDict[bytes, tuple[str, Claims]] = OrderedDict()
 
     def use(self, ring: KeyRing) -> None:
-        """Another ring from now on. What the old one verified is verified again."""
+        """Another ring from now on. Tokens that the old one verified are verified again."""
         self.ring = ring
         self._good.clear()
 
@@ -166,7 +143,7 @@ class Authority:
         subject: str | None = None,
         domain: str | None = None,
     ) -> Claims | Refusal:
-        """What the token says, if it is for `audience` and good now. `subject` and `domain`: whose it must be."""
+        """The claims of a token that is for `audience` and valid now. `subject` and `domain`: whose it must be."""
         if not isinstance(token, str):
             return Refusal(Reason.FORM)
         if len(token) > LARGEST:
@@ -196,14 +173,14 @@ class Authority:
         return claims
 
     def read(self, token: str, *, now: int) -> Claims | Refusal:
-        """What the token says, if one of our keys signed it: for whom it is, and whether it is over, is not asked."""
+        """The claims of a token that one of our keys signed, whatever its audience and its times."""
         if len(token) > LARGEST:
             return Refusal(Reason.SIZE)
         read = self._read(token, now)
         return read if isinstance(read, Refusal) else read[1]
 
     def _read(self, token: str, now: int) -> tuple[str, Claims] | Refusal:
-        """Steps 1 to 8: what is in the token, if one of our keys signed it."""
+        """Steps 1 to 8."""
         if not _FORM.fullmatch(token):
             return Refusal(Reason.FORM)
         header = _object(token[: token.index(".")], _HEADER)
@@ -223,21 +200,13 @@ class Authority:
             wire = msgspec.convert(body, _Wire)
         except msgspec.ValidationError as error:
             return _misfit(error)
-        return key.kid, Claims(
-            sub=wire.sub,
-            iss=wire.iss,
-            aud=wire.aud,
-            # Fractions are rounded to the strict side.
-            exp=int(wire.exp),
-            iat=math.ceil(wire.iat),
-            nbf=None if wire.nbf is None else math.ceil(wire.nbf),
-            domain=wire.domain,
-            capabilities=tuple(wire.capabilities),
-            jti=wire.jti,
-        )
+        # Fractions are rounded to the strict side.
+        nbf = None if wire.nbf is None else math.ceil(wire.nbf)
+        times = {"exp": int(wire.exp), "iat": math.ceil(wire.iat), "nbf": nbf}
+        return key.kid, Claims(**{**msgspec.structs.asdict(wire), **times})
 
     def _key(self, header: dict[str, Any], now: int) -> Key | Refusal:
-        """The key that must have signed, whatever else the header would like."""
+        """Steps 3 to 6: the key that must have signed."""
         for name in _EMBEDDED:
             if name in header:
                 return Refusal(Reason.EMBEDDED_KEY, name)
@@ -262,7 +231,7 @@ class Authority:
         subject: str | None,
         domain: str | None,
     ) -> Refusal | None:
-        """Steps 9 and 10: whether it is good here and now."""
+        """Steps 9 and 10."""
         if claims.iss != self.issuer:
             return Refusal(Reason.ISSUER, "iss")
         if claims.aud != audience:
@@ -283,13 +252,13 @@ class Authority:
 
 
 def grant(asked: Sequence[str], allowed: Collection[str]) -> tuple[str, ...] | Refusal:
-    """The capabilities that are both asked for and allowed, in the order asked (a2acp-D5). Who asks for none gets none,
-    which is good for discovery and handshakes; who asks for some, none of them allowed, is refused. There are no
-    wildcards: a person who reads a list of grants must see what it grants."""
+    """The capabilities that are both asked for and allowed, in the order asked (a2acp-D5). An agent that asks for none
+    gets none, which is enough for discovery and handshakes; one that asks for some, none of them allowed, is refused.
+    There are no wildcards: a person who reads a list of grants must see what it grants."""
     granted = tuple(name for name in dict.fromkeys(asked) if name in allowed)
     if asked and not granted:
-        return Refusal(Reason.CAPABILITY, "requested_capabilities", tuple(dict.fromkeys(asked))[:MOST])
-    if len(granted) > MOST:
+        return Refusal(Reason.CAPABILITY, "requested_capabilities", tuple(dict.fromkeys(asked))[:MOST_GRANTED])
+    if len(granted) > MOST_GRANTED:
         return Refusal(Reason.TOO_MANY, "requested_capabilities")
     return granted
 

@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dragoman.protocols.a2acp.types import LONGEST_TTL
 from dragoman.security import private
 
-LONGEST_TTL = 24 * 3600
 LEEWAY = 60
 """Seconds by which clocks may differ (a2acp-D4)."""
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dragoman.security.jwt import Authority, Claims, Issued
+from dragoman.protocols.a2acp.types import Claims
+from dragoman.security.jwt import Authority, Issued
 from dragoman.security.keys import KeyRing, encode64, new_key
 from dragoman.security.refusals import Reason, Refusal
 

@@ -12,8 +12,9 @@ from typing import Any
 import jwt as pyjwt
 import pytest
 
+from dragoman.protocols.a2acp.types import Claims
 from dragoman.security import private
-from dragoman.security.jwt import Authority, Claims, Issued, grant
+from dragoman.security.jwt import Authority, Issued, grant
 from dragoman.security.keys import KeyFile, KeyProblem, KeyRing, decode64, encode64, new_key, read_secret, thumbprint
 from dragoman.security.private import PrivateFileError
 from dragoman.security.refusals import Reason, Refusal

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.security.jwt import LARGEST, Authority, Claims, Issued
+from dragoman.protocols.a2acp.types import Claims
+from dragoman.security.jwt import LARGEST, Authority, Issued
 from dragoman.security.keys import KeyProblem, KeyRing, encode64, new_key, secret_key
 from dragoman.security.refusals import SENTENCES, Reason
 from tests.security.credentials.conftest import CLAIMS, NOW, SECRET, THEM, US, Forge, part, reason, untimed

@@ -11,8 +11,8 @@ from dragoman.app.keys import SigningKeys
 from dragoman.app.settings import A2acpSettings, Settings
 from dragoman.core.commands import NoteRead
 from dragoman.core.ids import SECOND, rfc3339
-from dragoman.protocols.a2acp.types import Agent
-from dragoman.security.keys import LEEWAY, LONGEST_TTL
+from dragoman.protocols.a2acp.types import LONGEST_TTL, Agent
+from dragoman.security.keys import LEEWAY
 from dragoman.security.refusals import Refusal
 from dragoman.server.a2acp.tokens import AuthService
 

@@ -23,6 +23,7 @@ from msgspec import Meta
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.sealing import is_in_clear, misshapen
 from dragoman.protocols.a2acp.types import (
+    MOST_GRANTED,
     ROUTING_SECONDS,
     Agent,
     Date,
@@ -39,8 +40,6 @@ from dragoman.wire.errors import Stage
 from dragoman.wire.schema.library import Schema
 
 OVERLAP_SECONDS = 60.0
-MOST_REQUIRED = 64
-"""Capabilities that an intent may require: no token has more."""
 LONGEST_DESCRIPTION = 100_000
 
 Patience: TypeAlias = Annotated[int, Meta(gt=0, le=10**9)] | Annotated[float, Meta(gt=0, le=10**9)]
@@ -62,7 +61,7 @@ class Capability(Record, frozen=True, kw_only=True):
     input_schema: Schema
     output_schema: Schema = True
     version: SchemaVersion = "1.0.0"
-    required_capabilities: Annotated[tuple[Name, ...], Meta(max_length=MOST_REQUIRED)] = ()
+    required_capabilities: Annotated[tuple[Name, ...], Meta(max_length=MOST_GRANTED)] = ()
     pii: bool = False
     timeout_seconds: Patience = ROUTING_SECONDS
     description: Annotated[str, Meta(max_length=LONGEST_DESCRIPTION)] = ""

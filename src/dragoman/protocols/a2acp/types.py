@@ -148,18 +148,23 @@ RESERVED: frozenset[str] = frozenset({"contract_id", "collaboration_id", "correl
 
 DEFAULT_TTL = 3600
 LONGEST_TTL = 24 * 3600
+MOST_GRANTED = 64
+"""Capabilities in one token: it travels with every message."""
+Claim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Claims(Record, frozen=True, kw_only=True):
-    sub: Id
-    iss: str
-    aud: Id
+    """Unknown claims are no errors (all-D6), and are not kept."""
+
+    sub: Claim
+    iss: Claim
+    aud: Claim
     exp: int
     iat: int
-    capabilities: tuple[Name, ...]
-    domain: Name
+    domain: Claim
+    capabilities: Annotated[tuple[Claim, ...], Meta(max_length=MOST_GRANTED)]
     nbf: int | None = None
-    jti: str | None = None
+    jti: Claim | None = None
 
 
 class TokenRequest(Record, frozen=True, kw_only=True):
