@@ -1,7 +1,7 @@
 """The key of an A2ACP collaboration: how it comes to the agents, and what it seals (a2acp-D12).
 
-`protocols.a2acp.sealing` has the bytes that go in: what a key is bound to, what a payload is bound to. Here they meet
-X25519, HKDF-SHA256 and AES-256-GCM. The broker and the agents' library both use this file.
+`protocols.a2acp.sealing` has the inputs: what a key and a payload are bound to. This module has X25519, HKDF-SHA256 and
+AES-256-GCM. The hub and the SDK both use it.
 
     mode         the key                                            a `KeyGrant` holds
     -----------  -------------------------------------------------  -------------------------------------------------
@@ -64,7 +64,7 @@ SENTENCES = {
 
 
 class Unopened(msgspec.Struct, frozen=True):
-    """Why a payload stays shut. Nothing of it is in here."""
+    """Why a payload cannot be opened. It holds nothing of the payload."""
 
     flaw: Flaw
     field: str | None = None
@@ -78,7 +78,7 @@ class Unopened(msgspec.Struct, frozen=True):
 
 
 class ExchangeError(Exception):
-    """No key comes of this. The sentence ends with what to do, and shows no key."""
+    """The exchange gives no key. The sentence ends with what to do, and shows no key."""
 
 
 class CollaborationKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,15 +96,14 @@ class CollaborationKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def new() -> CollaborationKey:
-        """A key of our own making, which the broker hands to both agents."""
+        """A fresh key, which the broker gives to both agents."""
         return CollaborationKey(kid=encode64(os.urandom(12)), secret=os.urandom(KEY_BYTES))
 
 
 class NonceWatch:
-    """Nonces that were seen, the oldest forgotten first. One for all collaborations; memory only.
+    """The nonces of recent messages, in memory; one watch for all collaborations.
 
-    Nonces of messages that the hub accepted are rows as well, which a restart does not forget. Only here is known which
-    ones came with messages that were then refused.
+    Nonces of accepted messages are rows as well, which survive a restart. Those of refused messages are only here.
     """
 
     def __init__(self, room: int = REMEMBERED_NONCES) -> None:
@@ -142,7 +141,7 @@ class Pair:
         return f"Pair({self.public_key})"
 
     def derived(self, theirs: str, kid: str, relation: Relation) -> bytes:
-        """What both sides of an exchange have, and nobody else."""
+        """The secret of the two sides of an exchange."""
         salt = key_salt(self.public_key, theirs)
         info = key_info(relation.collaboration, kid, relation.source, relation.target)
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(self._exchange(theirs))
@@ -167,7 +166,7 @@ class Pair:
 
 
 def check_public(key: str) -> None:
-    """Raises `ExchangeError` if nothing secret can come of this key."""
+    """Raises `ExchangeError` for a public key that gives no secret."""
     Pair()._exchange(key)
 
 
@@ -180,7 +179,7 @@ def granted(key: CollaborationKey, to: str, relation: Relation, receiver: str) -
 
 
 class Seal:
-    """A key in use. `bound` is what the ciphertext belongs to (`protocols.a2acp.sealing.associated_data`)."""
+    """A key in use. `bound` is the associated data (`protocols.a2acp.sealing.associated_data`)."""
 
     def __init__(self, key: CollaborationKey) -> None:
         self.kid = key.kid
@@ -195,7 +194,7 @@ class Seal:
         return {"alg": ALGORITHM, "kid": self.kid, "nonce": encode64(nonce), "ciphertext": encode64(ciphertext)}
 
     def open(self, sealed: Mapping[str, Any], bound: bytes, watch: NonceWatch | None = None) -> bytes | Unopened:
-        """What is inside, or why it stays shut."""
+        """The plaintext, or why it cannot be opened."""
         if sealed.get("kid") != self.kid:
             return Unopened(Flaw.KEY, "kid")
         try:

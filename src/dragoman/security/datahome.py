@@ -1,4 +1,4 @@
-"""Where the hub beside a client keeps its data, and with it the note that says how to reach it.
+"""Where the hub of this directory keeps its data, and with it the file that says how to reach it.
 
     looked for                                                where
     --------------------------------------------------------  ------------------------------------------
@@ -21,7 +21,7 @@ SETTINGS = "dragoman.toml"
 
 
 def data_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The data directory of the hub of this directory. A file that no hub could have started with says nothing."""
+    """The data directory of the hub of this directory. A settings file that no hub could start with is ignored."""
     named = environ.get("DRAGOMAN_DATA")
     if named:
         return Path(named)

@@ -1,12 +1,12 @@
-"""The keys that sign tokens: where they are kept, which one signs, how long an old one still verifies.
+"""The keys that sign tokens: where they are stored, which one signs, how long an old one verifies.
 
     algorithm   made by                        kept in                       published
     ----------  -----------------------------  ----------------------------  ----------------------
     EdDSA       us (Ed25519), rotated          signing.json, 0600, in 0700   yes, the public half
     HS256       an operator who insists on it  a file of theirs, 0600        never
 
-An algorithm belongs to its key (a2acp-D4): a lookup by `kid` gives both, and what a token says
-about algorithms decides nothing. The `kid` of an Ed25519 key is its RFC 7638 thumbprint, so it cannot name another
+An algorithm belongs to its key (a2acp-D4): a lookup by `kid` gives both, and the `alg` of a token chooses nothing. The
+`kid` of an Ed25519 key is its RFC 7638 thumbprint, so it cannot name another
 key; that of a secret is the name the operator gave it. Keys come from this ring only: a `kid` is looked up in a
 dictionary, never in a directory, a database or a URL.
 
@@ -63,7 +63,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def shared(self) -> bool:
-        """Others sign with it, too."""
+        """Whether other programs sign with it, too."""
         return self.algorithm is Algorithm.HS256
 
     @property
@@ -93,7 +93,7 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """Every key that is good for something. A value: rotation gives another ring."""
+    """Every key that signs or verifies. A value: rotation gives another ring."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._keys: Mapping[str, Key] = {key.kid: key for key in keys}

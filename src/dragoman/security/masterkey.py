@@ -1,13 +1,12 @@
-"""What is locked at rest: collaboration keys, and personal data that has to wait in the store.
+"""Encryption at rest, of collaboration keys and of personal data in the store.
 
 The hub's master keys lie in `master.json`, 0600, in a 0700 directory: not in the store, so that a copy of the store
-alone opens nothing. The newest locks; older ones unlock what they locked, until everything was locked anew.
+alone opens nothing. The newest locks; older ones unlock the records that they locked, until those are locked again.
 
     a locked record     1 byte version, 8 bytes the master key's id, 16 bytes salt, 12 bytes nonce, ciphertext, tag
 
-Each record has a key of its own, made of the master key and a random salt by HKDF-SHA256: no number of records wears
-the master key out. What the record is about (`about`: its table and row) is bound to it, so that a record put into
-another row stays shut.
+Each record has a key of its own, derived from the master key and a random salt by HKDF-SHA256, so no number of records
+wears the master key out. The record is bound to its table and row (`about`): in another row it does not open.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _LABEL = b"dragoman record key"
 
 
 class Locked(Exception):
-    """A record that stays shut. The sentence ends with what to do."""
+    """A record that cannot be opened. The sentence ends with what to do."""
 
 
 class MasterKeyProblem(Exception):
@@ -67,7 +66,7 @@ class MasterKeys:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """What the keys are called, the newest first."""
+        """The ids of the keys, the newest first."""
         return tuple(id.hex() for id in self._secrets)
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes:
@@ -77,7 +76,7 @@ class MasterKeys:
         return head + cipher.encrypt(nonce, data, head + _about(about))
 
     def unlock(self, record: bytes, about: Mapping[str, str]) -> bytes:
-        """What was locked. Raises `Locked`."""
+        """The data of a locked record. Raises `Locked`."""
         if len(record) < _HEAD + TAG_BYTES or record[:1] != _MARK:
             raise Locked("this is no locked record. Restore it from a backup.")
         head, id, salt = record[:_HEAD], record[1 : 1 + _ID], record[1 + _ID : 1 + _ID + _SALT]
@@ -93,7 +92,7 @@ class MasterKeys:
             raise Locked("the record was changed, or is another row's. Restore it from a backup.") from None
 
     def current(self, record: bytes) -> bool:
-        """Whether the newest key locked it; the others are to be locked anew before an old key goes."""
+        """Whether the newest key locked it; other records must be locked again before an old key goes."""
         return record[1 : 1 + _ID] == self._newest
 
 
@@ -117,14 +116,14 @@ class MasterKeyFile:
         return self._keys(self._read())
 
     def ids(self) -> tuple[str, ...]:
-        """The keys that are there; nothing is made."""
+        """The ids of the keys on disk; makes none."""
         try:
             return self._keys(self._read()).ids
         except FileNotFoundError:
             return ()
 
     def rotate(self, now: int) -> MasterKeys:
-        """A new key locks; the old ones stay, since records of theirs do."""
+        """A new key locks; the old ones stay for the records that they locked."""
         kept = [_fresh(now), *self._read()]
         self._write(kept, replace=True)
         return self._keys(kept)

@@ -2,9 +2,9 @@
 
     what                 mode   otherwise
     -------------------  -----  -------------------------------------------------------
-    a directory of ours  0700   refused, never changed in silence: others may have read it already
-    a file of ours       0600   refused likewise; appears whole or not at all, and is on the disk when we return
-    owner                we, or root
+    a directory          0700   refused, never changed in silence: others may have read it already
+    a file               0600   refused likewise; appears whole or not at all, and is on the disk on return
+    owner                this user, or root
 
 Every refusal names the file and the command that mends it, and never what the file holds.
 
@@ -25,7 +25,7 @@ PR_SET_DUMPABLE = 4
 
 
 class Advised(Exception):
-    """What cannot be used, and what to do about it. Its text is both, as two sentences."""
+    """A problem and what to do about it, as two sentences."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(f"{problem}. {advice}" if advice else problem)
@@ -51,7 +51,7 @@ def directory(path: Path) -> Path:
 
 
 def read(path: Path) -> bytes:
-    """What the file holds. Raises `FileNotFoundError` as it is, since its absence is often the first start."""
+    """The content of the file. Raises `FileNotFoundError` as it is: at the first start there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Personal data never reaches a log, an error or a trace (a2acp-D13).
 
-Nothing here looks for what *seems* personal: no pattern knows a name. What is personal is known where it enters, by the
-intent's `pii` mark, and from there on it is held in ways that cannot leak:
+Nothing here looks for what *seems* personal: no pattern knows a name. The intent's `pii` mark says what is personal
+where it enters, and from there on it is handled in ways that cannot leak:
 
     where it could leak                             what holds it back
     ----------------------------------------------  ---------------------------------------------------------------
@@ -26,7 +26,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 MARK = "[personal]"
 CONTENTS = frozenset({"payload", "plaintext", "ciphertext", "personal", "pii", "instance"})
-"""Names of fields that hold what agents say to each other, or a validator's copy of it."""
+"""Names of fields that hold the content of messages, or a validator's copy of it."""
 
 PLAIN = frozenset({
     "event", "level", "logger", "timestamp", "agent", "agent_id", "source_agent", "target_agent", "domain", "intent",
@@ -40,7 +40,7 @@ _handled: ContextVar[bool] = ContextVar("handling personal data", default=False)
 
 
 class Undisclosed(Exception):
-    """Something failed while personal data was handled: what kind of error and where, and nothing it said."""
+    """An error while personal data was handled: its type and its place, without its message."""
 
     def __init__(self, error: BaseException) -> None:
         self.error_type = type(error).__name__
@@ -72,7 +72,7 @@ class handling:
 
 
 def disclosed(error: Exception, *, personal: bool) -> Exception:
-    """What may be logged of an error, for which personal data may have been the reason."""
+    """An error as it may be logged, where personal data may have caused it."""
     return Undisclosed(error) if personal else error
 
 

@@ -1,7 +1,7 @@
-"""Why a credential was not enough: one table, and the value that is returned.
+"""Why a credential is refused: one table, and the value that is returned.
 
-A refusal is no exception: that a token is expired is an ordinary answer, and the caller must look at it. Its sentence
-is fixed, says what to do next, and never holds the token, a claim or a key. In a2acp each of them is AUTH_FAILED.
+A refusal is no exception: an expired token is an ordinary result, which the caller must check. Its sentence is fixed,
+says what to do next, and never holds the token, a claim or a key. In a2acp each of them is AUTH_FAILED.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SENTENCES = {
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """No, and why. `field` names the claim, header or argument; `missing` what was needed, where that is known."""
+    """`field` names the claim, header or argument; `missing` the capabilities that were needed, where known."""
 
     reason: Reason
     field: str | None = None

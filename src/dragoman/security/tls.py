@@ -1,18 +1,18 @@
 """TLS for every listener: 1.3 or nothing (a2acp-D18), from files that are checked before the first connection.
 
-    problem with the files                        said at the start, with what to do
+    problem with the files                        the error at the start names
     --------------------------------------------  -----------------------------------------------
     missing, unreadable, not PEM                  which file, and `dragoman cert` to make one
     the key can be read by others                 chmod 600
     the key is not the certificate's              which two files
-    the key is encrypted                          how to decrypt it (nobody is there to type a password)
+    the key is encrypted                          how to decrypt it (a hub has no terminal for a password)
     expired, or not valid yet                     since when or until when
     no usable CA for client certificates          which file
 
 A renewed certificate is taken without a restart: `Renewal.renew()` reads the files again, checks them as at the
 start, and only then lets new handshakes have them. If they are bad, the old ones stay in use and `TlsProblem` says why.
 
-gRPC brings a TLS of its own that cannot be told a lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only
+gRPC brings a TLS of its own without a setting for the lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only
 suites that the certificate cannot serve, which leaves 1.3.
 """
 
@@ -52,7 +52,7 @@ class TlsProblem(Advised):
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener speaks TLS with. `client_ca`: who signs the certificates of clients, if any are asked for."""
+    """The files of a listener. `client_ca` signs the certificates of clients, if the listener asks for any."""
 
     certificate: Path
     key: Path
@@ -147,9 +147,9 @@ def grpc_cipher_suites(pair: Pair) -> str:
 
 
 class _Handshake(ssl.SSLObject):
-    """A handshake whose client hears why it failed. Event loops drop the alert that OpenSSL has for it, and the client
-    sees a reset. So the failure is put off, as if there were more to read: then the loop writes. The client leaves, or
-    the time for handshakes is over."""
+    """A handshake that tells the client why it failed. Event loops drop OpenSSL's alert, and the client sees a reset.
+    So the failure is put off, as if there were more to read: then the loop writes the alert. The client leaves, or the
+    time for handshakes is over."""
 
     outgoing: ssl.MemoryBIO
     failure: ssl.SSLError | None = None
@@ -223,7 +223,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def _no_password() -> str:
-    """Instead of a question on a terminal that nobody reads."""
+    """Instead of a prompt on a terminal."""
     return ""
 
 

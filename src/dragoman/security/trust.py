@@ -1,6 +1,6 @@
-"""Whom a client of ours believes when it comes to a hub by TLS, and what it shows.
+"""Which certificates a client of a hub trusts, and which one it shows.
 
-    believed                                   when
+    trusted                                    when
     -----------------------------------------  --------------------------------------------------------------------
     the one certificate that the hub of this   the address is the one in its `hub.json`
     directory shows, by whatever name
@@ -30,7 +30,7 @@ _END = "-----END CERTIFICATE-----"
 
 
 class TrustProblem(Exception):
-    """The files that the environment names will not do. The sentence ends with what to do."""
+    """The files that the environment names cannot be used. The sentence ends with what to do."""
 
 
 class Shown(NamedTuple):
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 
 
 def shown(environ: Mapping[str, str] = os.environ) -> Shown | None:
-    """What we show, if anything. Raises `TrustProblem` for one without the other."""
+    """The client's certificate, if one is set. Raises `TrustProblem` for one without the other."""
     certificate, key = environ.get(CERTIFICATE), environ.get(KEY)
     if not certificate and not key:
         return None
@@ -51,13 +51,14 @@ def shown(environ: Mapping[str, str] = os.environ) -> Shown | None:
 
 
 def context(pinned: str = "", environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """TLS 1.3. `pinned` is what the hub beside us shows, as PEM. Raises `TrustProblem`."""
+    """A context for TLS 1.3. `pinned` is the certificate of the hub in this directory, as PEM. Raises
+    `TrustProblem`."""
     file = environ.get(CA)
     try:
         if pinned:
             made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             made.check_hostname = False  # it is known by itself, not by a name
-            # Its CA is not believed along with it: what else that signed may be anybody's.
+            # Its CA is not trusted along with it: other certificates of that CA may be anybody's.
             made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             made.load_verify_locations(cadata=leaf(pinned))
         else:

@@ -1,11 +1,10 @@
 """Bytes to A2ACP values and back.
 
-What comes in is checked in the order of all-D3: size, depth, strict JSON, the size of the payload, version, shape,
-meaning. Each refusal names its field and, where they can be read, the ids that an answer needs.
+Decoding checks in the order of all-D3: size, depth, strict JSON, the size of the payload, version, shape, meaning. Each
+refusal names its field and, where they can be read, the ids that an answer needs.
 
-Values are canonical: ids in lower case, times in UTC, so that equal things compare equal. The JSON object they came
-from is kept as it was, and `reissue` carries it on with the fields nobody here knows (all-D6), but never with the
-sender's credential (all-D4).
+Values are canonical: ids in lower case, times in UTC, so that equal messages compare equal. `read` also gives the JSON
+object as it came, with the fields that the protocol does not know (all-D6).
 
 Versions (D11):
 
@@ -68,7 +67,7 @@ _MAJOR = re.compile(r"([0-9]{1,9})(?:\.[0-9]{1,9}){0,2}")
 _UUID = re.compile(UUID_PATTERN)
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 _TOKEN = ("security", "security.auth_token")
-#: What a pattern in `types` or `sealing` means, by the last name of the field's path.
+#: The meaning of a pattern in `types` or `sealing`, by the last name of the field's path.
 _FORMS: dict[str, str] = {
     "message_id": "expected a UUID",
     "protocol_version": "expected a version MAJOR.MINOR",
@@ -95,7 +94,7 @@ def read(data: bytes, *, trust_label: bool = False) -> tuple[Message, dict[str, 
 
 
 def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
-    """Pass the guard: the JSON object in `data`, strict and bounded but of any shape."""
+    """The JSON object in `data`, strict and bounded but of any shape."""
     try:
         tree = guard.check(data, limits)
     except RemoteProtocolError as error:
@@ -149,7 +148,7 @@ def message(
     encryption: Encryption = "none",
     correlation_id: str | None = None,
 ) -> Message:
-    """A message of ours; a `correlation_id` goes where it belongs (D9)."""
+    """A message of this side; a `correlation_id` goes where it belongs (D9)."""
     body = None if payload is None else dict(payload)
     if correlation_id is not None:
         body = {**(body or {}), "correlation_id": correlation_id}
@@ -198,7 +197,7 @@ def answer(
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message of ours; raises `LocalProtocolError` where it is too large."""
+    """The bytes of a message of this side; raises `LocalProtocolError` where it is too large."""
     data = _encode(message)
     if len(data) > PAYLOAD_BYTES:
         size = len(_encode(message.payload))
@@ -211,13 +210,13 @@ def encode(message: Message) -> bytes:
 
 
 def fingerprint(tree: Mapping[str, Any]) -> bytes:
-    """What a message says, independent of the order of its keys, of its time and of its credential."""
+    """A digest of a message's content, whatever the order of its keys, its time and its credential."""
     names = ("source_agent", "target_agent", "message_type", "intent", "payload")
     return hashlib.sha256(_canonical([tree.get(name) for name in names])).digest()
 
 
 def error(message: Message) -> ErrorBody:
-    """What an error message says; `interpret` has checked it."""
+    """The error of an error message; `interpret` has checked it."""
     return msgspec.convert((message.payload or {})["error"], ErrorBody)
 
 
@@ -228,7 +227,7 @@ def identity(tree: Mapping[str, Any]) -> str | None:
 
 
 def thread(tree: Mapping[str, Any]) -> str | None:
-    """The correlation id that an answer to a broken message should have, as far as it can be read."""
+    """The correlation id for an answer to a broken message, as far as it can be read."""
     payload = tree.get("payload")
     places = [payload, payload.get("error")] if isinstance(payload, dict) else []
     for place in places:
@@ -239,7 +238,7 @@ def thread(tree: Mapping[str, Any]) -> str | None:
 
 
 def sender(tree: Mapping[str, Any]) -> Agent | None:
-    """Who says it sent a broken message, if that much can be read."""
+    """The source of a broken message, if it can be read."""
     try:
         return msgspec.convert(tree.get("source_agent"), Agent)
     except msgspec.ValidationError:
@@ -261,7 +260,7 @@ def refused(
 
 
 class _Misfit(Exception):
-    """Something does not fit: whose fault that is depends on who said it."""
+    """A field does not fit: the peer's fault in decoding, ours in encoding."""
 
     def __init__(self, what: str, field: str | None, stage: Stage) -> None:
         super().__init__(what)
@@ -276,7 +275,7 @@ def _shaped(value: Any, kind: type[T], base: str) -> T:
 
 
 def body(tree: Mapping[str, Any], kind: type[T]) -> T:
-    """A request to one of the endpoints beside the messages; raises `A2acpError`. What is null is not there."""
+    """The body of a request beside the messages; raises `A2acpError`. A null counts as absent."""
     try:
         return _shaped({name: value for name, value in tree.items() if value is not None}, kind, "")
     except _Misfit as misfit:
@@ -284,7 +283,7 @@ def body(tree: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _lacks_token(tree: Mapping[str, Any]) -> bool:
-    """The document's schema lets `security` be left out, its text does not: that is a matter of authentication."""
+    """The document's schema makes `security` optional, its text does not: then authentication fails."""
     security = tree.get("security")
     return security is None or (isinstance(security, dict) and security.get("auth_token") in (None, ""))
 
@@ -318,13 +317,13 @@ def _check_payload(message: Message) -> None:
 
 
 def _claims_seal(message: Message) -> bool:
-    """Whether a message says that its payload is encrypted. Errors travel in clear, and so do the broker's intents."""
+    """Whether a message is labelled as encrypted. Errors and the broker's intents travel in clear."""
     in_clear = message.message_type is MessageType.ERROR or message.intent in intents.INTENTS
     return message.security.encryption == "aes256" and not in_clear
 
 
 class _Routing(Record, frozen=True, kw_only=True):
-    """What the protocol itself reads in every payload."""
+    """The protocol's own fields of every payload."""
 
     contract_id: Id | None = None
     correlation_id: Id | None = None
@@ -379,7 +378,7 @@ def compatible(wanted: str, actual: str) -> bool:
 
 
 def understood(tree: dict[str, Any], translations: Translations = TRANSLATIONS) -> dict[str, Any]:
-    """The message in our major; its version is looked at before anything else, since all else depends on it."""
+    """The message in our major. Its version is checked first, since everything else depends on it."""
     version = tree.get("protocol_version")
     if version == PROTOCOL_VERSION:
         return tree

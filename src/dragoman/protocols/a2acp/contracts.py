@@ -7,8 +7,8 @@ the relation and replaces the terms. Where a contract stands:
     ACTIVE --terminate--> TERMINATED        ACTIVE --expire--> EXPIRED
 
 A superseded contract is honoured for `OVERLAP_SECONDS` for what was on its way, and so is a key after its rotation.
-The hub's core decides about these changes (`core/agreements`); here are the terms as both agents get them, and
-what a message breaks of them.
+The hub's core decides about these changes (`core/agreements`). This module has the terms as both agents get them, and
+checks messages against them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Capability(Record, frozen=True, kw_only=True):
 
 
 class SecurityPolicy(Record, frozen=True, kw_only=True, omit_defaults=False):
-    """`validated` is false where the broker cannot read payloads, and so cannot hold anybody to the schemas (D12)."""
+    """`validated` is false where the broker cannot read payloads, and so cannot check them (D12)."""
 
     encryption: Encryption = "none"
     mode: Mode = "broker"
@@ -101,7 +101,7 @@ class Contract(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Held(Record, frozen=True, kw_only=True):
-    """A contract and how it stands: what a contract store keeps."""
+    """A contract and its standing."""
 
     contract: Contract
     standing: Standing = Standing.ACTIVE
@@ -112,7 +112,7 @@ class Held(Record, frozen=True, kw_only=True):
     rotated_at: Date | None = None
 
     def at(self, now: datetime) -> Standing:
-        """How it stands now: time ends a contract without anybody's doing."""
+        """Its standing now: an active contract expires with time."""
         return (
             Standing.EXPIRED if self.standing is Standing.ACTIVE and now >= self.contract.expires_at else self.standing
         )
@@ -136,7 +136,7 @@ class Held(Record, frozen=True, kw_only=True):
 
 
 def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
-    """Why a message breaks its contract, or None (D8, D13). Whether its payload fits, `conform` tells."""
+    """Why a message breaks its contract, or None (D8, D13). The hub checks its payload against the schema."""
     if held is None or message.source_agent.agent_id not in held.contract.parties:
         named = message.contract_id
         what = "names no contract; shake hands first" if named is None else "names a contract that you have no part in"
@@ -192,8 +192,8 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
 
 
 def _unsealed(terms: Contract, payload: Mapping[str, Any]) -> Refusal | None:
-    """Why a payload is not what its label `aes256` says. Content in clear breaks the policy of a contract that wants
-    encryption; of personal work, everything does that is not sealed (D13): nobody can tell what stands there."""
+    """Why a payload labelled `aes256` is not sealed. Content in clear breaks the policy of a contract that wants
+    encryption; in personal work, everything that is not sealed does (D13), since it may be personal."""
     flaw = misshapen(payload)
     if flaw is None and not is_in_clear(payload):
         return None

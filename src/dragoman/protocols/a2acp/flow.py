@@ -1,10 +1,10 @@
-"""A conversation written down: what each party says, what it expects to hear, and what it keeps for later.
+"""A conversation as a file: what each party sends, what it expects, and what it keeps for later.
 
-The two flows that the document speaks of are such files (`examples/`). A file has parties, policies and steps:
+The document's two flows are such files (`examples/`). A file has parties, policies and steps:
 
     {"by": "source", "send": MESSAGE}                         with blanks to be filled in
     {"by": "source", "send": MESSAGE, "times": 101}           the same again and again, each under its own id
-    {"by": "source", "send": MESSAGE, "later": true}          its answer is not waited for, it comes as a message
+    {"by": "source", "send": MESSAGE, "later": true}          its answer comes later, as a message
     {"by": "source", "expect": MESSAGE, "keep": {NAME: POINTER}}
 
 In a message that is sent, `{{id}}` and `{{now}}` are fresh, `{{token}}` is a good token for its source and target,
@@ -40,7 +40,7 @@ _MISSING = object()
 
 
 class Player(Record, frozen=True, kw_only=True):
-    """One party: who it is, what it serves, and what it may be granted."""
+    """One party: its identity, its capabilities, and what it may be granted."""
 
     agent: Agent
     capabilities: tuple[Capability, ...] = ()
@@ -135,7 +135,7 @@ def differences(expected: Any, actual: Any, kept: Mapping[str, Any], at: str = "
 
 
 def taken(step: Step, message: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step keeps of the message that came; raises KeyError where it is not there."""
+    """What a step keeps of the message that came; raises KeyError if it is absent."""
     found: dict[str, Any] = {}
     for name, pointer in step.keep.items():
         value: Any = message

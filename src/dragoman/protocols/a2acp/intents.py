@@ -1,4 +1,4 @@
-"""What the broker itself is asked and tells: the five intents (D14), and the cancel event (B4).
+"""The broker's own messages: the five intents (D14), and the cancel event (B4).
 
     intent                   request, by whom            response to it            event, from the broker
     -----------------------  --------------------------  ------------------------  -------------------------------------
@@ -8,7 +8,7 @@
     terminate_collaboration  Terminate, either party     Terminated                Terminated: the other is notified
     rotate_key               Rotate, either party        Rotated                   Rotated: the other is notified
     cancel                   -                           -                         Cancel: stop what was asked; the
-                                                                                   source may say it, too
+                                                                                   source may send it, too
 
 All but accept_handshake are asked of the broker, which is then the message's target. They travel in clear: there is no
 key before the handshake, and nothing secret in them. Renewal is a handshake that names its collaboration.
@@ -58,14 +58,14 @@ Page: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class Body(Record, frozen=True, kw_only=True):
-    """A payload of the broker's intents, with what the protocol itself puts into every payload."""
+    """A payload of the broker's intents, with the protocol's own fields."""
 
     correlation_id: Id | None = None
     traceparent: str | None = None
 
 
 class Discover(Body, frozen=True, kw_only=True):
-    """Who can do it? Everything that is given must fit; `version` by its major."""
+    """Which agents can do it? Every given field must fit; `version` by its major."""
 
     intent: Name | None = None
     capability: Name | None = None
@@ -76,8 +76,8 @@ class Discover(Body, frozen=True, kw_only=True):
 
 
 class Offering(Record, frozen=True, kw_only=True, omit_defaults=False):
-    """One agent and what it serves; the intent `*` is any. `available` is whether it can be reached now, `allowed`
-    whether the domain policies let the asker shake hands on it (D19)."""
+    """An agent and one of its capabilities; the intent `*` is any. `available`: it can be reached now. `allowed`: the
+    domain policies let the asker shake hands on it (D19)."""
 
     agent: Agent
     capability: Capability
@@ -91,8 +91,8 @@ class Discovered(Body, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Initiate(Body, frozen=True, kw_only=True):
-    """The source wants to work with the target. `request_schema` is what it will send, `response_schema` what it can
-    read; without them the target's own schemas stand. With `collaboration_id` the contract is renewed."""
+    """The source wants a contract with the target. `request_schema` is what it will send, `response_schema` what it can
+    read; without them the target's own schemas hold. With `collaboration_id` the contract is renewed."""
 
     target_agent_id: Id
     requested_intent: Name
@@ -116,7 +116,7 @@ class Offer(Body, frozen=True, kw_only=True):
 
 
 class Decision(Body, frozen=True, kw_only=True):
-    """Which handshake it is about, its correlation id says; or `handshake_id`, as it stood in the offer."""
+    """The correlation id names the handshake; or `handshake_id`, as in the offer."""
 
     accepted: bool
     reason: str | None = None
@@ -168,7 +168,7 @@ Form: TypeAlias = tuple[Role | None, type[Body]]
 
 
 class Forms(Struct, frozen=True):
-    """The payloads of one intent, and which end of a link says each; no role means either."""
+    """The payloads of one intent, and which end of a link sends each; no role means either."""
 
     request: Form | None = None
     response: Form | None = None
@@ -186,7 +186,7 @@ INTENTS: dict[str, Forms] = {
 
 
 def form_of(message: Message) -> Form | None:
-    """Who says this and what its payload is, if it is one of the broker's intents and not an error."""
+    """The sender and the payload of a message of the broker's intents that is no error."""
     known = INTENTS.get(message.intent or "")
     if known is None or message.message_type is MessageType.ERROR:
         return None
@@ -212,7 +212,7 @@ def payload(body: Record) -> dict[str, Any]:
 
 
 def misspoken(message: Message, speaker: Role, agent: Agent, broker: Agent) -> tuple[str, str, Code] | None:
-    """Why `speaker` may not say this on a link between these two: the field, the reason, the code."""
+    """Why `speaker` may not send this on a link between these two: the field, the reason, the code."""
     source, target = message.source_agent, message.target_agent
     if speaker is Role.AGENT and (source.agent_id, source.domain) != (agent.agent_id, agent.domain):
         return "source_agent", "is not who is connected", Code.AUTH_FAILED

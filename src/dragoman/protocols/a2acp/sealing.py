@@ -2,15 +2,15 @@
 
     payload = {"alg": "A256GCM", "kid": …, "nonce": …, "ciphertext": …}    base64url without padding
 
-and beside these, in clear, what the protocol itself needs on the way: contract_id, correlation_id, traceparent. The
-plaintext is the JSON of the payload that was meant. The associated data binds the ciphertext to its envelope: who to
-whom, which message, which intent, under which terms and key. Moved to another envelope it does not open.
+and beside these, in clear, the protocol's own fields: contract_id, correlation_id, traceparent. The plaintext is the
+JSON of the payload. The associated data binds the ciphertext to its envelope: source, target, message, intent, contract
+and key. Moved to another envelope it does not open.
 
     shared secret    X25519, an ephemeral pair of each side, public keys exchanged in the handshake
     key              HKDF-SHA256(secret, salt, info), 32 bytes, one for each collaboration and `kid`
     nonce            12 bytes, never twice under one key: after `KEY_MESSAGES` messages the key is rotated
 
-This module has the bytes that go into these functions. The functions themselves, and the keys, live above.
+This module has the inputs of these functions; `security.collaboration` has the functions and the keys.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class KeyGrant(Record, frozen=True, kw_only=True):
-    """How one agent gets at the key of a collaboration. `public_key` is the other end of its X25519: the other agent's
-    in mode `end-to-end`, and the key is what follows from it; the broker's otherwise, and what follows opens `wrapped`.
-    """
+    """How one agent gets the key of a collaboration. In mode `end-to-end`, `public_key` is the other agent's, and the
+    key is derived from it; otherwise it is the broker's, and the derived key opens `wrapped`."""
 
     kid: Id
     public_key: PublicKey
@@ -61,7 +60,7 @@ class Sealed(Record, frozen=True, kw_only=True):
 
 
 BESIDE = RESERVED | frozenset(Sealed.__struct_fields__)
-"""What may stand in an encrypted payload."""
+"""The fields that an encrypted payload may have."""
 #: What a pattern above means, by the field's name.
 FORMS: dict[str, str] = {
     "nonce": "expected 12 bytes as base64url without padding",
@@ -70,12 +69,12 @@ FORMS: dict[str, str] = {
 
 
 def is_in_clear(payload: Mapping[str, Any]) -> bool:
-    """Whether a payload shows content, whatever its label says: it has no ciphertext, or more beside it."""
+    """Whether a payload shows content: it has no ciphertext, or other fields beside it."""
     return "ciphertext" not in payload or not BESIDE.issuperset(payload)
 
 
 def misshapen(payload: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The field of an encrypted payload that has not the form above, and why; None if all have. Never any content."""
+    """The field of an encrypted payload that is not of the form above, and why; None if all are. Never any content."""
     try:
         msgspec.convert(payload, Sealed)
     except msgspec.ValidationError as error:
@@ -86,8 +85,8 @@ def misshapen(payload: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def associated_data(message: Message, kid: str) -> bytes:
-    """What the ciphertext of a message under a key is bound to. The version of the protocol and the credential are
-    not in it: the broker changes both on the way."""
+    """The associated data of a message under a key. Protocol version and credential are not in it: the broker changes
+    both on the way."""
     return bound(
         kid,
         message_id=message.message_id.lower(),

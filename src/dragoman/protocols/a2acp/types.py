@@ -10,7 +10,7 @@ says so, and where D2 adds to it:
     event          optional    optional   -
     error          optional    required   required
 
-Fields that nobody here names are accepted and kept (all-D6), not in these values but in the JSON object they came from.
+Unknown fields are accepted and kept (all-D6), not in these values but in the JSON object that they came from.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Uuid: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN)]
 ProtocolVersion: TypeAlias = Annotated[str, Meta(pattern=PROTOCOL_PATTERN)]
 SemVer: TypeAlias = Annotated[str, Meta(pattern=SEMVER_PATTERN)]
 SchemaVersion: TypeAlias = Annotated[str, Meta(pattern=SCHEMA_PATTERN)]
-"""Of a capability. Its schemas are versioned apart from agents, and the document's own example says "1.0" of one."""
+"""Of a capability, which is versioned apart from its agent; the document's own example is "1.0"."""
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Date: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -61,11 +61,11 @@ class MessageType(enum.StrEnum):
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Anything a message can hold. What may be left out is left out when it is not there."""
+    """Any part of a message. An optional field that is absent is left out."""
 
 
 class Agent(Record, frozen=True, kw_only=True):
-    """Who speaks or is spoken to."""
+    """The source or the target of a message."""
 
     agent_id: Id
     domain: Name
@@ -73,7 +73,7 @@ class Agent(Record, frozen=True, kw_only=True):
 
 
 NOBODY = Agent(agent_id="unknown", domain="unknown", version="0.0.0")
-"""The receiver of a refusal where the sender cannot be read."""
+"""The target of a refusal whose sender cannot be read."""
 
 
 class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
@@ -90,11 +90,11 @@ class Security(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """`payload` stays the JSON object it was; `intents` and `errors` read it where its form is known.
+    """`payload` stays the JSON object that it came as; `intents` and `errors` read it where its form is known.
 
-    Ours, and only in a response: `value_in` names the field of the payload that holds the value which was returned
-    (empty: nothing was; null: the payload itself is the value), `usage` is what the work used up. Strangers may write
-    anything there.
+    Two fields of a response are Dragoman's: `value_in` names the field of the payload that holds the returned value
+    (empty: none was returned; null: the payload itself is the value), `usage` is what the work used up. Other programs
+    may write anything there.
     """
 
     protocol_version: ProtocolVersion
@@ -111,7 +111,7 @@ class Message(Record, frozen=True, kw_only=True):
 
     @property
     def correlation_id(self) -> str | None:
-        """What links an answer with its question: read in the payload and in its error (D9)."""
+        """Links an answer with its request: in the payload, or in its error (D9)."""
         payload = self.payload or {}
         inner = payload.get("error")
         own = payload.get("correlation_id")
@@ -119,12 +119,12 @@ class Message(Record, frozen=True, kw_only=True):
 
     @property
     def contract_id(self) -> str | None:
-        """The terms a message refers to (D8)."""
+        """The contract that a message refers to (D8)."""
         return None if self.payload is None else self.payload.get("contract_id")
 
     @property
     def thread(self) -> str:
-        """What an answer to this message has to say as its correlation id."""
+        """The correlation id of an answer to this message."""
         return self.correlation_id or self.message_id
 
 
@@ -133,18 +133,18 @@ ENVELOPE = frozenset(Message.__struct_fields__)
 
 
 class Stamp(NamedTuple):
-    """What a message needs and a pure layer cannot make: a fresh id (a UUID of version 4), the time, and a token."""
+    """What a pure layer cannot make: a fresh id (a UUID of version 4), the time, and a token."""
 
     id: str
     timestamp: datetime
     token: str
 
 
-#: What the protocol itself puts into a payload, beside what the agents agreed on.
+#: The protocol's own fields of a payload, beside those that the agents agreed on.
 RESERVED: frozenset[str] = frozenset({"contract_id", "collaboration_id", "correlation_id", "traceparent"})
 
 
-# -- what a token says, and how an agent asks for one (D3, D4, D5). `security.jwt` judges whether it is good.
+# -- the claims of a token, and how an agent asks for one (D3, D4, D5). `security.jwt` verifies it.
 
 DEFAULT_TTL = 3600
 LONGEST_TTL = 24 * 3600

@@ -1,12 +1,12 @@
 """The keys of an agent's collaborations (a2acp-D12): made in handshakes, kept as long as they can be needed.
 
-    pair     X25519, a fresh one for every handshake and every rotation of ours; kept with its collaboration, because
-             a key that the other side asks for comes under the last public key that we gave
+    pair     X25519, a fresh one for every handshake and every rotation by this agent; kept with its collaboration,
+             because a key that the other side asks for comes under this agent's last public key
     key      by its `kid`; the newest one seals, the ones before it open for `OVERLAP` more seconds
     contract names the collaboration, and so the keys; a renewal adds a name
 
-With a file the ring survives a restart; it is for its owner's eyes only. Without one, who restarts asks the broker for
-a new key (`rotate_key`) when something comes that nothing opens.
+With a file, which only its owner can read, the ring survives a restart. Without one, an agent that restarts asks the
+broker for a new key (`rotate_key`) when it gets a payload that it cannot open.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from dragoman.security.collaboration import CollaborationKey, ExchangeError
 from dragoman.security.keys import decode64, encode64
 
 OVERLAP = timedelta(seconds=600)
-"""For what was sealed before a rotation and waits for us."""
+"""For payloads that were sealed before a rotation and still wait."""
 MOST_PAIRS = 3
 MOST_KEYS = 8
 
 
 class Unopened(DragomanError):
-    """A payload stays shut. `is_lost`: we have no such key, and a new one would help."""
+    """A payload cannot be opened. `is_lost`: the agent has no such key, and a new one would help."""
 
     def __init__(self, why: str, *, is_lost: bool) -> None:
         super().__init__(why)
@@ -44,7 +44,7 @@ class Unopened(DragomanError):
 
 
 class Pair(collaboration.Pair):
-    """Our side of an exchange, as it can be kept."""
+    """This agent's side of an exchange, as it can be kept."""
 
     def __init__(self, kept: str | None = None) -> None:
         key = X25519PrivateKey.generate() if kept is None else X25519PrivateKey.from_private_bytes(decode64(kept))
@@ -89,7 +89,7 @@ class KeyRing:
         if path is not None:
             self._load(path)
 
-    # --- how keys come ---
+    # --- getting keys ---
 
     def pair(self, contract: Contract) -> Pair:
         """A new pair for a collaboration that is being agreed on."""
@@ -105,21 +105,21 @@ class KeyRing:
         self._save()
 
     def agreed(self, contract: Contract, grant: KeyGrant | None) -> None:
-        """The contract stands. Said twice, it changes nothing."""
+        """The contract is in force. A repetition changes nothing."""
         if grant is not None:
             self._relation(contract)
             self._ring.contracts[contract.contract_id] = contract.collaboration_id
             self.take(contract.collaboration_id, grant)
 
     def replace(self, collaboration_id: str, pair: Pair) -> None:
-        """The pair of a rotation of ours."""
+        """The pair of a rotation by this agent."""
         relation = self._ring.relations.get(collaboration_id)
         if relation is not None:
             relation.pairs.insert(0, pair.kept)
             del relation.pairs[MOST_PAIRS:]
 
     def take(self, collaboration_id: str, grant: KeyGrant) -> None:
-        """A key for us: the newest from now on."""
+        """A key for this agent: the newest from now on."""
         relation = self._ring.relations.get(collaboration_id)
         if relation is None:
             raise Unopened(f"nothing is known of collaboration {collaboration_id}", is_lost=True)
@@ -149,10 +149,10 @@ class KeyRing:
             try:
                 return Pair(kept).take(grant, bound, self._me).secret
             except ExchangeError:
-                continue  # it was made for another pair of ours
+                continue  # it was made for another pair
         raise Unopened("the key that was handed over does not open; shake hands again", is_lost=True)
 
-    # --- what they do ---
+    # --- using them ---
 
     def collaboration(self, contract_id: str | None) -> str | None:
         return self._ring.contracts.get(contract_id or "")
@@ -168,7 +168,7 @@ class KeyRing:
         return bool(keys) and keys[0].uses >= KEY_MESSAGES
 
     def seal(self, message: Message) -> dict[str, Any]:
-        """The payload of a message, sealed for it; what the way needs stays in clear."""
+        """The payload of a message, sealed for it; the protocol's own fields stay in clear."""
         keys = self._keys(message.contract_id)
         if not keys:
             raise Unopened(f"there is no key for contract {message.contract_id}", is_lost=True)
@@ -180,7 +180,7 @@ class KeyRing:
         return {**_seal(key).shut(msgspec.json.encode(content), bound), **clear}
 
     def open(self, message: Message) -> dict[str, Any]:
-        """What a sealed payload holds, with what travelled in clear."""
+        """The content of a sealed payload, and the fields that travelled in clear."""
         payload = message.payload or {}
         kid, now = payload.get("kid"), self._runtime.now()
         key = next((key for key in self._keys(message.contract_id) if key.kid == kid and _opens(key, now)), None)

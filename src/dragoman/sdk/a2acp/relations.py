@@ -36,7 +36,7 @@ Ask = Callable[[str, intents.Body, tuple[str, ...]], Awaitable[Message]]
 
 
 class Terms(NamedTuple):
-    """What a contract is wanted for. Without a target: whoever serves the intent."""
+    """What a contract is wanted for. Without a target: any agent that serves the intent."""
 
     target: str | None
     intent: str
@@ -54,18 +54,19 @@ class Relations:
         self._turns: dict[Terms, asyncio.Lock] = {}
 
     async def discover(self, **wanted: Any) -> list[Offering]:
-        """Who serves what; those that can be reached come first."""
+        """The offers of other agents; agents that can be reached come first."""
         asked = intents.Discover(**{name: value for name, value in wanted.items() if value is not None})
         answer = await self._ask(intents.DISCOVER, asked, ())
         found = msgspec.convert(answer.payload, intents.Discovered)
         return sorted(found.capabilities, key=lambda one: not one.available)
 
     async def contract(self, terms: Terms, **more: Any) -> Contract:
-        """One that is in force, and will be for a while. `more`: the schemas of what we send and can read."""
+        """A contract that is in force, and will be for a while. `more`: the schemas of what this agent sends and can
+        read."""
         async with self._turns.setdefault(terms, asyncio.Lock()):
             known = self._contracts.get(terms)
             if known is not None and self._identity.runtime.now() >= known.expires_at:
-                known = None  # what is over cannot be renewed
+                known = None  # an expired contract cannot be renewed
             if known is not None and not more and not self._runs_out(known):
                 if self._identity.ring.is_worn(known.contract_id):
                     await self.rotate(known.collaboration_id)
@@ -87,9 +88,7 @@ class Relations:
 
     async def _shake_hands(self, terms: Terms, former: Contract | None, more: dict[str, Any]) -> Contract:
         found = await self.discover(agent_id=terms.target, intent=terms.intent)
-        if (
-            terms.target is None
-        ):  # an agent that takes any intent is asked by its name, or a misspelt one would reach it
+        if terms.target is None:  # an agent that takes any intent must be named, or a misspelt intent would reach it
             found = [one for one in found if one.capability.intent == terms.intent]
         if not found:
             whom = terms.target or "nobody"
@@ -99,7 +98,7 @@ class Relations:
             )
         partner = found[0]
         if former is not None and former.target_agent.agent_id != partner.agent.agent_id:
-            former = None  # somebody else serves it now
+            former = None  # another agent serves it now
         pair = Pair()
         body = Initiate(
             target_agent_id=partner.agent.agent_id,
@@ -132,7 +131,7 @@ class Relations:
         self._identity.ring.forget(collaboration_id)
 
     def forget(self, name: str) -> None:
-        """A contract or collaboration that does not hold any more."""
+        """Drop a contract or collaboration that does not hold any more."""
         for terms, held in list(self._contracts.items()):
             if name in (held.contract_id, held.collaboration_id):
                 del self._contracts[terms]
