@@ -85,8 +85,8 @@ def sentence(fault: Fault, advice: str | None = None) -> str:
     return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"
 
 
-def told(fault: Fault, advice: str | None = None) -> str:
-    """How a task failed, to whoever asked for it: work that failed speaks for itself, in the agent's own words."""
+def failure_sentence(fault: Fault, advice: str | None = None) -> str:
+    """How a task failed, for its caller: of work that failed, the agent's own message."""
     return fault.message if fault.kind is Kind.WORK_FAILED and fault.message else sentence(fault, advice)
 
 

@@ -60,7 +60,7 @@ def shown_name(name: str) -> str:
 
 BYTES = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""What HTTP clients say of a body when nobody told them what it is; no file is one."""
+"""What HTTP clients declare when they do not know the type; no file has it."""
 _KNOWN = mimetypes.MimeTypes(filenames=())
 """Of this library alone: what a machine knows besides would make the same upload another file elsewhere."""
 _MORE = {
@@ -70,10 +70,10 @@ _MORE = {
 }  # fmt: skip
 
 
-def type_of(name: str, said: str) -> str:
-    """The media type of a file: what its sender said, or, where that says nothing, what its name says."""
-    if said.isprintable() and 0 < len(said) <= 127 and not said.lower().startswith(FORMS):
-        return said
+def type_of(name: str, declared: str) -> str:
+    """The media type of a file: the one that its sender declared, or else the one that its name implies."""
+    if declared.isprintable() and 0 < len(declared) <= 127 and not declared.lower().startswith(FORMS):
+        return declared
     ending = "." + name.lower().rpartition(".")[2]
     guessed, packed = _KNOWN.guess_type(shown_name(name))
     if packed is not None:

@@ -43,10 +43,12 @@ class Context(Struct, frozen=True, gc=False, kw_only=True):
     dependencies: Sequence[Any] = ()  # Any: the same, names of tasks
 
 
-class Handoff(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"source": "from"}):
+class Handoff(
+    Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"source": "from", "hub_history": "story"}
+):
     """A task changes its owner, or shall: who gives it away, why, and all that is known of it.
 
-    `metadata`, `history`, `dependencies`, `constraints`, `error` are the last owner's words; `story` is what the hub
+    `metadata`, `history`, `dependencies`, `constraints` and `error` are the last owner's; `hub_history` is what the hub
     saw, and `parts` are the subtasks that former owners asked for.
     """
 
@@ -61,13 +63,13 @@ class Handoff(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, r
     constraints: Json | None = None
     error: Json | None = None
     recovery_attempts: Any = UNSET  # Any: as the agent wrote it
-    story: Sequence[Any] | None = None  # Any: see `Context`
+    hub_history: Sequence[Any] | None = None  # Any: see `Context`
     parts: Sequence[Json] | None = None
 
     @property
     def whole_history(self) -> tuple[Any, ...]:
         """What the last owner knew of the task's past, then what the hub saw."""
-        return (*(self.history or ()), *(self.story or ()))
+        return (*(self.history or ()), *(self.hub_history or ()))
 
 
 class Request(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

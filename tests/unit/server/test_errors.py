@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
-from dragoman.messages.error_table import TABLE, sentence, told
+from dragoman.messages.error_table import TABLE, failure_sentence, sentence
 from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp import errors as a2acp_errors
 from dragoman.protocols.a2acp.errors import ErrorBody
@@ -87,8 +87,10 @@ def test_a_bare_message_is_completed_with_what_to_do_next(kind: Kind) -> None:
 
 @pytest.mark.parametrize("words", ["boom", "ENOENT: no such file; giving up", " indented\n"])
 def test_a_failure_carries_the_agents_own_message(words: str) -> None:
-    assert told(Fault(kind=Kind.WORK_FAILED, message=words)) == words
-    assert told(Fault(kind=Kind.CONFLICT, message=words)) == sentence(Fault(kind=Kind.CONFLICT, message=words))
+    assert failure_sentence(Fault(kind=Kind.WORK_FAILED, message=words)) == words
+    assert failure_sentence(Fault(kind=Kind.CONFLICT, message=words)) == sentence(
+        Fault(kind=Kind.CONFLICT, message=words)
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,4 +218,4 @@ def test_an_agents_failure_keeps_its_message_in_every_protocol_and_gets_no_advic
     assert a2acp_errors.refusal_of(fault).message == words
     report = agentmsg_errors.report_out(fault, error_id="e-1", agent_id="bob")
     assert (report["message"], report["suggested_actions"]) == (words, [])
-    assert told(fault) == words
+    assert failure_sentence(fault) == words

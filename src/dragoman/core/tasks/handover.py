@@ -339,7 +339,7 @@ def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
         constraints=before.constraints if asked.constraints is None else asked.constraints,
         error=asked.error or before.error,
         recovery_attempts=before.recovery_attempts if asked.recovery_attempts is UNSET else asked.recovery_attempts,
-        story=in_short(reversed(work.find(EventsOf(task.id, MOST_EVENTS)))),
+        hub_history=in_short(reversed(work.find(EventsOf(task.id, MOST_EVENTS)))),
         parts=named(parts) if parts else before.parts,
     )
     withdraw(work, task, question.agent)

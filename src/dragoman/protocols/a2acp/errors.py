@@ -305,7 +305,7 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
         details, after = own.get("details") or {}, own.get("retry_after")
         return Refusal(code=Code(own["code"]), message=message, details=details, after=after)
     after = facts.pop("retry_after", None)
-    message = error_table.told(fault, advice)
+    message = error_table.failure_sentence(fault, advice)
     shown = not personal or fault.kind in SHOWN_OF_PERSONAL_WORK
     if not shown:  # an agent of another protocol may have written anything there
         message, facts = "The work failed; its reason is personal and not told in clear.", {}

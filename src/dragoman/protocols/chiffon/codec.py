@@ -100,7 +100,7 @@ def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUP
         what = f"expected one of {', '.join(DECODERS)}" if "type" in tree else "missing required field"
         raise InvalidMessage(what, "type", stage=Stage.SHAPE, about=correlation(tree))
     try:
-        envelope = decoder.decode(_unsaid(tree, data, _OPTIONAL))
+        envelope = decoder.decode(_without_nulls(tree, data, _OPTIONAL))
     except msgspec.ValidationError as error:
         what, field = _explain(error)
         raise InvalidMessage(what, field, stage=Stage.SHAPE, about=correlation(tree)) from None
@@ -162,7 +162,7 @@ def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
     """The body of `POST /api/agent/register` (D9)."""
     tree = parse(data, limits)
     try:
-        return _REGISTRATION.decode(_unsaid(tree, data, _OPTIONAL_IN_REGISTRATION))
+        return _REGISTRATION.decode(_without_nulls(tree, data, _OPTIONAL_IN_REGISTRATION))
     except msgspec.ValidationError as error:
         what, field = _explain(error)
         raise InvalidMessage(what, field, stage=Stage.SHAPE) from None
@@ -194,9 +194,8 @@ def contradiction(payload: Payload) -> tuple[str, str] | None:
     return None
 
 
-def _unsaid(tree: dict[str, Any], data: bytes, optional: Collection[tuple[str, ...]]) -> bytes:
-    """`data` without the optional fields that are null, where null says nothing: many clients write every field.
-    They are taken out of `tree`, too."""
+def _without_nulls(tree: dict[str, Any], data: bytes, optional: Collection[tuple[str, ...]]) -> bytes:
+    """`data` without the optional fields that are null: many clients write every field. They leave `tree`, too."""
     if b"null" not in data:
         return data
     for path in optional:

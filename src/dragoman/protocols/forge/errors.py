@@ -105,7 +105,7 @@ def error_out(fault: Fault, refusal: ErrorBody | None = None, fields: Mapping[st
         sentence = error_table.sentence(replace(fault, message=refusal.message))
         return ErrorBody(code=refusal.code, message=sentence, details=details | refusal.details)
     kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
-    return ErrorBody(code=CODES[kind], message=error_table.told(fault), details=details)
+    return ErrorBody(code=CODES[kind], message=error_table.failure_sentence(fault), details=details)
 
 
 def fault_in(error: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:

@@ -89,7 +89,7 @@ def handoff_context(handoff: Handoff | None) -> Json:
         return {}
     given = {"metadata": handoff.metadata, "dependencies": handoff.dependencies}
     context = {name: value for name, value in given.items() if value}
-    return {**context, "history": [*(handoff.history or ()), *(handoff.story or ())]}
+    return {**context, "history": [*(handoff.history or ()), *(handoff.hub_history or ())]}
 
 
 def constraints_of(task: Task, *given: Mapping[str, Any]) -> Json:

@@ -211,7 +211,7 @@ def responses_of(
             return (response(_done(content, whole), unknown=unknown),)
         case messages.Result():
             fault = reported_fault(task, event)
-            return (response(Error(error_table.told(fault)), fault=fault_out(fault), unknown=unknown),)
+            return (response(Error(error_table.failure_sentence(fault)), fault=fault_out(fault), unknown=unknown),)
     return ()
 
 
