@@ -1,6 +1,6 @@
 """Wires that are slow, narrow or torn: a message is whole and comes once, whatever pieces it comes in.
 
-Every protocol by its real endpoint, through a wire of our own (`dragoman.testing.relay`) that does what the test wants.
+Every protocol by its real endpoint, through a wire of our own (`dragoman.testing.faults`) that obeys the test.
 """
 
 from __future__ import annotations

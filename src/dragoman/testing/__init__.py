@@ -6,16 +6,15 @@
         with pytest.raises(TaskFailed, match="declined"):
             hub.call("deployer", "run_playbook", playbook="site.yml")
 
-`docs/howto/testing.md` tells it whole. This package stands at the top, beside `cli`: it wires nothing itself, the hub
-is the one of `app/wiring.py`.
+See `docs/howto/testing.md`. This package stands at the top, beside `cli`: it wires nothing itself, the hub is that of
+`app/wiring.py`.
 
-    plugin    the pytest fixture; loaded in every run of pytest, so it imports nothing until it is used
-    hub       what a test has in hand: plain, blocking methods
-    environment  what lives on the loop of the hub's thread: the hub, agents, clients, their connections
-    scheduler    moves the clock to the next thing that is due, and waits for a task
+    plugin       the pytest fixture; loaded in every run of pytest, so it imports nothing until it is used
+    hub          what a test uses: plain, blocking methods
+    environment  what runs on the loop of the hub's thread: the hub, agents, clients, their connections
+    scheduler    moves the clock to the next timer that is due, and waits for a task
     clock        a clock that only the test moves; human: a scripted person; faults: lost messages, broken connections
     loop         the thread, and whether anything happens on it
-    relay        one agent's connection to the hub, which can be cut
 
 Names are loaded when they are first used, as those of `dragoman` itself.
 """
@@ -28,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragoman.testing.clock import Clock
     from dragoman.testing.environment import Pass
-    from dragoman.testing.errors import Misused, Stuck
     from dragoman.testing.faults import Faults
     from dragoman.testing.hub import Hub
     from dragoman.testing.human import Human
+    from dragoman.testing.loop import Misused, Stuck
 
 __all__ = ["Clock", "Faults", "Hub", "Human", "Misused", "Pass", "Stuck"]
 
@@ -40,9 +39,9 @@ _HOMES = {
     "Faults": "faults",
     "Hub": "hub",
     "Human": "human",
-    "Misused": "errors",
+    "Misused": "loop",
     "Pass": "environment",
-    "Stuck": "errors",
+    "Stuck": "loop",
 }
 
 

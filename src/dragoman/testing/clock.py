@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.core.ids import SECOND, Instant
 from dragoman.sdk.runtime import SystemRuntime
-from dragoman.testing.errors import Misused
+from dragoman.testing.loop import Misused
 
 if TYPE_CHECKING:
     from dragoman.testing.environment import Environment

@@ -37,11 +37,9 @@ from dragoman.sdk.errors import DragomanError, NotFound
 from dragoman.sdk.services import TABLE as PROTOCOLS
 from dragoman.sdk.work.signature import Handler
 from dragoman.testing.clock import VirtualRuntime
-from dragoman.testing.errors import Misused, Stuck
-from dragoman.testing.faults import Losses, LossyLink
+from dragoman.testing.faults import Losses, LossyLink, Relay
 from dragoman.testing.human import Human
-from dragoman.testing.loop import LoopThread
-from dragoman.testing.relay import Relay
+from dragoman.testing.loop import LoopThread, Misused, Stuck
 from dragoman.testing.scheduler import Scheduler
 
 TRANSPORTS: Mapping[str, tuple[str, ...]] = {

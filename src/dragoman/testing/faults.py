@@ -1,18 +1,20 @@
 """What goes wrong between an agent and the hub, at the moment the test wants it.
 
-A message that is lost is lost with its connection, as it happens in life: TCP loses nothing in the middle. The agent
-does not know whether it arrived, connects again and does what its protocol and the SDK do about it.
+A message that is lost is lost with its connection, as in life: TCP loses nothing in the middle. The agent does not know
+whether the message arrived; it connects again and does what its protocol and the SDK do about it. Each agent has a port
+of its own that leads to the hub (`Relay`), and that can be cut.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dragoman.sdk.links import Introduction, Link, ProtocolCapabilities
 from dragoman.sdk.messages import Assignment, Inbound, Outbound, Outcome
-from dragoman.testing.errors import Misused
+from dragoman.testing.loop import Misused
 
 if TYPE_CHECKING:
     from dragoman.sdk.agent import Agent
@@ -112,3 +114,73 @@ class Faults:
         if times < 1:
             raise Misused(f"times must be at least 1: drop_{what}(…, times=1), not times={times}")
         self._environment.runner(agent).losses.planned[what] += times
+
+
+HOST = "127.0.0.1"
+
+
+class Relay:
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.address = ""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._copies: set[asyncio.Task[None]] = set()
+        self._has_target = asyncio.Event()
+        self._has_target.set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        self.address = f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._has_target.set()
+        self.cut()
+        await asyncio.gather(*self._copies, return_exceptions=True)
+
+    def disconnect_target(self) -> None:
+        """No hub is at the other end: new connections wait for `connect_to`."""
+        self._has_target.clear()
+
+    def connect_to(self, target: str) -> None:
+        self.target = target
+        self._has_target.set()
+
+    def cut(self) -> None:
+        """Every connection breaks, without a goodbye; what was on its way is lost. New ones may be made at once."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._copies.add(task)
+        self._writers.add(writer)
+        onward: asyncio.StreamWriter | None = None
+        try:
+            await self._has_target.wait()
+            host, _, port = self.target.rpartition(":")
+            there, onward = await asyncio.open_connection(host, int(port))
+            self._writers.add(onward)
+            await asyncio.gather(_copy(reader, onward), _copy(there, writer))
+        except OSError:
+            pass
+        finally:
+            for end in (writer, onward):
+                if end is not None:
+                    self._writers.discard(end)
+                    end.transport.abort()
+            self._copies.discard(task)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except (OSError, RuntimeError):
+        writer.transport.abort()

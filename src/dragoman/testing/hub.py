@@ -21,10 +21,9 @@ from dragoman.sdk.events import Event, TaskInfo
 from dragoman.sdk.sync import SyncClient
 from dragoman.testing.clock import Clock
 from dragoman.testing.environment import Environment, Pass, logs, settings_of
-from dragoman.testing.errors import Misused
 from dragoman.testing.faults import Faults
 from dragoman.testing.human import Human
-from dragoman.testing.loop import LoopThread
+from dragoman.testing.loop import LoopThread, Misused
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from dragoman.core.model.tasks import Question as Row
 from dragoman.core.model.tasks import QuestionStatus
 from dragoman.sdk.errors import Conflict, DragomanError, NotFound
 from dragoman.sdk.events import Question
-from dragoman.testing.errors import Misused
+from dragoman.testing.loop import Misused
 
 if TYPE_CHECKING:
     from dragoman.testing.environment import Environment

@@ -1,8 +1,8 @@
-"""The thread on which everything lives that a test looks at from outside, and whether anything happens there.
+"""The thread on which the hub and its agents run, whether anything happens there, and the errors that a test gets.
 
-A test is plain code, or runs on a loop of its own: neither may be held up by the hub, nor hold it up. What is said
-between hub and agents goes through the kernel, so the selector sees it all: a loop that was not woken for some
-milliseconds has nothing on its way.
+A test is plain code, or runs on a loop of its own: neither may block the hub, nor the hub the test. All messages of
+the hub and its agents pass through the kernel, so the selector sees them: a loop that was not woken for some
+milliseconds has no message under way.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from dragoman.testing.errors import Misused, Stuck
-
 T = TypeVar("T")
 
 END_SECONDS = 10.0
@@ -26,6 +24,14 @@ BLOCKED = (
     f"the hub's loop has stood still for {BLOCKED_SECONDS:g} s: a handler that is a coroutine blocks it. Let it await"
     " what takes long, or make it a plain function, which runs in a thread"
 )
+
+
+class Misused(Exception):
+    """The test asks for something that cannot be."""
+
+
+class Stuck(AssertionError):
+    """A task does not come to its end, however long one waits."""
 
 
 class Listener(selectors.DefaultSelector):

@@ -48,8 +48,8 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     `DRAGOMAN_URL` and `DRAGOMAN_TOKEN` name it while the test runs, so that a `Client()` finds it, too.
     """
     try:
-        from dragoman.testing.errors import Misused
         from dragoman.testing.hub import Hub
+        from dragoman.testing.loop import Misused
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "dragoman":
             raise

@@ -18,7 +18,7 @@ from dragoman.core.commands import Acknowledge
 from dragoman.core.ids import ADMIN, SECOND, TaskId
 from dragoman.core.model.tasks import QuestionStatus, Waiting
 from dragoman.sdk.errors import NotFound
-from dragoman.testing.errors import Stuck
+from dragoman.testing.loop import Stuck
 
 if TYPE_CHECKING:
     from dragoman.testing.environment import Environment
