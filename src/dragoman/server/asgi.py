@@ -149,6 +149,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def header_text(scope: Scope, name: bytes) -> str | None:
+    value = header(scope, name)
+    return None if value is None else value.decode("latin-1")
+
+
 async def read_body(scope: Scope, receive: Receive, limit: int, principal: str = STRANGERS) -> bytes:
     """The whole body; raises `RemoteProtocolError` (SIZE) as soon as it is known to be too large, and `Refused` when
     the hub has no memory for it.

@@ -58,7 +58,18 @@ from dragoman.server.a2acp.contracts import offer_of
 from dragoman.server.a2acp.handler import A2acpHandler, About, refused_as
 from dragoman.server.a2acp.judge import check_schema
 from dragoman.server.a2acp.outbound import failure_in
-from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, is_gone, read_body
+from dragoman.server.asgi import (
+    ASGIApp,
+    Disconnected,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    header,
+    header_text,
+    is_gone,
+    read_body,
+)
 from dragoman.server.handler import UNKNOWN
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.refusals import UNREADABLE
@@ -137,8 +148,7 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         try:
             link = None if header(scope, b"authorization") is None else self._handler.agent(scope)
             data = await read_body(scope, receive, MESSAGE_BYTES, STRANGERS if link is None else link.id)
-            trace = header(scope, b"traceparent")
-            decoded = self._handler.decode(data, link, traceparent=None if trace is None else trace.decode("latin-1"))
+            decoded = self._handler.decode(data, link, traceparent=header_text(scope, b"traceparent"))
             if isinstance(decoded, Invalid):
                 about = decoded.context
                 raise Refused(decoded.fault)

@@ -25,7 +25,7 @@ from dragoman.protocols.agentmsg.types import Message, MessageType, StateQuery
 from dragoman.server.agentmsg.handler import About, AgentmsgHandler, Decoded
 from dragoman.server.agentmsg.session import AgentmsgWebSocket
 from dragoman.server.agentmsg.state import AgentmsgState, read
-from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.asgi import ASGIApp, Receive, Scope, Send, answer, header_text, read_body
 from dragoman.server.handler import Endpoint
 from dragoman.server.http_endpoint import SMALL_BODY, HttpEndpoint
 from dragoman.server.session import (
@@ -37,7 +37,6 @@ from dragoman.server.session import (
     LookUp,
     Request,
 )
-from dragoman.wire.errors import RemoteProtocolError
 
 
 def endpoints(handler: AgentmsgHandler) -> tuple[Endpoint, ...]:
@@ -53,7 +52,9 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
     def routes(self) -> dict[str, ASGIApp]:
         poll = self.guarded("GET", "agent.poll", self.poll)
         return {
-            "/agentmsg/messages": self.by_method({"GET": poll, "POST": self.message}),
+            "/agentmsg/messages": self.by_method(
+                {"GET": poll, "POST": self.guarded("POST", "agent.message", self.message)}
+            ),
             "/agentmsg/ack": self.guarded("POST", "agent.ack", self.ack),
         }
 
@@ -74,20 +75,10 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
 
     # -- POST /agentmsg/messages
 
-    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        agent: Agent | None = None
-        try:
-            agent = self._handler.agent(scope)
-            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
-        except Disconnected:
-            return
-        except (Refused, RemoteProtocolError) as error:
-            await self.refuse(send, "agent.message", self.fault(error), agent=agent)
-            return
-        trace = header(scope, b"traceparent")
-        decode = partial(
-            self._handler.decode, agent, data, self._query_state, traceparent=trace.decode("latin-1") if trace else None
-        )
+    async def message(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
+        trace = header_text(scope, b"traceparent")
+        decode = partial(self._handler.decode, agent, data, self._query_state, traceparent=trace)
         decoded = decode()
         first: asyncio.Future[Sequence[bytes]] | None = None
         if isinstance(decoded, Ignored):  # it came before

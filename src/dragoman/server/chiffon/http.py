@@ -24,7 +24,7 @@ from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.security.urls import Network, Resolve, UrlRefused
-from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body
+from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header_text, read_body
 from dragoman.server.callbacks import Callbacks, CallbackSender
 from dragoman.server.chiffon import inbound, outbound
 from dragoman.server.chiffon.files import AgentFiles
@@ -55,7 +55,7 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
 
     def routes(self) -> dict[str, ASGIApp]:
         return {
-            "/api/agent/message": self.by_method({"POST": self.message}),
+            "/api/agent/message": self.guarded("POST", "agent.message", self.message),
             "/api/agent/messages": self.guarded("GET", "agent.poll", self.poll),
             "/api/agent/ack": self.guarded("POST", "agent.ack", self.ack),
             "/api/agent/register": self.guarded("POST", "agent.register", self._register),
@@ -66,19 +66,9 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
 
     # -- POST /api/agent/message
 
-    async def message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        agent: Agent | None = None
-        try:
-            agent = self._handler.agent(scope)
-            data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
-        except Disconnected:
-            return
-        except (Refused, RemoteProtocolError) as error:
-            await self.refuse(send, "agent.message", self.fault(error), agent=agent)
-            return
-        traceparent = header(scope, b"traceparent")
-        trace = None if traceparent is None else traceparent.decode("latin-1")
-        decoded = self._handler.decode(agent, data, traceparent=trace)
+    async def message(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await read_body(scope, receive, self._limits.message_bytes, agent.id)
+        decoded = self._handler.decode(agent, data, traceparent=header_text(scope, b"traceparent"))
         if isinstance(decoded, Invalid):
             context, subject = decoded.context, decoded.message_id
             await self.refuse(send, "agent.message", decoded.fault, agent=agent, about=context, subject=subject)
