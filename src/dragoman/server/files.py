@@ -27,7 +27,7 @@ from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.ports import Files, Intake, Store
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.files import FileRef
-from dragoman.server.asgi import Scope, Send, answer, header
+from dragoman.server.asgi import Scope, Send, answer, header_text
 
 log = structlog.get_logger("dragoman.server")
 T = TypeVar("T")
@@ -63,10 +63,10 @@ async def find_named(
 def file_id_in(payload: Any) -> str | None:
     """The id that `file` of a progress report has, by itself or in `{"id": …}` as it is told to others. A `file` that
     is nothing of ours is a field nobody here knows (all-D6)."""
-    said = payload.get("file") if type(payload) is dict else None
-    if type(said) is dict:
-        said = said.get("id")
-    return said.lower() if type(said) is str and _id(said) else None
+    named = payload.get("file") if type(payload) is dict else None
+    if type(named) is dict:
+        named = named.get("id")
+    return named.lower() if type(named) is str and _id(named) else None
 
 
 async def with_file(command: ReportProgress, files: Files | None, id: str) -> ReportProgress:
@@ -149,7 +149,7 @@ async def remove_file(
 
 async def send_file(scope: Scope, send: Send, ref: FileRef, data: bytes) -> None:
     kind = (b"content-type", ref.mime_type.encode("latin-1", "replace"))
-    wanted, unless = (None if (said := header(scope, name)) is None else said.decode("latin-1") for name in _RANGES)
+    wanted, unless = (header_text(scope, name) for name in _RANGES)
     part = part_of(ref, len(data), wanted, unless)
     headers = *download_headers(ref), *((name.encode(), value.encode()) for name, value in part.headers)
     await answer(send, part.status, data[part.start : part.end], headers=headers, kind=kind)

@@ -157,13 +157,13 @@ class HttpEndpoint(Endpoint, Generic[H]):
 
     def _query(self, query: bytes) -> tuple[float, int, Sequence[str]]:
         """How long to wait, how much to take, and which deliveries have arrived."""
-        said = parse_qs(query.decode("latin-1"))
-        arrived = [id for ids in said.get("ack", ()) for id in ids.split(",") if id]
+        parameters = parse_qs(query.decode("latin-1"))
+        arrived = [id for ids in parameters.get("ack", ()) for id in ids.split(",") if id]
         if len(arrived) > MOST_ACKS:
             raise refuse(Kind.INVALID, f"expected at most {MOST_ACKS} delivery ids", field="ack", stage="shape")
         try:
-            wait = float(said.get("wait", ["0"])[-1])
-            count = int(said.get("max", [str(DEFAULT_COUNT)])[-1])
+            wait = float(parameters.get("wait", ["0"])[-1])
+            count = int(parameters.get("max", [str(DEFAULT_COUNT)])[-1])
         except ValueError:
             wait, count = -1.0, 0
         if not 0 <= wait < float("inf") or count < 1:

@@ -149,8 +149,8 @@ class GuardedHttp(HttpToolsProtocol):
     def _without_offer(self) -> bytes:
         line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         kept = [b"%b: %b" % field for field in self.headers if field[0] not in OFFER]
-        said = [word.strip() for name, value in self.headers if name == b"connection" for word in value.split(b",")]
-        left = [word for word in said if word.lower() not in OFFER]
+        options = [word.strip() for name, value in self.headers if name == b"connection" for word in value.split(b",")]
+        left = [word for word in options if word.lower() not in OFFER]
         return b"\r\n".join((line, *kept, *([b"connection: " + b", ".join(left)] if left else []), b"", b""))
 
     def on_message_begin(self) -> None:

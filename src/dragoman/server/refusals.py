@@ -38,7 +38,7 @@ class RefusalLog:
     def __init__(self, intake: Intake, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._intake = intake
         self._clock = clock
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
         self.count = 0
 
     async def record(
@@ -48,8 +48,8 @@ class RefusalLog:
         self.count += 1
         who = principal or NOBODY
         if fault.kind in SHED:
-            if self._clock() - self._said_at >= SAY_SECONDS:
-                self._said_at = self._clock()
+            if self._clock() - self._logged_at >= SAY_SECONDS:
+                self._logged_at = self._clock()
                 log.info("refused", what=what, kind=fault.kind.value, principal=who, so_far=self.count)
             return
         address = CALLER.get() if principal is None else None

@@ -1,28 +1,25 @@
-"""A WebSocket whose frames go straight to whoever listens.
+"""A WebSocket whose messages go straight to a `Listener`: the wire of a connection loop.
 
 uvicorn hands every frame to the application through a queue and a task, and stops and restarts reading around each.
-Here a `Listener` is called as frames arrive, says itself when reading shall stop, and writes without waiting; the
-ASGI application only opens the link and learns of its end. The plainest frames are read and written by `ws_frames`; the
-rest of the protocol (everything else that may be in a frame, the handshakes) stays with the `websockets` library.
+Here the listener is called as messages arrive, decides when reading stops, and writes without waiting; the ASGI
+application only opens the connection and learns of its end. `ws_frames` reads and writes the plainest frames; the rest
+of the protocol (all other frames, the handshakes) stays with the `websockets` library.
 
-`ping` sends one behind everything written so far, and `ponged` is called when the peer's WebSocket answers it: then
-all of that has arrived there. A peer whose frames we have stopped reading, because the hub is behind, cannot be heard
-answering pings; it is not blamed for that. One that reads nothing is: when nothing could be written to it for
-`write_seconds`, its connection is cut. A close that waits until everything was written would wait for ever.
-
-A link that ends because of what the peer sent ends with a code that says so. The peer may be in the middle of sending
-the rest, and a socket that is closed with something unread resets the connection, which overtakes the code. So what
-still comes is thrown away, until nothing comes for `QUIET_SECONDS`.
-
-A large message takes its bytes from what the hub may hold (`core.memory`) as soon as its length is known. While there
-is no room, no more of it is read. One that comes in fragments has no length, so two of them could wait for each other:
-one that got half of what it needs and no more for `PATIENCE_SECONDS` ends its link with 1013.
-
-Tiny frames cost a thousand times what their bytes do, and one read may bring forty thousand. So frames are heard for
-`TURN_SECONDS` at a time, and others have their turn in between; while some wait, no more are read.
-
-Compression costs memory and time for each connection, so only the paths that want it offer it. What a peer sends is
-inflated no further than the largest message allowed: a bomb ends its link with 1009.
+- *Arrival*: `ping` sends a ping behind everything written so far, and `ponged` is called when the peer answers it: then
+  all of that has arrived there.
+- *Silent peers*: while the hub does not read, because it is behind, it cannot see pongs; the peer is not blamed for
+  that. But when nothing could be written to a peer for `write_seconds`, the hub cuts the connection. A close that waits
+  until everything was written would wait for ever.
+- *Close codes*: a connection that ends because of what the peer sent ends with a code that says so. The peer may be in
+  the middle of sending the rest, and closing a socket with something unread resets the connection, which overtakes the
+  code. So the hub throws away what still comes, until nothing comes for `QUIET_SECONDS`.
+- *Memory*: a large message takes its bytes from what the hub may hold (`core.memory`) as soon as its length is known.
+  While there is no room, the hub reads no more of it. One that comes in fragments has no length, so two of them could
+  wait for each other: one that got half of what it needs and no more for `PATIENCE_SECONDS` ends with 1013.
+- *Fairness*: tiny frames cost a thousand times what their bytes do, and one read may bring forty thousand. So messages
+  are processed for `TURN_SECONDS` at a time, and other connections have their turn in between.
+- *Compression* costs memory and time for each connection, so only the paths that want it offer it. The library inflates
+  a message no further than the largest one allowed: a bomb ends its connection with 1009.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 from dragoman.core.memory import SMALL, STRANGERS, MemoryBudget
-from dragoman.server.ws_frames import BINARY, TEXT, Cutter, written
+from dragoman.server.ws_frames import BINARY, TEXT, Cutter, encode_frames
 
 EXTENSION = "dragoman.socket"
 """Where the application finds the socket in its ASGI scope, under `extensions`."""
@@ -52,17 +49,17 @@ VERSION = "13"
 REST_SECONDS = 0.25
 TURN_SECONDS = 0.005
 SLICE = 512
-"""Bytes that are given to the library at once where we cannot tell where frames begin: at most 85 of them."""
+"""Bytes given to the library at once where frames are compressed: at most 85 of them."""
 FRAGMENTS = 65_536
 """Frames that one message may come in."""
 
 PATIENCE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-"""How often a link that waits for memory looks by itself whether there is some."""
+"""How often a connection that waits for memory looks by itself whether there is some."""
 
 QUIET_SECONDS = 0.5
 LINGER_SECONDS = 5.0
-"""Whoever goes on sending after that learns of the reset alone."""
+"""A peer that goes on sending after that sees the reset alone."""
 
 DEFLATE = ServerPerMessageDeflateFactory(
     server_max_window_bits=12,
@@ -73,7 +70,7 @@ DEFLATE = ServerPerMessageDeflateFactory(
 
 
 class Listener(Protocol):
-    """The application's end."""
+    """The receiver of messages (`connection.ConnectionLoop`)."""
 
     def receive(self, frame: bytes) -> None:
         """A whole message came."""
@@ -91,24 +88,24 @@ class Listener(Protocol):
 class WebSocketConnection(WebSocketsSansIOProtocol):
     """One WebSocket, the wire of its connection loop (`connection.Wire`).
 
-    Three things may stop us reading: the connection loop, because the hub is behind; a peer that does not read our
-    answers; one that brings more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading
-    goes on when none of them holds.
+    Three things may stop reading: the connection loop, because the hub is behind; a peer that does not read the hub's
+    answers; one that sends more than `frames_at_once` in a quarter of a second, where refusing costs, too. Reading goes
+    on when none of them holds.
     """
 
     listener: Listener | None = None
     compressed_paths: frozenset[str] = frozenset()
     write_seconds: float = 30.0
-    """How long a peer may read nothing while we have something for it."""
+    """How long a peer may read nothing while the hub has something for it."""
     _cutter: Cutter | None = None
     """Once the handshake began, unless frames are compressed."""
     _lingers_until: float | None = None
-    """Once we gave the peer up."""
+    """Since the hub gave the peer up."""
     _unwritten = 0
     _stalled: asyncio.TimerHandle | None = None
     _held = False
-    """Whether we read no more because there are `_unheard` pieces."""
-    _turning = False
+    """Whether the hub reads no more because there are `_unread` pieces."""
+    _is_planned = False
     _memory: MemoryBudget | None = None
     _principal = STRANGERS
     _taken = 0
@@ -119,9 +116,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._unheard: deque[tuple[bytes, bool | None]] = deque()
+        self._unread: deque[tuple[bytes, bool | None]] = deque()
         self._stops: set[str] = set()
-        """Why we do not read."""
+        """Why the hub does not read."""
         self._kind = TEXT
         self._frames_at_once: int | None = None
         self._frames_lately = 0
@@ -141,10 +138,10 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
                 self._cutter = Cutter(self.config.ws_max_size)
 
     def _refuse_version(self) -> None:
-        """The library calls another version a bad request; RFC 6455 (4.2.2) has the client told which one is spoken."""
+        """The library calls another version a bad request; RFC 6455 (4.2.2) wants the answer to name ours."""
         self.handshake_initiated = self.handshake_complete = self.close_sent = True
-        said = f"This WebSocket version is not spoken here; use version {VERSION}.\n"
-        response = self.conn.reject(HTTPStatus.UPGRADE_REQUIRED, said)
+        reason = f"This WebSocket version is not spoken here; use version {VERSION}.\n"
+        response = self.conn.reject(HTTPStatus.UPGRADE_REQUIRED, reason)
         response.headers["Upgrade"] = "websocket"
         response.headers["Sec-WebSocket-Version"] = VERSION
         self.conn.send_response(response)
@@ -161,31 +158,31 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             super().data_received(data)
             return
         if self._cutter is None:
-            self._unheard.extend((data[at : at + SLICE], None) for at in range(0, len(data), SLICE))
+            self._unread.extend((data[at : at + SLICE], None) for at in range(0, len(data), SLICE))
         else:
-            self._unheard.extend(self._cutter.cut(data))
-        if not self._turning:
-            self._turn()
+            self._unread.extend(self._cutter.cut(data))
+        if not self._is_planned:
+            self._process()
 
-    def _turn(self) -> None:
-        """Hear what came, for a while."""
-        self._turning = False
+    def _process(self) -> None:
+        """Pass on what came, for a while."""
+        self._is_planned = False
         until = monotonic() + TURN_SECONDS
-        while self._unheard and not self._waits:
+        while self._unread and not self._waits:
             if self.transport.is_closing() or self._lingers_until is not None:
-                self._unheard.clear()
+                self._unread.clear()
                 break
-            piece, is_text = self._unheard.popleft()
+            piece, is_text = self._unread.popleft()
             if is_text is None:
                 super().data_received(piece)
             elif not self.close_sent:
-                self._hear(piece, is_text)
+                self._pass_on(piece, is_text)
             if monotonic() > until:
-                self._turn_soon()
+                self._process_soon()
                 break
-        if self._cutter is not None and not self._unheard:
+        if self._cutter is not None and not self._unread:
             self._reserve(self._cutter.expected)
-        self._hold(bool(self._unheard) or self._lacking_since is not None)
+        self._hold(bool(self._unread) or self._lacking_since is not None)
 
     def attach(
         self,
@@ -196,7 +193,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         binary: bool = False,
         frames_at_once: int | None = None,
     ) -> None:
-        """Who gets the messages, whose they are, and what they are taken from."""
+        """The `listener` gets the messages, which are the principal's and take their bytes from `memory`."""
         self.listener, self._principal, self._memory = listener, principal, memory
         self._kind = BINARY if binary else TEXT
         self._frames_at_once = frames_at_once
@@ -225,7 +222,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def _look_for_room(self) -> None:
         if self._lacking_since is not None and not self.transport.is_closing():
-            self._turn()
+            self._process()
 
     def _give_back(self) -> None:
         taken, self._taken, self._lacking_since = self._taken, 0, None
@@ -235,13 +232,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         message = await super().receive()
-        self._turn_soon()  # uvicorn may have gone on reading
+        self._process_soon()  # uvicorn may have gone on reading
         return message
 
-    def _turn_soon(self) -> None:
-        if self._unheard and not self._turning:
-            self._turning = True
-            self.loop.call_soon(self._turn)
+    def _process_soon(self) -> None:
+        if self._unread and not self._is_planned:
+            self._is_planned = True
+            self.loop.call_soon(self._process)
 
     @property
     def _waits(self) -> bool:
@@ -266,11 +263,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         data = bytes(self.frames[0]) if len(self.frames) == 1 else b"".join(self.frames)
         self.frames = []
         if not self.close_sent:
-            self._hear(data, self.curr_msg_data_type == "text")
+            self._pass_on(data, self.curr_msg_data_type == "text")
         if self._taken:
             self._give_back()  # the listener holds it now
 
-    def _hear(self, message: bytes, is_text: bool) -> None:
+    def _pass_on(self, message: bytes, is_text: bool) -> None:
         if self.listener is None:
             self.frames, self.curr_msg_data_type = [message], "text" if is_text else "bytes"
             super().send_receive_event_to_app()
@@ -343,7 +340,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.read_paused = False
             if not self._held:
                 self.transport.resume_reading()
-            self._turn_soon()
+            self._process_soon()
 
     # -- out
 
@@ -353,7 +350,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the peer keeps up with what we write."""
+        """Whether the peer keeps up with what the hub writes."""
         return self.writable.is_set()
 
     def write(self, messages: Iterable[bytes]) -> None:
@@ -361,7 +358,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         if not self.open:
             return
         if self._cutter is not None:
-            self.transport.write(written(self._kind, messages))
+            self.transport.write(encode_frames(self._kind, messages))
             return
         send = self.conn.send_text if self._kind == TEXT else self.conn.send_binary
         try:
@@ -393,28 +390,28 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_writing()
+        self._watch_written()
 
-    def _watch_writing(self) -> None:
+    def _watch_written(self) -> None:
         self._stop_watching()
         self._unwritten = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self.write_seconds, self._has_it_read)
+        self._stalled = self.loop.call_later(self.write_seconds, self._check_written)
 
     def _stop_watching(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
-    def _has_it_read(self) -> None:
+    def _check_written(self) -> None:
         self._stalled = None
         left = self.transport.get_write_buffer_size()
         if left and left >= self._unwritten:
             self.transport.abort()
         elif left:
-            self._watch_writing()
+            self._watch_written()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unheard.clear()
+        self._unread.clear()
         if self._rest is not None:
             self._rest.cancel()
         self._stop_watching()
@@ -438,11 +435,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.schedule_ping()
             return
         super().keepalive_timeout()
-        self._watch_writing()
+        self._watch_written()
 
 
 def watched(write_seconds: float, compressed_paths: frozenset[str]) -> type[WebSocketConnection]:
-    """The protocol class for a server that is so patient; uvicorn makes the instances."""
+    """The class with these settings; uvicorn makes the instances."""
     return type(
         "Watched", (WebSocketConnection,), {"write_seconds": write_seconds, "compressed_paths": compressed_paths}
     )

@@ -1,11 +1,9 @@
-"""Where the frames of a WebSocket begin and end, and the plain ones read on the spot (RFC 6455, 5.2).
+"""Cuts a WebSocket's bytes into frames, and reads and writes the plain ones itself (RFC 6455, 5.2). Pure.
 
 Nearly every frame that reaches a hub is the plainest there is: a whole message, masked, and all of it there. The
 `websockets` library takes thirty calls to read one, and a dozen to write one. So those are read and written here;
 everything else (control frames, fragments, frames that arrive in pieces, broken ones) is the library's, which also has
-the closing handshake. `Cutter` sees to it that the library gets such frames from their first byte to their last.
-
-No socket, no loop: bytes in, pieces out.
+the closing handshake. `Cutter` gives the library such frames from their first byte to their last.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class Cutter:
         return pieces
 
 
-def written(kind: int, messages: Iterable[bytes]) -> bytes:
+def encode_frames(kind: int, messages: Iterable[bytes]) -> bytes:
     """Messages as a server sends them, a frame each."""
     pieces: list[bytes] = []
     for message in messages:
