@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.core.lookups import Row
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage
-from dragoman.core.model.tasks import Event, Question, Task
+from dragoman.core.model.tasks import Event, Question, QuestionDetails, Task
 from dragoman.core.ports import Changes, StoreFailed, Vault
 
 SHUT = msgspec.Raw(b'{"personal":true}')
@@ -82,7 +82,7 @@ def _shut(row: Row, vault: Vault | None) -> Row:
     if isinstance(row, Question) and row.personal:
         words = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in WORDS}))
         sealed = msgspec.json.decode(_sealed(vault, words, _of_question(row)))
-        row = msgspec.structs.replace(row, **NO_WORDS, details={"sealed": sealed})
+        row = msgspec.structs.replace(row, **NO_WORDS, details=QuestionDetails(sealed=sealed))
     direct_message: DirectMessage | None = row.direct_message  # type: ignore[union-attr]
     if direct_message is None or not direct_message.personal:
         return row
@@ -132,13 +132,14 @@ def _opened(row: Any, vault: Vault | None) -> Any:
 
 
 def _asked(row: Question, vault: Vault | None) -> Question:
-    sealed = row.details.get("sealed")
+    sealed = row.details.sealed
     if sealed is None:  # written before questions were sealed
         return row
     if vault is None:
-        return msgspec.structs.replace(row, details={})
+        return msgspec.structs.replace(row, details=QuestionDetails())
     words = msgspec.json.decode(_unsealed(vault, msgspec.Raw(msgspec.json.encode(sealed)), _of_question(row)))
-    return msgspec.structs.replace(row, **{**words, "options": tuple(words["options"])})
+    details = msgspec.convert(words["details"], QuestionDetails)
+    return msgspec.structs.replace(row, **{**words, "options": tuple(words["options"]), "details": details})
 
 
 def _sealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:

@@ -111,7 +111,7 @@ async def test_an_escalation_reaches_the_requester_and_the_next_who_can_and_in_t
             told.append({"responder_id": link.agent.id, "content": "?", "resources": resources})
     question = await to_a_person(stage)
     assert question.request_id == request["id"]
-    assert [(one.agent, one.content, list(one.resources)) for one in question.escalations] == [
+    assert [(one.agent, one.content, list(one.resources)) for one in question.details.escalations] == [
         ("cid", "?", resources),
         ("dot", "?", resources),
     ]

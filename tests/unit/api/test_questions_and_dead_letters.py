@@ -12,7 +12,7 @@ from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.ids import ADMIN, SECOND, Instant, uuid7
 from dragoman.core.model.audit import GENESIS, AuditRecord, Newest, seal
 from dragoman.core.model.deliveries import DeadLetter, MessageKind
-from dragoman.core.model.tasks import EventKind, Question, QuestionStatus
+from dragoman.core.model.tasks import EventKind, Question, QuestionDetails, QuestionStatus
 from dragoman.messages.faults import Fault, Kind
 
 replace = msgspec.structs.replace
@@ -26,7 +26,7 @@ def question(make: Any, n: int, **changes: Any) -> Question:
 
 
 async def test_open_questions_are_listed_with_options_and_deadline(world: Any, make: Any) -> None:
-    asked = question(make, 1, details={"context": {"files": 15}})
+    asked = question(make, 1, details=QuestionDetails(context={"files": 15}))
     await world.put(asked, question(make, 2, status=QuestionStatus.ANSWERED, answer="no"))
     told = (await world.client.get("/api/v1/questions?status=open")).json()
     assert told == {

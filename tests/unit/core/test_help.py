@@ -197,7 +197,7 @@ async def test_what_an_escalation_says_is_cut_where_it_would_not_fit(world):
     await world.ask(request)
     await bob.ack(*bob.take())
     long = {"content": "x" * 100_000, "resources": [{**RESOURCES[0], "title": "y" * 40_000}] * 3}
-    [said] = (await world.ask(helps(world, "bob", request, ESCALATED, answer=long))).escalations
+    [said] = (await world.ask(helps(world, "bob", request, ESCALATED, answer=long))).details.escalations
     assert said.content == "x" * LONGEST + CUT
     assert len(said.resources) == 1
 

@@ -21,14 +21,13 @@ from msgspec.structs import replace
 
 from dragoman.core.ids import QuestionId
 from dragoman.core.model.lifecycle import move
-from dragoman.core.model.tasks import EventKind, Question, Status, Task, Waiting
+from dragoman.core.model.tasks import EventKind, Question, QuestionDetails, Status, Task, Waiting
 from dragoman.core.work import Work
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Kind, refuse
 from dragoman.messages.tasks import LogEntry, LogLines
 
 APPROVE, REFUSE = "approve", "refuse"
-APPROVAL = "approval"
 """In a question's details: what it is about."""
 
 
@@ -81,7 +80,7 @@ def hold(work: Work, task: Task) -> Task:
         question=words,
         options=(APPROVE, REFUSE),
         created_at=work.now,
-        details={APPROVAL: True, "risk": task.agreement.constraints["risk"]},
+        details=QuestionDetails(approval=True, risk=task.agreement.constraints["risk"]),
         personal=task.agreement.personal,
     )
     work.put(question)

@@ -37,7 +37,7 @@ class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
     encrypt: bool = False
     secret: Secret | None = None
     collaboration: str | None = None
-    details: dict[str, Any] = {}
+    correlation_id: str | None = None
     awaited: SessionId | None = None
     """As with `Submit`: how it ends goes to the request that waits for it."""
 

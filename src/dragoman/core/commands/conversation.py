@@ -14,7 +14,7 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.model.deliveries import DirectMessage
 from dragoman.core.model.state import Operation, Registry
-from dragoman.core.model.tasks import Priority
+from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.messages.faults import Fault
 from dragoman.messages.tasks import Handoff
 
@@ -61,7 +61,7 @@ class AskHelp(Command, frozen=True, gc=False, kw_only=True):
     task_id: TaskId | None = None
     priority: Priority = Priority.HIGH
     deadline: Instant | None = None
-    details: dict[str, Any] = {}
+    details: QuestionDetails = QuestionDetails()
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         return (TaskById(self.task_id),) if self.task_id else ()

@@ -15,7 +15,7 @@ from dragoman.core.lookups import (
     TaskById,
 )
 from dragoman.core.model.deliveries import Backoff
-from dragoman.core.model.tasks import Priority
+from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Ask, Failure, LogEntry, Progress, Request, Result
@@ -270,7 +270,7 @@ class AskPerson(Command, frozen=True, gc=False, kw_only=True):
     ask: Ask
     task_id: TaskId | None = None
     blocking: bool = True
-    details: dict[str, Any] = {}
+    details: QuestionDetails = QuestionDetails()
 
     @property
     def subject(self) -> str | None:

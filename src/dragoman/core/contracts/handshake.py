@@ -39,7 +39,7 @@ from dragoman.core.lookups import Bound, Lane, PutTo, QuestionById, Ready, Terms
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Party, Secret, Standing, intents_of, terms_for
 from dragoman.core.model.deliveries import Delivery, MessageKind
-from dragoman.core.model.tasks import Asking, Question, QuestionStatus, Status, Task
+from dragoman.core.model.tasks import Asking, Question, QuestionDetails, QuestionStatus, Status, Task
 from dragoman.core.protocol_capabilities import SHAKES_HANDS
 from dragoman.core.routing.routes import route_of
 from dragoman.core.tasks.outcome import end, end_children
@@ -55,7 +55,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     id = question_id(f"{command.principal}/{command.request_id}")
     known = work.one(QuestionById(id))
     if known is not None:
-        if known.details.get("digest") != command.digest:
+        if known.details.digest != command.digest:
             message = "this message id was used before with other content; use a new id for a new message"
             raise refuse(Kind.MISMATCH, message, field="message_id")
         return known
@@ -75,14 +75,14 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
         wake_at=Instant(work.now + PATIENCE),
         request_id=command.request_id,
         blocking=False,
-        details={
-            **command.details,
-            "digest": command.digest,
-            "contract": msgspec.to_builtins(contract),
-            "awaited": command.awaited,
-            "former": None if former is None else former.id,
-            "same_key": contract.secret is not None and command.secret is None,
-        },
+        details=QuestionDetails(
+            digest=command.digest,
+            contract=contract,
+            awaited=command.awaited,
+            former=None if former is None else former.id,
+            same_key=contract.secret is not None and command.secret is None,
+            correlation_id=command.correlation_id,
+        ),
         about=Asking.HANDSHAKE,
         asked_of=target.id,
     )
@@ -91,7 +91,7 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     if target.protocol not in SHAKES_HANDS:
         return agree(work, question, None)
     proposal = DeliveryId(work.mint())
-    question = replace(question, details=question.details | {"proposal": proposal})
+    question = replace(question, details=replace(question.details, proposal=proposal))
     work.put(question)
     tell(work, target.id, MessageKind.PROPOSAL, question=question.id, id=proposal)
     return question
@@ -209,17 +209,18 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
 
 def agree(work: Work, question: Question, public_key: str | None) -> Question:
     """The contract stands, and both know it."""
-    contract = msgspec.convert(question.details["contract"], Contract)
+    contract = question.details.contract
+    assert contract is not None
     if not between_the_same(work, contract):
         fault = Fault(kind=Kind.CONTRACT, message="one of the two was removed meanwhile; there is no contract")
         return failed(work, question, fault)
-    former = question.details.get("former")
+    former = question.details.former
     old = None if former is None else work.contract(former)
     if former is not None and (old is None or old.standing is not Standing.ACTIVE):
         standing = "forgotten" if old is None else old.standing.value
         message = f"the contract to renew is {standing} meanwhile; shake hands for a new one"
         return failed(work, question, Fault(kind=Kind.CONTRACT, message=message, facts={"standing": standing}))
-    if old is not None and question.details.get("same_key"):
+    if old is not None and question.details.same_key:
         contract = replace(contract, secret=old.secret)  # it may have been rotated since
     if contract.secret is not None and public_key is not None:
         changes = contract.end_to_end and contract.secret.target_key not in (None, public_key)

@@ -115,9 +115,9 @@ def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage 
     direct_message = delivery.direct_message
     if direct_message is not None:
         asked = None if direct_message.asks is None else work.one(QuestionById(direct_message.asks))
-        if asked is None or not asked.escalations:
+        if asked is None or not asked.details.escalations:
             return direct_message
-        others = tuple(one for one in asked.escalations if one.agent != delivery.receiver)
+        others = tuple(one for one in asked.details.escalations if one.agent != delivery.receiver)
         return replace(direct_message, escalations=others)
     if delivery.question is not None:
         return work.one(QuestionById(delivery.question))
@@ -423,7 +423,7 @@ def offer_answer(work: Work, question: Question) -> None:
         head=not lane,
         question=question.id,
     )
-    put_on_its_way(work, delivery, lane, task, awaiting(work, question.details.get("awaited")))
+    put_on_its_way(work, delivery, lane, task, awaiting(work, question.details.awaited))
 
 
 def await_answer(work: Work, agent: AgentId, session: SessionId) -> None:

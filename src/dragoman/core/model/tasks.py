@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
+from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import Backoff, DirectMessage, Escalation
 from dragoman.messages.faults import Fault
 from dragoman.messages.files import FileRef
@@ -394,6 +395,46 @@ class Asking(enum.StrEnum):
     HANDSHAKE = "handshake"  # to agree on a contract
 
 
+class QuestionDetails(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What belongs to a question beside its text. Which fields are set depends on what is asked for."""
+
+    context: Any = None
+    """What the agent sent along: JSON of its own, which people and helpers read."""
+    approval: bool = False
+    risk: Any = None
+    """A person is asked to approve a task, which its caller called so risky."""
+
+    help_type: str | None = None
+    urgency: str | None = None
+    task: str | None = None
+    """A request for help as its protocol has it; `task` is the asker's own name of a task."""
+    topic: str = ""
+    task_id: TaskId | None = None
+    escalations: tuple[Escalation, ...] = ()
+    """What the agents said that were asked for help and passed the request on, in that order."""
+    named: AgentId | None = None
+    """The agent that the asker named. None: the hub chooses."""
+    priority: Priority = Priority.NORMAL
+
+    reason: str = ""
+    capabilities: tuple[str, ...] = ()
+    asked: int = 0
+    """Why a task is handed over, what the agent that takes it must be able to do, and the event that asked for it."""
+
+    digest: str | None = None
+    contract: Contract | None = None
+    former: str | None = None
+    same_key: bool = False
+    awaited: SessionId | None = None
+    proposal: DeliveryId | None = None
+    correlation_id: str | None = None
+    """A handshake: the digest of the request, the draft, the contract that it renews and whether its key goes on, the
+    link over which the asker waits, the delivery of the proposal, and the asker's own id for the exchange."""
+
+    sealed: str | None = None
+    """All texts of a personal question, encrypted; only stores read and write it."""
+
+
 class Question(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"direct_message": "letter"}
 ):
@@ -421,15 +462,10 @@ class Question(
     answered_by: AgentId | None = None
     request_id: str | None = None
     blocking: bool = True
-    details: dict[str, Any] = {}
+    details: QuestionDetails = QuestionDetails()
     about: Asking = Asking.ANSWER
     asked_of: AgentId | None = None
     asked_before: tuple[AgentId, ...] = ()
     direct_message: DirectMessage | None = None
     personal: bool = False
     """It is about a task with personal data, so what it says may be, too: encrypted at rest."""
-
-    @property
-    def escalations(self) -> tuple[Escalation, ...]:
-        """What the agents said that were asked for help and passed the request on, in that order."""
-        return msgspec.convert(self.details.get("escalations", ()), tuple[Escalation, ...])

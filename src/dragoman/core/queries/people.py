@@ -160,14 +160,15 @@ def question_out(question: Question) -> QuestionOut:
         task_id=question.task,
         agent=question.agent,
         question=question.question,
-        context=question.details.get("context"),
+        context=question.details.context,
         options=question.options,
         status=question.status,
         about=question.about,
         asked_of=question.asked_of,
         asked_before=question.asked_before,
         escalations=tuple(
-            EscalationOut(agent=one.agent, content=one.content, resources=one.resources) for one in question.escalations
+            EscalationOut(agent=one.agent, content=one.content, resources=one.resources)
+            for one in question.details.escalations
         ),
         deadline=moment(question.wake_at),
         default=question.default,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.core.budgets.admission import APPROVAL, APPROVE
+from dragoman.core.budgets.admission import APPROVE
 from dragoman.core.commands import Answer, ChangeState, SetDomainPolicy
 from dragoman.core.lookups import QuestionById
 from dragoman.core.model.policy import DOMAINS, NAME, Border
@@ -23,7 +23,7 @@ from dragoman.messages.faults import Fault, Kind
 
 def answer(work: Work, command: Answer) -> Question:
     question = work.one(QuestionById(command.question))
-    if question is None or question.task is None or not question.details.get(APPROVAL):
+    if question is None or question.task is None or not question.details.approval:
         return questions.answer(work, command)
     task = work.known_task(question.task)
     task = replace(task, question=None)  # the answer is no work order: the agent never hears of it

@@ -57,7 +57,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, withdraw
-from dragoman.core.ids import HUB, AgentId, Instant, TaskId
+from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.lookups import QuestionById
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import ESCALATED, DirectMessage, Escalation, MessageKind
@@ -113,13 +113,9 @@ def ask_help(work: Work, command: AskHelp) -> Question:
         created_at=work.now,
         wake_at=command.deadline or (patience if task is None else max(patience, task.timing.deadline)),
         request_id=command.direct_message.message_id,
-        details={
-            **command.details,
-            "topic": command.topic,
-            "priority": command.priority.value,
-            "named": command.to,
-            "task_id": command.task_id,
-        },
+        details=replace(
+            command.details, topic=command.topic, priority=command.priority, named=command.to, task_id=command.task_id
+        ),
         about=Asking.HELP,
         personal=task is not None and task.agreement.personal,
         direct_message=replace(
@@ -154,11 +150,10 @@ def ask_next(work: Work, question: Question) -> Question:
         question = replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
         if helper.converses:
             assert question.direct_message is not None
-            about = question.details.get("task_id")
-            priority = Priority(question.details["priority"])
+            about, priority = question.details.task_id, question.details.priority
             turn = len(question.asked_before)
             work.put(question)  # the direct message may leave at once, with what others said of the question
-            carry(work, question.direct_message, helper.id, priority, about and TaskId(about), turn=turn)
+            carry(work, question.direct_message, helper.id, priority, about, turn=turn)
             return question
         if give_as_task(work, question, helper):
             return question
@@ -167,12 +162,12 @@ def ask_next(work: Work, question: Question) -> Question:
 
 
 def helpers(work: Work, question: Question) -> Iterator[Agent]:
-    named = question.details.get("named")
+    named = question.details.named
     tried = {question.agent, *question.asked_before}
     if named is not None:
         agent = work.agent(AgentId(named))
         return iter(() if agent is None or agent.id in tried else (agent,))
-    topic = spelled(question.details["topic"])
+    topic = spelled(question.details.topic)
     able = [
         agent
         for agent in work.all_agents()
@@ -197,9 +192,16 @@ def can_help(agent: Agent, topic: str) -> bool:
 
 def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
     """Ask an agent that has no word for help: as work of that topic. False if it does not do such work."""
-    topic = spelled(question.details["topic"])
+    topic = spelled(question.details.topic)
     can = [word for word in (*(helper.work_types or ()), *helper.capabilities) if spelled(word) == topic]
-    asked = {k: v for k, v in question.details.items() if k not in ("named", "priority", "task_id")}
+    details = question.details
+    asked: dict[str, Any] = {}
+    if details.help_type is not None:
+        asked = {"help_type": details.help_type, "urgency": details.urgency}
+        asked |= {"context": details.context, "task": details.task}
+    asked["topic"] = details.topic
+    if details.escalations:
+        asked["escalations"] = msgspec.to_builtins(details.escalations)
     order = Submit(
         principal=question.agent,
         request_id=order_of(question),
@@ -208,7 +210,7 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
         content=Request(input={"content": question.question, "help": asked}),
         name=f"help {question.agent}",
         description=question.question,
-        priority=Priority(question.details["priority"]),
+        priority=question.details.priority,
         routing=Routing(pinned=helper.id),
         timing=Timing(deadline=question.wake_at),
         lineage=Lineage(parent=question.task),
@@ -237,7 +239,7 @@ def now_asked(work: Work, question: Question, *, escalated: bool = False) -> Que
     work.put(question)
     task = None if question.task is None else work.task(question.task)
     if task is not None and task.question == question.id:
-        work.put(told_of(work, task, question, question.escalations[-1] if escalated else None))
+        work.put(told_of(work, task, question, question.details.escalations[-1] if escalated else None))
     return question
 
 
@@ -247,7 +249,7 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
     question = put_to(work, command.request_id, command.principal, Asking.HELP)
     if command.verdict is HelpVerdict.ESCALATED:
         return escalated(work, question, command.direct_message, command.answer)
-    if command.verdict is HelpVerdict.UNABLE and question.details.get("named") is None:
+    if command.verdict is HelpVerdict.UNABLE and question.details.named is None:
         note(work, command.principal, command.direct_message.message_id, command.direct_message.digest)
         return now_asked(work, ask_next(work, passed_over(question)))
     return answered(work, question, command)
@@ -256,8 +258,8 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
 def escalated(work: Work, question: Question, direct_message: DirectMessage, said: Any) -> Question:
     """The agent that is asked passes the request on: its direct message goes to the asker, and the next agent that can
     help is asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
-    about = question.details.get("task_id")
-    carry(work, direct_message, question.agent, Priority.HIGH, about and TaskId(about))
+    about = question.details.task_id
+    carry(work, direct_message, question.agent, Priority.HIGH, about)
     return now_asked(work, ask_next(work, passed_over(noted(question, said))), escalated=True)
 
 
@@ -269,8 +271,8 @@ def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
 
 def answered(work: Work, question: Question, command: GiveHelp) -> Question:
     """The answer goes to the asker in the helper's own words; a follow-up belongs to the same request."""
-    about = question.details.get("task_id")
-    carry(work, command.direct_message, question.agent, Priority.HIGH, about and TaskId(about))
+    about = question.details.task_id
+    carry(work, command.direct_message, question.agent, Priority.HIGH, about)
     question = replace(
         question,
         status=QuestionStatus.WITH_AGENT if command.more else QuestionStatus.ANSWERED,
@@ -334,7 +336,7 @@ def helped(work: Work, task: Task) -> None:
 
 def unhelped(work: Work, question: Question, why: str) -> None:
     """Whoever was asked is not able to answer, or never will."""
-    if question.details.get("named") is None:
+    if question.details.named is None:
         now_asked(work, ask_next(work, passed_over(question)))
     else:
         close(work, question, QuestionStatus.EXPIRED, {"content": why}, question.asked_of or question.agent)
@@ -388,9 +390,8 @@ def escalation_of(question: Question, answer: Any) -> Escalation:
 
 def noted(question: Question, answer: Any) -> Question:
     """The question with what its helper said. The asker had named that one: who is asked next is the hub's choice."""
-    said = (*question.escalations, escalation_of(question, answer))
-    details = {**question.details, "named": None, "escalations": msgspec.to_builtins(said)}
-    return replace(question, details=details)
+    escalations = (*question.details.escalations, escalation_of(question, answer))
+    return replace(question, details=replace(question.details, named=None, escalations=escalations))
 
 
 def direct_message_about(question: Question, answer: Any) -> DirectMessage:

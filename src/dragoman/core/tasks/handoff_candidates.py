@@ -54,12 +54,12 @@ ORDER: dict[Handing, Callable[[Work, Agent], tuple[Any, ...]]] = {
 
 
 def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
-    named = question.details["named"]
+    named = question.details.named
     tried = {question.agent, *question.asked_before}
     if named is not None:
         agent = work.agent(AgentId(named))
         return [] if agent is None or agent.id in tried else [agent]
-    needed, reason = question.details["capabilities"], Handing(question.details["reason"])
+    needed, reason = question.details.capabilities, Handing(question.details.reason)
     able = [
         agent
         for agent in work.all_agents()

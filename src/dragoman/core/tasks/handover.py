@@ -44,6 +44,7 @@ from dragoman.core.model.tasks import (
     EventKind,
     Priority,
     Question,
+    QuestionDetails,
     QuestionStatus,
     Status,
     Task,
@@ -102,13 +103,13 @@ def hand_over(work: Work, command: HandOver) -> Question:
         wake_at=min(command.deadline, task.timing.deadline),
         request_id=command.direct_message.message_id,
         blocking=False,
-        details={
-            "reason": command.reason.value,
-            "named": command.to,
-            "capabilities": list(command.required_capabilities),
-            "priority": command.priority.value,
-            "asked": task.seq,
-        },
+        details=QuestionDetails(
+            reason=command.reason.value,
+            named=command.to,
+            capabilities=tuple(command.required_capabilities),
+            priority=command.priority,
+            asked=task.seq,
+        ),
         about=Asking.TAKEOVER,
         personal=task.agreement.personal,
         direct_message=replace(
@@ -206,15 +207,15 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
         elif agent.converses:
             assert question.direct_message is not None
             turn = len(question.asked_before)
-            carry(work, question.direct_message, agent.id, Priority(question.details["priority"]), task.id, turn=turn)
+            carry(work, question.direct_message, agent.id, question.details.priority, task.id, turn=turn)
             work.put(question)
             return question
         else:
             return taken(work, question, task, agent, {})
         question = passed_over(question)
-    if Handing(question.details["reason"]) is Handing.ESCALATION:
+    if Handing(question.details.reason) is Handing.ESCALATION:
         return to_a_person(work, question, task)
-    named = question.details["named"]
+    named = question.details.named
     why = f"{named} has no {obstacle} now" if named else f"nobody who could take it has a {obstacle} now"
     if named and unable is not None:
         why = unable
@@ -225,7 +226,7 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
 
 def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
     """What a task may use when it has changed hands."""
-    asked = read_handoff(work.event(task.id, question.details["asked"]).body)
+    asked = read_handoff(work.event(task.id, question.details.asked).body)
     constraints = tightened(task.agreement.constraints, asked.constraints or {})
     return budget.needed(work, replace(task, agreement=replace(task.agreement, constraints=constraints)))
 
@@ -249,7 +250,7 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
         question = taken(work, question, task, agent, command.terms, tell=False)
         carry(work, command.direct_message, question.agent, Priority.HIGH, task.id)
         return question
-    if question.details["named"] is None:
+    if question.details.named is None:
         note(work, command.principal, command.direct_message.message_id, command.direct_message.digest)
         return refused(work, question, command.terms.get("error") or f"{command.principal} declined")
     question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
@@ -325,7 +326,7 @@ def taken(
 def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
     source = read_request(work.event(task.id, task.attempt.source).body)
-    asked = read_handoff(work.event(task.id, question.details["asked"]).body)
+    asked = read_handoff(work.event(task.id, question.details.asked).body)
     before = source.handover or Handoff()
     limits = asked.constraints or {}
     parts = parts_of(work, task, question.agent)
@@ -387,7 +388,7 @@ def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, An
 
 def refused(work: Work, question: Question, why: str) -> Question:
     """Whoever was asked will not: ask the next, unless only this one was wanted."""
-    if question.details["named"] is None:
+    if question.details.named is None:
         return ask_next(work, passed_over(question), why)
     return kept(work, question, why)
 
@@ -428,7 +429,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         created_at=work.now,
         wake_at=task.timing.deadline,
         about=Asking.TAKEOVER,
-        details={"reason": question.details["reason"]},
+        details=QuestionDetails(reason=question.details.reason),
         personal=task.agreement.personal,
     )
     work.put(job)

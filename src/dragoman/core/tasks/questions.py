@@ -370,7 +370,7 @@ def order_of(question: Question) -> str:
 def take_back(work: Work, question: Question) -> None:
     """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
     direct_message, to = question.direct_message, question.asked_of
-    about = question.details.get("task_id") or question.task
+    about = question.details.task_id or question.task
     if direct_message is None or to is None or about is None:
         return
     lane = about if work.task(TaskId(about)) is not None else f"~{about}"

@@ -16,7 +16,7 @@ def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
     """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
     unless it is gone `for_good`."""
     for question in work.find(PutTo(agent)):
-        if question.about is not Asking.HANDSHAKE and (for_good or question.details.get("named") is None):
+        if question.about is not Asking.HANDSHAKE and (for_good or question.details.named is None):
             no_answer(work, question.id, agent, why)
 
 

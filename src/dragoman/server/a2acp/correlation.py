@@ -80,7 +80,7 @@ class Correlations:
             self.name(task)
         for question in asked:
             if question.about is Asking.HANDSHAKE:
-                self.propose(agent, question.id, message_id(question.details.get("proposal", question.id)))
+                self.propose(agent, question.id, message_id(question.details.proposal or question.id))
 
     async def _at_hand(self, agent: AgentId) -> list[Task]:
         return [one for id in self._hub.load_of(agent) if (one := await self._store.task(id)) is not None]

@@ -216,7 +216,7 @@ def _shake_hands(inbound: InboundMessage) -> ShakeHands:
         encrypt=asked.encrypt,
         secret=inbound.secret,
         collaboration=asked.collaboration_id,
-        details={"correlation_id": message.thread},
+        correlation_id=message.thread,
     )
 
 

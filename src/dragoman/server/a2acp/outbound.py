@@ -370,7 +370,8 @@ class _Encoder:
 
     def proposal(self) -> bytes:
         question = self.outgoing.question
-        draft = msgspec.convert(question.details["contract"], Contract)
+        draft = question.details.contract
+        assert draft is not None
         terms = terms_of(draft)
         offer = intents.Offer(
             handshake_id=question.id,
@@ -393,7 +394,7 @@ class _Encoder:
         return self._between("event", mapping.ANSWER, payload, self._owners_thread, self.broker.agent, extra)
 
     def _handshake_ended(self, question: Question) -> bytes:
-        thread = str(question.details.get("correlation_id") or question.request_id)
+        thread = str(question.details.correlation_id or question.request_id)
         if self.contract is not None:
             payload = established(self.contract, self._key(self.contract), thread)
             return self._frame("response", intents.INITIATE, payload)

@@ -62,7 +62,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.deliveries import Backoff, DirectMessage
 from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Operation, Registry
-from dragoman.core.model.tasks import Priority
+from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.core.tasks.assistance import SOMEBODY_ELSES
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.messages.tasks import Failure, Json, Result
@@ -400,7 +400,7 @@ def _text(value: object) -> str | None:
 
 def _ask_help(inbound: Inbound, request: HelpRequest) -> Command:
     to, tree = agent_named(inbound.message.to), inbound.payload
-    details = {"help_type": request.help_type.value, "urgency": request.urgency, "context": tree["context"]}
+    details = QuestionDetails(help_type=request.help_type.value, urgency=request.urgency, context=tree["context"])
     deadline = None if request.deadline is None else instant(request.deadline)
     if to is None and mapping.asks_person(tree):
         waits = None if deadline is None else max(0.0, (deadline - inbound.now) / SECOND)
@@ -423,7 +423,7 @@ def _ask_help(inbound: Inbound, request: HelpRequest) -> Command:
         task_id=task_id(request.task_id),
         priority=Priority.CRITICAL if critical else inbound.priority,
         deadline=deadline,
-        details={**details, "task": request.task_id},
+        details=msgspec.structs.replace(details, task=request.task_id),
     )
 
 

@@ -44,7 +44,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.tasks import Priority
+from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
@@ -102,7 +102,7 @@ def command_of(
                 ask=mapping.ask_in(asked, request_seconds),
                 task_id=None if asked.task_id is None else TaskId(asked.task_id),
                 blocking=isinstance(asked, AskUser),
-                details={"context": asked.context} if asked.context else {},
+                details=QuestionDetails(context=asked.context or None),
             )
         case CancelTask() as cancel:
             return Cancel(

@@ -27,7 +27,7 @@ from dragoman.core.commands import (
 from dragoman.core.ids import AgentId, QuestionId, TaskId
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.outgoing import Outgoing
-from dragoman.core.model.tasks import Asking, Question, QuestionStatus, Status
+from dragoman.core.model.tasks import Asking, Question, QuestionDetails, QuestionStatus, Status
 from dragoman.messages.faults import Fault, Kind
 
 REQUEST = {"rows": 1, "contract_id": "c-1", "correlation_id": "k"}
@@ -148,7 +148,7 @@ async def test_a_handshake_waits_for_its_target(client: Any, hub: Any, kit: Any,
     ended = {"contract_id": "c-1"} if agreed else {"fault": msgspec.to_builtins(fault)}
     question = Question(
         id=QuestionId("q-1"), task=None, agent=AgentId("ada"), question="?", created_at=0, about=Asking.HANDSHAKE,
-        status=QuestionStatus.ANSWERED, answer=ended, details={"correlation_id": "k"},
+        status=QuestionStatus.ANSWERED, answer=ended, details=QuestionDetails(correlation_id="k"),
     )  # type: ignore[arg-type]  # fmt: skip
     told = kit.outgoing().delivery
     told = msgspec.structs.replace(told, task=TaskId("q-1"), kind=MessageKind.ANSWER, question=question.id)

@@ -197,7 +197,7 @@ def test_a_request_for_help() -> None:
     assert isinstance(command, commands.AskHelp)
     told = (command.question, command.topic, command.to, command.task_id, command.priority, command.deadline)
     assert told == ("stuck", "CODE_REVIEW", "bob", T1, Priority.HIGH, NOW)
-    assert command.details["urgency"] == "medium"
+    assert command.details.urgency == "medium"
     assert one(message("HelpRequest", to="*", payload={"urgency": "critical"})).priority is Priority.CRITICAL
     assert one(message("HelpRequest", to="*")).to is None
 

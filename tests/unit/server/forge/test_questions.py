@@ -9,7 +9,7 @@ from tests.support.forge import PATIENCE, ForgeHub, ForgePeer, soon
 
 from dragoman.core.commands import Answer, Cancel
 from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, QuestionId
-from dragoman.core.model.tasks import QuestionStatus, Status
+from dragoman.core.model.tasks import QuestionDetails, QuestionStatus, Status
 
 OPTIONS = [{"label": "OAuth 2.0", "value": "oauth"}, {"label": "JWT", "value": "jwt"}]
 
@@ -163,7 +163,7 @@ async def test_a_question_that_does_not_block(hub: ForgeHub) -> None:
     id = await worker.tell("question", question="Break things?", context={"affectedFiles": 15}, taskId=task)
     assert (await worker.ask("update-task", taskId=task, status="running", progress=0.5))["task"]["status"] == "running"
     put = await question(hub)
-    assert put.details == {"context": {"affectedFiles": 15}}
+    assert put.details == QuestionDetails(context={"affectedFiles": 15})
     await hub.world.ask(Answer(principal=ADMIN, question=put.id, answer=False))
     assert await worker.notice("question-answered") == {
         "questionId": id, "question": "Break things?", "answer": False, "taskId": task,

@@ -16,7 +16,17 @@ from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Party, Secret
 from dragoman.core.model.deliveries import Delivery, MessageKind
 from dragoman.core.model.outgoing import Outgoing
-from dragoman.core.model.tasks import Asking, Event, EventKind, Origin, Question, QuestionStatus, Status, Task
+from dragoman.core.model.tasks import (
+    Asking,
+    Event,
+    EventKind,
+    Origin,
+    Question,
+    QuestionDetails,
+    QuestionStatus,
+    Status,
+    Task,
+)
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.intents import misspoken
 from dragoman.protocols.a2acp.sealing import KeyGrant
@@ -117,7 +127,7 @@ def question(answer: Any = None, **more: Any) -> Question:
         "status": QuestionStatus.WITH_AGENT if answer is None else QuestionStatus.ANSWERED,
         **more,
     }
-    details = {"contract": msgspec.to_builtins(contract(encrypted=True, secret=SECRET)), "correlation_id": "h-1"}
+    details = QuestionDetails(contract=contract(encrypted=True, secret=SECRET), correlation_id="h-1")
     return Question(
         id=QuestionId("q-1"), task=None, agent=AgentId("ada"), question="?", created_at=NOW, request_id=REQUEST_ID,
         answer=answer, about=Asking.HANDSHAKE, asked_of=AgentId("bob"), details=details, **fields,

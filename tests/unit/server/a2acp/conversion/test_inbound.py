@@ -73,7 +73,7 @@ def test_a_handshake_brings_what_its_token_grants(kit: Any) -> None:
     assert isinstance(command, ShakeHands)
     assert (command.target, command.intent, command.domain, command.version) == ("bob", "provision", "lab", "1.2.3")
     assert (command.granted, command.end_to_end, command.secret) == (("write:datasets",), True, kit.secret)
-    assert command.details == {"correlation_id": "h"}
+    assert command.correlation_id == "h"
 
 
 def test_the_brokers_other_intents(kit: Any) -> None:
