@@ -153,8 +153,8 @@ class Declarations:
         (`@agent.on_help("CODE_REVIEW")`).
 
         It gets a `HelpRequest` and returns text or a `Help`, or raises `Unable` or `Escalate`; an asynchronous
-        generator may give several answers, all but the last with `follow_up_required`. Over a protocol that has no word
-        for help the hub asks for it as work, and several answers are one.
+        generator may give several answers, all but the last with `follow_up_required`. Over a protocol without
+        help the hub asks for it as a task, and several answers are joined.
         """
 
         def declare(function: F, help_types: Sequence[str]) -> F:

@@ -83,10 +83,17 @@ class Engine:
         self._handlers_by_typetbeat = heartbeat
         self._link: Link | None = None
         self._outbox = Outbox(runtime)
-        self._runner = TaskRunner(who, handlers, self._outbox, journal, runtime, bring, middleware)
-        self.peer_requests = PeerRequests(
-            who, peer_handlers or PeerHandlers(), self._runner, self._outbox, journal, runtime
+        self._runner = TaskRunner(
+            who,
+            handlers,
+            self._outbox,
+            journal,
+            runtime,
+            lambda runner: PeerRequests(who, peer_handlers or PeerHandlers(), runner, self._outbox, journal, runtime),
+            bring,
+            middleware,
         )
+        self.peer_requests = self._runner.peer_requests
         self.status_reporter = StatusReporter(who, self.peer_requests, self._runner, runtime)
         self._beating: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()

@@ -52,7 +52,7 @@ class SystemRuntime:
         asyncio.get_running_loop().call_later(seconds, call)
 
     def mint(self) -> str:
-        # A version 4 UUID at a fifth of uuid.uuid4's cost; the generator is seeded anew in every process.
+        # A version 4 UUID at a fifth of uuid.uuid4's cost; the generator is seeded in every process.
         bits = f"{random.getrandbits(124):031x}"
         return f"{bits[:8]}-{bits[8:12]}-4{bits[12:15]}-{'89ab'[int(bits[30], 16) & 3]}{bits[15:18]}-{bits[18:30]}"
 

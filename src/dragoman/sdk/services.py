@@ -119,7 +119,7 @@ def connect(who: Participant, address: Address, runtime: Runtime) -> Backend:
 
 
 def _found(protocol: str, place: str) -> Callable[..., object]:
-    """The function of a row. Its module is imported here, so that nobody pays for protocols that they do not speak."""
+    """The function of a row. Its module is imported here, so that a program loads only the protocols it uses."""
     module, _, name = place.partition(":")
     extra = TABLE[protocol].extra
     try:

@@ -176,7 +176,7 @@ class SyncClient(Blocking[Client]):
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # interrupted: nobody waits for it any more
+            future.cancel()  # interrupted: the caller waits no more
             raise
 
     def _end(self) -> None:

@@ -91,7 +91,6 @@ class PeerRequests:
         self._asked: dict[str, Asked] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._incoming = IncomingRequests(who, peer_handlers, runner, outbox, journal, runtime, self.message)
-        runner.reporter.peer_requests = self
 
     # --- what tasks ask ---
 

@@ -35,13 +35,13 @@ def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SS
 
 
 def verify(address: Address) -> ssl.SSLContext | bool:
-    """What an HTTP client is to believe. Towards this machine, without TLS and without a proxy, that is nobody: reading
-    the authorities of the world for it takes longer than the whole first request."""
-    return context(address) or (nobody() if address.is_loopback else True)
+    """Which certificates an HTTP client trusts. On this machine, without TLS and without a proxy, none: loading the
+    CAs of the system takes longer than the whole first request."""
+    return context(address) or (trusts_none() if address.is_loopback else True)
 
 
 @functools.cache
-def nobody() -> ssl.SSLContext:
+def trusts_none() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

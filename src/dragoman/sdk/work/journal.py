@@ -93,7 +93,7 @@ class Settled(Struct, frozen=True, kw_only=True, tag="settled"):
 
 
 class Forgotten(Struct, frozen=True, kw_only=True, tag="forgotten"):
-    """A task began anew: its answers are void."""
+    """A task started over: its answers are void."""
 
     task_id: str
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -24,9 +24,6 @@ from dragoman.sdk.work.outbox import Outbox
 from dragoman.sdk.work.outcome import clean
 from dragoman.sdk.work.running_task import RunningTask, Slots
 
-if TYPE_CHECKING:
-    from dragoman.sdk.conversation.peer_requests import PeerRequests
-
 log = logging.getLogger("dragoman.sdk")
 
 MOST_UNCONFIRMED = 8
@@ -39,11 +36,16 @@ SIGN_DELAY = 0.05
 class Reporter:
     """Sends the reports and questions of all tasks of a task runner."""
 
-    peer_requests: PeerRequests
-
     def __init__(
-        self, outbox: Outbox, journal: Journal, runtime: Runtime, slots: Slots, bring: Bring | None = None
+        self,
+        outbox: Outbox,
+        journal: Journal,
+        runtime: Runtime,
+        slots: Slots,
+        peer_message_accepted: Callable[[str], None],
+        bring: Bring | None = None,
     ) -> None:
+        self._peer_message_accepted = peer_message_accepted
         self._bring = bring
         self._slots = slots
         self._outbox = outbox
@@ -161,7 +163,7 @@ class Reporter:
         if type(message) is Outcome:
             self._journal.settle(id)
         elif type(message) is OutgoingMessage:
-            self.peer_requests.accepted(id)
+            self._peer_message_accepted(id)
         elif type(message) is Report:
             task = self._reports.pop(id, None)
             if task is not None:

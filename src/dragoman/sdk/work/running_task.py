@@ -105,7 +105,7 @@ class RunningTask:
         self.released.set()
 
     def begin_again(self) -> None:
-        """The handler runs again from its start: its questions are answered from memory, its answer begins anew."""
+        """The handler runs again from its start: its questions are answered from memory, its answer starts over."""
         self.retries += 1
         self.asked = 0
         self.answer_pieces.clear()

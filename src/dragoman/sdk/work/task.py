@@ -22,6 +22,7 @@ from dragoman.sdk.work.outcome import clean, data_of, encoded, text_of
 from dragoman.sdk.work.running_task import RunningTask
 
 if TYPE_CHECKING:
+    from dragoman.sdk.conversation.peer_requests import PeerRequests
     from dragoman.sdk.work.reporter import Reporter
 
 HANDOFF_DEADLINE = 60.0
@@ -142,11 +143,12 @@ class Task(Facts):
     What the handler returns is the result. An exception that it raises is a failure, and `task.reject(…)` a refusal.
     """
 
-    __slots__ = ("_reporter",)
+    __slots__ = ("_peer_requests", "_reporter")
 
-    def __init__(self, reporter: Reporter, running: RunningTask) -> None:
+    def __init__(self, reporter: Reporter, peer_requests: PeerRequests, running: RunningTask) -> None:
         super().__init__(running)
         self._reporter = reporter
+        self._peer_requests = peer_requests
 
     @property
     def held(self) -> asyncio.Event:
@@ -248,7 +250,7 @@ class Task(Facts):
         The hub finds an agent that helps with `help_type`, and in the end a person; `to` names an agent. `deadline` is
         a time, or how long. Answers survive a restart as those of `ask` do.
         """
-        return await self._reporter.peer_requests.help(
+        return await self._peer_requests.help(
             self._running, question, help_type, to, urgency, deadline, tuple(attempted), error
         )
 
@@ -267,7 +269,7 @@ class Task(Facts):
         `context` is added to the task's metadata. Until an agent accepts, the task stays here. Once one has accepted,
         return: the result is the other agent's, and what this handler returns is ignored.
         """
-        return await self._reporter.peer_requests.handoff(
+        return await self._peer_requests.handoff(
             self._running, to, reason, context or {}, tuple(capabilities), deadline, error
         )
 

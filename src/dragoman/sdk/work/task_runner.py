@@ -7,7 +7,7 @@
     known       finished                           the first result is sent again
     known       with other content                 declined: one id cannot mean two things
     unknown     an answer to a task in hand        the handler goes on
-    unknown     a task in hand, without answer     begun anew: the old run is cancelled, then this one runs
+    unknown     a task in hand, without answer     started over: the old run is cancelled, then this one runs
     unknown     an answer to a task not in hand    the handler runs again, and gets all answers so far
 
 A runner knows no link and no protocol. It speaks through the outbox, remembers in the journal, and lives in `runtime`.
@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -43,6 +43,9 @@ from dragoman.sdk.work.running_task import RunningTask, Slots, WorkStats
 from dragoman.sdk.work.signature import Handler
 from dragoman.sdk.work.task import CallNext, Middleware, SyncTask, Task
 
+if TYPE_CHECKING:
+    from dragoman.sdk.conversation.peer_requests import PeerRequests
+
 log = logging.getLogger("dragoman.sdk")
 
 HEALTH_CHECK = "health_check"
@@ -60,6 +63,7 @@ class TaskRunner:
         outbox: Outbox,
         journal: Journal,
         runtime: Runtime,
+        connect_peers: Callable[[TaskRunner], PeerRequests],
         bring: Bring | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
@@ -74,12 +78,17 @@ class TaskRunner:
         self._slots = Slots(who.concurrency)
         self._background: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self.reporter = Reporter(outbox, journal, runtime, self._slots, bring)
+        self.reporter = Reporter(outbox, journal, runtime, self._slots, self._peer_message_accepted, bring)
         self.stats = WorkStats(runtime)
         self.tasks: dict[str, RunningTask] = {}
         """In hand, by task id: begun, waiting for a person, or for a free place."""
+        self.peer_requests = connect_peers(self)
+        """What tasks ask of other agents."""
         self.busy = asyncio.Event()
         """Set as soon as there is a task in hand; the one that waits for it clears it."""
+
+    def _peer_message_accepted(self, id: str) -> None:
+        self.peer_requests.accepted(id)
 
     # --- requests ---
 
@@ -259,7 +268,7 @@ class TaskRunner:
     async def _call(self, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
         """One run of the handler, inside the agent's middleware."""
         if not self._middleware:
-            return await self._invoke(Task(self.reporter, task), task, handler, arguments)
+            return await self._invoke(Task(self.reporter, self.peer_requests, task), task, handler, arguments)
 
         async def innermost(seen: Task) -> Any:
             return await self._invoke(seen, task, handler, arguments)
@@ -267,7 +276,7 @@ class TaskRunner:
         call: CallNext = innermost
         for middleware in reversed(self._middleware):
             call = partial(_around, middleware, call)
-        return await call(Task(self.reporter, task))
+        return await call(Task(self.reporter, self.peer_requests, task))
 
     async def _invoke(self, seen: Task, task: RunningTask, handler: Handler, arguments: dict[str, Any]) -> Any:
         if handler.is_async:
