@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.api.schemas import DIALECT, PROTOCOLS
+from dragoman.api.openapi import DIALECT, PROTOCOLS
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
 from tests.fuzz.thoroughness import THOROUGH, UNTIMED, for_a_while

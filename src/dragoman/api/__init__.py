@@ -7,7 +7,7 @@
     problems.py          refusals as RFC 9457 problem details
     store_reads.py       what handlers read from the store: tasks by prefix, outputs page by page
     tasks.py task_events.py agents.py people.py contracts.py files.py keys.py audit.py operations.py    the handlers
-    openapi.py schemas.py                                                                               documentation
+    openapi.py                                                                                          documentation
     application.py       `app`, the one function to mount
 
 A new route is a row in `routes.py` (path, types of query, body and answer, who may call it) and a handler that takes a

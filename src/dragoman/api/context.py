@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api.health import Exposition
 from dragoman.api.problems import Next, Problem
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
@@ -29,6 +28,17 @@ HEARTBEAT = 15.0
 MOST_BYTES = 4 * 1024 * 1024
 PROTOCOL = "api"
 """What the audit record and tasks call this API."""
+
+
+class Exposition(Protocol):
+    """The metrics of the process, as text (app.metrics.Metrics)."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    def expose(self, counts: Mapping[str, int]) -> bytes:
+        """Everything, with the gauges of `Store.counts` as of now."""
+        ...
 
 
 class Context:

@@ -1,10 +1,9 @@
 """What the hub says about itself: its health, its metrics, the protocols' schemas and what is lost between them, the
 status page; and the copy of its store.
 
-The status page at `/` is one static document without data. Its script asks for the admin
-token once, keeps it in the browser's sessionStorage, and reads the API with it; what it reads is only ever put into the
-page as text. The document allows itself nothing but its own style and script (by their hashes) and requests to where it
-came from.
+The status page at `/` is one static document without data. Its script asks for the admin token once, keeps it in the
+browser's sessionStorage, and reads the API with it; what it reads is only ever put into the page as text. The document
+allows itself nothing but its own style and script (by their hashes) and requests to where it came from.
 """
 
 from __future__ import annotations
@@ -20,27 +19,44 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.api import health
 from dragoman.api.bodies import BackupIn, LossesQuery
-from dragoman.api.context import Call, Context, Plain
+from dragoman.api.context import Call, Context, Plain, respond
+from dragoman.api.openapi import PROTOCOLS
 from dragoman.api.problems import Next, Problem
-from dragoman.api.schemas import PROTOCOLS
+from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Kind
 from dragoman.messages.features import TO_AGENT, TO_CALLER, Pair, matrix
 from dragoman.protocols.features import FEATURES
 
 
-async def livez(context: Context, call: Plain) -> Response:
-    return health.livez()
+class Health(msgspec.Struct, frozen=True):
+    """`status` is "ok" or "unready"; `detail` says why. Open to every client that can reach the port, so it names no
+    task, agent or person."""
+
+    status: str
+    detail: str = ""
+
+
+async def livez(context: Context, call: Plain) -> Health:
+    """The event loop turns: that is all this says, so that a full disk does not get the hub killed."""
+    return Health("ok")
 
 
 async def readyz(context: Context, call: Plain) -> Response:
-    return health.readyz(context.ready)
+    """Whether new work would be taken now."""
+    is_ready, detail = context.ready()
+    return respond(200, Health("ok", detail)) if is_ready else respond(503, Health("unready", detail))
 
 
 async def metrics(context: Context, call: Plain) -> Response:
+    """A store that cannot be read costs its gauges, not the scrape."""
     context.admit_to_metrics(call.request)
-    return await health.metrics(context.store, context.metrics)
+    try:
+        counts = await context.store.counts()
+    except StoreFailed:
+        counts = {}
+    headers = {"Content-Type": context.metrics.content_type, "Cache-Control": "no-store"}
+    return Response(context.metrics.expose(counts), headers=headers)
 
 
 async def schema(context: Context, call: Plain) -> dict[str, Any]:

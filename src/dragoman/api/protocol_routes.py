@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.api.context import ApiRoute
-from dragoman.api.schemas import ENVELOPES, MESSAGES
+from dragoman.api.openapi import ENVELOPES, MESSAGES
 from dragoman.messages.files import FileRef
 from dragoman.protocols.a2acp.types import Message, TokenGrant
 from dragoman.protocols.agentmsg.records import ErrorReport, SharedState

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.api import agents, audit, bodies, contracts, files, health, keys, operations, people, task_events, tasks
+from dragoman.api import agents, audit, bodies, contracts, files, keys, operations, people, task_events, tasks
 from dragoman.api.context import ApiRoute, Context, Handler, Plain
+from dragoman.api.openapi import document
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
 from dragoman.core.queries.trace import TraceOut
@@ -37,9 +38,6 @@ def public(call: str, handler: Handler, summary: str, answers: Mapping[int, Any]
 
 
 async def documentation(context: Context, call: Plain) -> dict[str, Any]:
-    # Made when asked for: it imports nothing more, and a hub that is never asked pays nothing.
-    from dragoman.api.openapi import document
-
     return document(ROUTES)
 
 
@@ -173,9 +171,9 @@ MANAGEMENT = (
 )  # fmt: skip
 
 OPERATIONS = (
-    public("GET /livez", operations.livez, "Whether the hub is alive", {200: health.Health}),
+    public("GET /livez", operations.livez, "Whether the hub is alive", {200: operations.Health}),
     public("GET /readyz", operations.readyz, "Whether the hub accepts new work now",
-        {200: health.Health, 503: health.Health}),
+        {200: operations.Health, 503: operations.Health}),
     public("GET /metrics", operations.metrics, "Prometheus metrics", {200: "text/plain"}),
     public("GET /openapi.json", documentation, "This document", {200: dict[str, Any]}),
     public("GET /schemas/{protocol}.json", operations.schema, "JSON Schema of a protocol's messages",

@@ -2,7 +2,7 @@
 
 They connect to the hub's endpoints like any other agent, each with a token of its own, except for the scribe, which the
 hub runs itself. Tokens are made at every start and reach the processes by their environment, which only their user can
-read; the hub keeps hashes. An agent lives no longer than the hub, even if that is killed (`dragoman.demo.parent`).
+read; the hub keeps hashes. An agent lives no longer than the hub, even if that is killed (`dragoman.demo.__main__`).
 
 Everything goes on at the next start: work that was under way, and the question that waits for a person.
 """

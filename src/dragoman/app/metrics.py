@@ -129,7 +129,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics:
-    """`api.health.Exposition`: counters and gauges as text."""
+    """`api.context.Exposition`: counters and gauges as text."""
 
     content_type = CONTENT_TYPE_LATEST
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dragoman.cli import arguments, lists, printing, progress_bar, task_view
+from dragoman.cli import arguments, lists, printing, task_view
 from dragoman.cli.agent import must_exist
 from dragoman.cli.arguments import LOCAL, HubLocation, Output, Seconds
 from dragoman.cli.deadline import Deadline
@@ -113,9 +113,9 @@ def _watch(hub: Hub, task: Mapping[str, Any], deadline: Deadline, output: Output
     printing.verdict(None, f"task {line(id)}  {task_view.route_of(task)}")
     if task.get("status") in ("queued", "waiting"):
         _explain(hub, id)
-    live = output == "table" and progress_bar.is_supported(sys.stderr)
+    live = output == "table" and printing.shows_bar(sys.stderr)
     try:
-        with progress_bar.ProgressBar() if live else nullcontext() as shown:
+        with printing.ProgressBar() if live else nullcontext() as shown:
             for event in follow(hub, id, deadline=deadline):
                 _tell(event, output, shown)
     except KeyboardInterrupt:
@@ -135,7 +135,7 @@ def _explain(hub: Hub, id: str) -> None:
         printing.note(f"  {line(reason.get('text'))}")
 
 
-def _tell(event: Event, output: Output, shown: progress_bar.ProgressBar | None) -> None:
+def _tell(event: Event, output: Output, shown: printing.ProgressBar | None) -> None:
     if output == "jsonl":
         printing.document(event.data, output)
     elif event.kind in WORTH_A_LINE:

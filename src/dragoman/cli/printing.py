@@ -8,7 +8,10 @@ outside is escaped here, once.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
@@ -34,7 +37,7 @@ STATE_COLUMNS = frozenset({"status", "standing", "outcome", "breaker"})
 
 ERASE = "\r\x1b[K"
 painted: list[object] = []
-"""What writes over the last line of the terminal again and again (`cli.progress_bar`): another line erases that one
+"""What writes over the last line of the terminal again and again (`ProgressBar`): another line erases that one
 first."""
 
 NARROWEST = 6
@@ -321,3 +324,69 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+BAR_SECONDS = 0.2
+"""Seconds between two paintings."""
+BAR_WIDTH = 24
+
+
+def render_bar(percent: float | None, words: str, seconds: float, columns: int) -> str:
+    """The line: `  ████████████░░░░░░░░░░░░  50 %  step 2/4 configure  12 s`, no wider than the terminal."""
+    parts = [words, duration(seconds)]
+    if percent is not None:
+        share = min(100.0, max(0.0, percent)) / 100
+        full = round(share * BAR_WIDTH)
+        parts = [f"{'█' * full}{'░' * (BAR_WIDTH - full)}  {percent:3g} %", *parts]
+    line = "  " + "  ".join(part for part in parts if part)
+    return line if len(line) < columns else line[: max(0, columns - 2)] + "…"
+
+
+def shows_bar(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class ProgressBar:
+    """How far a task is, on one line of a terminal that is written over until the task ends. A thread repaints it, so
+    that the time goes on while no event comes (`ticking`). `note` erases the line before it prints another one."""
+
+    def __init__(self, stream: TextIO | None = None, *, ticking: bool = True) -> None:
+        self._stream = stream or sys.stderr
+        self._begun = time.monotonic()
+        self._percent: float | None = None
+        self._words = ""
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, daemon=True) if ticking else None
+
+    def __enter__(self) -> ProgressBar:
+        painted.append(self)
+        if self._ticker is not None:
+            self._ticker.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        self._write(ERASE)
+        painted.remove(self)
+
+    def update(self, percent: float | None, words: str) -> None:
+        self._percent = self._percent if percent is None else percent
+        self._words = words
+        self.paint()
+
+    def paint(self) -> None:
+        columns = shutil.get_terminal_size().columns
+        line = render_bar(self._percent, self._words, time.monotonic() - self._begun, columns)
+        self._write(ERASE + line)
+
+    def _tick(self) -> None:
+        while not self._over.wait(BAR_SECONDS):
+            self.paint()
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            self._stream.write(text)
+            self._stream.flush()

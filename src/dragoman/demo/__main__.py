@@ -7,14 +7,34 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from dragoman import DragomanError
-from dragoman.demo import parent
 from dragoman.demo.roster import AGENTS, SCRIBE
 
 BY_NAME = {part.name: part for part in AGENTS}
+
+
+PATIENCE = 3.0
+"""Seconds between asking ourselves to stop and not asking any more."""
+
+
+def end_with_parent() -> None:
+    """End with the hub, however that one ends: it holds the other end of our standard input and never writes to it.
+    Unlike a death signal this works on every POSIX system, whichever thread started us."""
+    threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
+
+
+def _watch() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(PATIENCE)
+    os._exit(1)
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +45,7 @@ def main(arguments: list[str]) -> int:
     # Beside a hub that logs on the same terminal; a broken link is the hub's stop more often than news.
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s [demo {id}] %(levelname)s %(message)s")
     if part != SCRIBE.name:  # its standard input is its way to the hub, which sees to its end
-        parent.end_with_parent()
+        end_with_parent()
     try:
         importlib.import_module(f"dragoman.demo.{part}").run(id, Path(state[0]) if state else None)
     except DragomanError as error:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.answers import ID, Terminal
 
-from dragoman.cli.printing import note
-from dragoman.cli.progress_bar import ProgressBar, render
+from dragoman.cli.printing import ProgressBar, note, render_bar
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 
@@ -81,11 +80,11 @@ def test_a_failed_task_leads_with_the_verdict_and_ends_with_the_next_command(fai
     ],
 )
 def test_the_line_says_how_far_it_is_and_how_long_it_took(percent: Any, words: str, line: str) -> None:
-    assert render(percent, words, 3.0, 80) == line
+    assert render_bar(percent, words, 3.0, 80) == line
 
 
 def test_the_line_is_no_wider_than_the_terminal() -> None:
-    assert len(render(50, "x" * 200, 3.0, 60)) < 60
+    assert len(render_bar(50, "x" * 200, 3.0, 60)) < 60
 
 
 def test_another_line_takes_the_place_of_the_bar_which_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

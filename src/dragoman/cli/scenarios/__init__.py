@@ -1,7 +1,7 @@
 """Scenarios: scripted exchanges between fake agents and a hub, for `dragoman play` and `dragoman conformance`.
 
 steps.py         steps, how they are run, and at which hub    fake_agents.py   agents that exist for one scenario
-conformance.py   `dragoman conformance hub` and `agent`       agent_checks.py  checks of an agent that a user wrote
+conformance.py   `dragoman conformance hub` and `agent`, and the checks of an agent
 chiffon.py, coven.py, forge.py, agentmsg.py, a2acp.py         checks of a hub, one list for each protocol
 play.py          `dragoman play`
 
