@@ -125,9 +125,11 @@ def failure_in(outgoing: Outgoing) -> Fault | None:
 
 def ends_in_pieces(outgoing: Outgoing) -> bool:
     """Whether it is a result whose output came before it in pieces."""
-    if outgoing.delivery.kind is not MessageKind.RESULT or outgoing.event.kind is not EventKind.COMPLETED:
+    if outgoing.delivery.kind is not MessageKind.RESULT:
         return False
     event = outgoing.event
+    if event.kind is not EventKind.COMPLETED:
+        return False
     data = bytes(event.body)
     if len(data) > SHORT and b'"chunk"' not in data:
         return False
