@@ -61,7 +61,7 @@ LEFT: dict[str, set[str]] = {
     "api": {"borders", "heard"},
     "app": {"heard", "letter", "parting"},
     "core": {"anew", "borders", "heard", "parting", "said", "story", "told"},
-    "sdk": {"heard", "letter", "said", "told"},
+    "sdk": {"letter"},
     "server": {"borders", "said", "story"},
     "stores": {"heard"},
 }

@@ -89,7 +89,7 @@ class Faults:
         self._environment = environment
 
     def drop_response(self, agent: str | Agent, *, times: int = 1) -> None:
-        """The next results of this agent do not reach the hub: the work was done, and nobody knows."""
+        """The next results of this agent do not reach the hub: the work was done, and the hub does not know."""
         self._plan(agent, "response", times)
 
     def drop_request(self, agent: str | Agent, *, times: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""The hub as a test has it in hand: everything is plain and blocks until it is done, also in `async def` tests.
+"""The hub as a test uses it: every method is plain and waits until it is done, also in `async def` tests.
 
-That holds nobody up but the test: hub, agents and their handlers live on a thread of their own. A test whose own loop
-must go on meanwhile (because a handler calls something that runs there) uses `hub.aio`, or `hub.client()`.
+Only the test waits: the hub, the agents and their handlers run on a thread of their own. A test whose own loop must go
+on meanwhile (because a handler calls something that runs there) uses `hub.aio`, or `hub.client()`.
 """
 
 from __future__ import annotations

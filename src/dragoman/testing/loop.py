@@ -27,11 +27,11 @@ BLOCKED = (
 
 
 class Misused(Exception):
-    """The test asks for something that cannot be."""
+    """The test asks for something that is not possible."""
 
 
 class Stuck(AssertionError):
-    """A task does not come to its end, however long one waits."""
+    """A task will not end: nothing is due that could end it, or the patience of the test is over."""
 
 
 class Listener(selectors.DefaultSelector):

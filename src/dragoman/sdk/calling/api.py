@@ -1,8 +1,8 @@
 """A client of the management API: people's programs, with the admin token.
 
 Submitting is safe to repeat (an Idempotency-Key goes along), waiting is a long poll, and following a task is a
-stream that begins again where it broke off: nothing missed, nothing twice. A hub that was reached once and is gone
-for a moment (a restart) is waited for, up to `retry_for` seconds; one that was never reached is reported at once.
+stream that begins again where it broke off: nothing missed, nothing twice. If the hub was reached once and is gone for
+a moment (a restart), the client waits up to `retry_for` seconds; if it was never reached, the client raises at once.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ApiClient:
         try:
             task_id = await self._as_part_of(options, {**body, sort: target})
         except DragomanError:
-            self._names.pop(target, None)  # who is missing may come, as either
+            self._names.pop(target, None)  # the name may be registered later, as an agent or as a kind
             raise
         self._names[target] = sort
         return task_id
@@ -117,7 +117,7 @@ class ApiClient:
         headers = {"traceparent": span.traceparent}
         if "parent" in options:
             return await self._submit(body, headers)
-        # What a handler calls for is part of its task, so that a cancel reaches it, unless its task is another hub's.
+        # A task that a handler submits is part of its own, so that a cancel reaches it, unless that is at another hub.
         try:
             return await self._submit({**body, "parent": span.task_id}, headers)
         except (NotFound, Conflict):
@@ -148,18 +148,18 @@ class ApiClient:
         return msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}", params=params), type=TaskInfo)
 
     async def add_agent(self, agent_id: str, protocol: str, **fields: Any) -> str:
-        """Let an agent in, as by `dragoman agent add`: its token, which the hub shows this once."""
+        """Add an agent, as `dragoman agent add` does, and return its token, which the hub shows only once."""
         answer = await self._ask("POST", "/agents", body={"agent_id": agent_id, "protocol": protocol, **fields})
         return msgspec.json.decode(answer, type=_Credential).token
 
     async def new_token(self, agent_id: str) -> str:
-        """Another token for an agent; the one before is worth nothing from now on."""
+        """Give an agent a new token; the former one ends."""
         return msgspec.json.decode(
             await self._ask("POST", f"/agents/{_quoted(agent_id)}/token"), type=_Credential
         ).token
 
     async def why(self, task_id: str) -> dict[str, Any]:
-        """Why the task is where it is: `summary` in words, `next` what to do, and the facts."""
+        """Why the task is in its state: `summary` is a sentence, `next` what to do, and there are the facts."""
         answer: dict[str, Any] = msgspec.json.decode(await self._ask("GET", f"/tasks/{_quoted(task_id)}/why"))
         return answer
 

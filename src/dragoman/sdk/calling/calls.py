@@ -61,7 +61,7 @@ class PendingCall:
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """It is over without success, or no more events will come."""
+        """The call ends without success, or no more events will come."""
         self.refuse(error)
         _raise_in(self.done, error)
         self._news.set()
@@ -91,14 +91,14 @@ class PendingCall:
 def _raise_in(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # seen: a caller that waits gets it; without one it is no news
+        future.exception()  # marks it as seen: a caller that waits gets it, and without one asyncio would log it
 
 
 C = TypeVar("C", bound=PendingCall)
 
 
 class CallTracker(ABC, Generic[C]):
-    """A client that keeps its calls: how each is waited for and followed, and let go when it is over."""
+    """A client that keeps its calls: callers wait for each or follow it, and the client forgets it when it is over."""
 
     protocol: ClassVar[str]
 
@@ -110,7 +110,7 @@ class CallTracker(ABC, Generic[C]):
         self._ended: dict[str, C] = {}
         self._background: set[asyncio.Task[None]] = set()
 
-    # --- what callers want ---
+    # --- for callers ---
 
     async def result(self, task_id: str) -> Any:
         call = self._known(task_id)
@@ -130,7 +130,7 @@ class CallTracker(ABC, Generic[C]):
                 self._over(call)
 
     def _over(self, call: C) -> None:
-        """It was followed to its end; its result may still be asked for, as long as not too many others have ended."""
+        """A caller followed it to its end. Its result is kept until too many others have ended."""
         self._ended[call.task_id] = call
         while len(self._ended) > MOST_ENDED:
             self._forget(next(iter(self._ended.values())))
@@ -152,7 +152,7 @@ class CallTracker(ABC, Generic[C]):
         if unknown := set(options).difference(known):
             raise NotSupported(f"{self.protocol} has no option {named(unknown)}")
 
-    # --- keeping them ---
+    # --- calls under way ---
 
     async def _until_taken(self, call: C) -> None:
         """Returns when the hub has it, durably."""
@@ -198,7 +198,7 @@ class CallTracker(ABC, Generic[C]):
                 call.fail(error)
         self._untaken.clear()
 
-    # --- what is done besides ---
+    # --- background ---
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         started = asyncio.get_running_loop().create_task(coroutine)
@@ -235,12 +235,12 @@ def gave_up(down: LinkDown, seconds: float) -> HubUnreachable:
 
 
 class ConnectedClient(CallTracker[C], Generic[C, L]):
-    """A client with a link of its own; what that is for a protocol, the five methods below `close` say."""
+    """A client with a link of its own. A protocol says what that is in the five methods below `close`."""
 
     _online: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect; a hub that is not there is reported at once, one that goes away later is waited for."""
+        """Connect. If no hub is there, raise at once; if it goes away later, the client waits for it."""
         link = self._new_link()
         try:
             await self._connect(link)
@@ -273,7 +273,7 @@ class ConnectedClient(CallTracker[C], Generic[C, L]):
 
     @abstractmethod
     async def _listen(self, link: L) -> None:
-        """Wait for something to come and hear it; raises `LinkDown`."""
+        """Wait for messages and handle them. Raises `LinkDown`."""
 
     async def _stay_online(self, link: L) -> None:
         failures, is_connected = 0, True

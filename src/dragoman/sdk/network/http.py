@@ -29,9 +29,9 @@ MOST_EVENT = 16 * 1024 * 1024
 
 
 class _Client(httpx2.AsyncClient):
-    """What its libraries let through, as the failures of a connection that they are: under uvloop the socket of one
-    that was reset before anybody looked at it is None, which they do not expect; and in TLS 1.3 a client reads that
-    the hub does not take its certificate where it reads an answer."""
+    """Turns two errors that httpx lets pass into failures of the connection: under uvloop the socket of a connection
+    that was reset early is None (AttributeError); and in TLS 1.3 a client learns that the hub refuses its certificate
+    only when it reads an answer (SSLError)."""
 
     async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
         try:
@@ -47,8 +47,8 @@ class _Client(httpx2.AsyncClient):
 def http_client(
     address: Address, *, read: float = 60.0, transport: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """With our token, and `read` seconds for an answer: more than the hub keeps a poll open. A hub on this machine is
-    not looked for behind a proxy."""
+    """A client with our token that waits `read` seconds for an answer: longer than the hub keeps a poll open. Towards
+    this machine it uses no proxy."""
     return _Client(
         base_url=address.base,
         headers=address.headers,
@@ -60,7 +60,7 @@ def http_client(
 
 
 def pause(response: httpx2.Response) -> float | None:
-    """How many seconds the hub wants us to wait, if it says."""
+    """The seconds that the hub asks us to wait, if any."""
     seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 5 else None
 
@@ -74,7 +74,7 @@ async def listening(
     params: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[httpx2.EventSource]:
-    """The server-sent events there; `check` raises what an answer means that is none."""
+    """The server-sent events of a path; `check` raises for any other answer."""
     wanted = {"accept": "text/event-stream", **(headers or {})}
     async with http.stream("GET", path, params=params, headers=wanted) as response:
         if response.status_code != 200:
@@ -93,7 +93,7 @@ def fetcher(address: Address) -> Fetch:
 
 
 async def _fetch(address: Address, work: Assignment) -> list[File]:
-    """What can be had. A hub that does not answer is asked again with the work; a file that it does not give is not."""
+    """The files that the hub gives: a file that it refuses is left out. Raises `LinkDown` if it does not answer."""
     files = []
     async with http_client(address) as client:
         for one in work.request.attachments or ():

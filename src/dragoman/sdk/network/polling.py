@@ -1,8 +1,8 @@
 """Frames over HTTP: a long poll in, a POST for each frame out, acknowledgments by the ids of deliveries.
 
 A refusal in the protocol's own form comes in like any other frame; anything else that is not a success (a proxy's
-page, an overloaded hub, a broken connection) brings the whole link down, and the next one says again what was not
-accepted.
+page, an overloaded hub, a broken connection) ends the whole link, and the next one sends again what the hub did not
+accept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dragoman.sdk.network.connect_errors import not_made, sentence
 from dragoman.sdk.network.http import JSON, http_client, pause
 
 LANES = 8
-Heard = TypeVar("Heard")
+Received = TypeVar("Received")
 Item = TypeVar("Item")
 
 POLL = {"wait": 30, "max": 64}
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def delivered(content: bytes) -> list[Frame]:
-    """What the answer to a poll brings."""
+    """The frames in the answer to a poll."""
     return [Frame(bytes(one.message), one.delivery_id) for one in _inbox(content).messages]
 
 
@@ -52,13 +52,13 @@ def acknowledgment(receipts: Sequence[str]) -> bytes:
     return _encode({"delivery_ids": receipts})
 
 
-class HttpLink(ABC, Generic[Heard, Item]):
-    """What a link over HTTP does side by side: fetch, send, acknowledge. Whatever of it fails takes the link down, with
-    the reason. What is sent goes one after the other in a lane, and lanes go side by side over a few connections.
-    `Heard` is what the link brings, `Item` what stands in its lanes."""
+class HttpLink(ABC, Generic[Received, Item]):
+    """What a link over HTTP does side by side: fetch, send, acknowledge. If one of them fails, the link ends with that
+    reason. Messages of one lane go one after the other; lanes go side by side over a few connections. `Received` is
+    what the link receives, `Item` what it sends."""
 
     def __init__(self) -> None:
-        self._arrived: asyncio.Queue[Sequence[Heard] | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Sequence[Received] | None] = asyncio.Queue()
         self._lanes: list[asyncio.Queue[Item]] = []
         self._acks: list[str] = []
         self._acking: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class HttpLink(ABC, Generic[Heard, Item]):
         self._serving: list[asyncio.Task[None]] = []
         self._down: Exception | None = None
 
-    async def receive(self) -> Sequence[Heard]:
+    async def receive(self) -> Sequence[Received]:
         """At least one; raises when the link is over."""
         arrived = await self._arrived.get()
         if arrived is None:
@@ -94,7 +94,7 @@ class HttpLink(ABC, Generic[Heard, Item]):
 
     @abstractmethod
     async def _fetch(self) -> None:
-        """Put what comes into `_arrived`, for ever."""
+        """Put everything that comes into `_arrived`, until cancelled."""
 
     @abstractmethod
     async def _say(self, item: Item) -> None: ...
@@ -139,7 +139,7 @@ class HttpLink(ABC, Generic[Heard, Item]):
 
 
 class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
-    """`Pipe` over HTTP. Each protocol has its own places, and its own form of a refusal."""
+    """`Pipe` over HTTP. Each protocol has its own paths, and its own form of a refusal."""
 
     INBOX: ClassVar[str]
     POST: ClassVar[str]
@@ -182,7 +182,7 @@ class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
 
     @abstractmethod
     def _answered(self, response: httpx2.Response, message_id: str) -> Sequence[Frame | Accepted]:
-        """What the answer to a POST is to us."""
+        """What the answer to a POST means."""
 
     @abstractmethod
     def _refusal(self, content: bytes) -> str | None:

@@ -31,8 +31,8 @@ FINAL: dict[int, type[DragomanError]] = {
     CloseReason.AGENT_REMOVED.websocket: NotAllowed,
     CloseReason.NEWER_CONNECTION.websocket: Conflict,
 }
-"""Close codes after which connecting again is no use. Where another process serves under our id, taking the link back
-would only make the two of them throw each other out for ever."""
+"""Close codes after which connecting again is no use. If another process serves under our id, connecting again would
+only make the two replace each other without end."""
 
 
 class WebSocket:
