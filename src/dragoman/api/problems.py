@@ -193,7 +193,7 @@ def misshapen(error: msgspec.ValidationError, *, reason: Reason, type: Any) -> P
     """A shape that msgspec refused, with the dotted path of the field."""
     found = misfit(error)
     what = found.what
-    if "matching regex" in what:  # msgspec has no other way to say which constraint it was
+    if found.breaks_pattern:
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
     what = with_choices(what, type, found.field)
     return Problem(Kind.INVALID, f"{what[:1].lower()}{what[1:]}", reason=reason, field=found.field or None)

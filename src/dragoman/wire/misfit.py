@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import re
 import types
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -23,6 +24,7 @@ class Misfit(NamedTuple):
     field: str
     is_missing: bool = False
     is_unknown: bool = False
+    breaks_pattern: bool = False
 
 
 def misfit(error: msgspec.ValidationError, base: str = "") -> Misfit:
@@ -32,15 +34,25 @@ def misfit(error: msgspec.ValidationError, base: str = "") -> Misfit:
     what = place["what"]
     named = _NAMED.fullmatch(what)
     if named is None:
-        return Misfit(what, _joined(base, place["path"]))
+        return Misfit(what, _joined(base, place["path"]), breaks_pattern="matching regex" in what)
     is_missing = named["how"] == "missing required"
     return Misfit(what, _joined(base, place["path"], named["name"]), is_missing, not is_missing)
 
 
-def explain(error: msgspec.ValidationError, base: str = "") -> tuple[str, str | None]:
-    """As our refusals say it: (what, dotted field name)."""
+def explain(
+    error: msgspec.ValidationError, base: str = "", forms: Mapping[str, str] | str = ""
+) -> tuple[str, str | None]:
+    """What is wrong, as a refusal says it, and the dotted name of the field.
+
+    `forms` says what a pattern asks for: by the last name in the field ("" for all others), or one text for all.
+    """
     found = misfit(error, base)
-    return "missing required field" if found.is_missing else found.what, found.field or None
+    what = found.what
+    if found.is_missing:
+        what = "missing required field"
+    elif found.breaks_pattern and forms:
+        what = forms if isinstance(forms, str) else forms.get(found.field.rpartition(".")[2], forms.get("", what))
+    return what, found.field or None
 
 
 def _joined(*parts: str | None) -> str:

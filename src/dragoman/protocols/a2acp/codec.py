@@ -69,6 +69,7 @@ _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 _TOKEN = ("security", "security.auth_token")
 #: The meaning of a pattern in `types` or `sealing`, by the last name of the field's path.
 _FORMS: dict[str, str] = {
+    "": "is not of the form it has to have",
     "message_id": "expected a UUID",
     "protocol_version": "expected a version MAJOR.MINOR",
     "version": "expected a version MAJOR.MINOR.PATCH",
@@ -271,7 +272,7 @@ def _shaped(value: Any, kind: type[T], base: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _explain(error, base) from None
+        raise _Misfit(*explain(error, base, _FORMS), Stage.SHAPE) from None
 
 
 def body(tree: Mapping[str, Any], kind: type[T]) -> T:
@@ -327,13 +328,6 @@ class _Routing(Record, frozen=True, kw_only=True):
 
     contract_id: Id | None = None
     correlation_id: Id | None = None
-
-
-def _explain(error: msgspec.ValidationError, base: str) -> _Misfit:
-    what, field = explain(error, base)
-    if "matching regex" in what:
-        what = _FORMS.get((field or "").rpartition(".")[2], "is not of the form it has to have")
-    return _Misfit(what, field, Stage.SHAPE)
 
 
 # -- versions

@@ -78,9 +78,8 @@ def misshapen(payload: Mapping[str, Any]) -> tuple[str, str] | None:
     try:
         msgspec.convert(payload, Sealed)
     except msgspec.ValidationError as error:
-        what, field = explain(error, "payload")
-        field = field or "payload"
-        return field, FORMS.get(field.rpartition(".")[2], what) if "matching regex" in what else what
+        what, field = explain(error, "payload", FORMS)
+        return field or "payload", what
     return None
 
 

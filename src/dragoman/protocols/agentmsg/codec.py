@@ -59,6 +59,8 @@ _NO_METADATA = msgspec.Raw(b"{}")
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
 _UUID = re.compile(UUID_PATTERN)
+PATTERN_FORM = "expected a UUID"
+"""What every pattern in `records` asks for."""
 _VERSION_4 = re.compile("^.{14}4.{21}$(?!\\n)")
 
 SENDER: dict[type[Record], str] = {
@@ -105,12 +107,12 @@ def interpret(tree: Mapping[str, Any]) -> Message:
         message = msgspec.convert(tree, Message)
         body = _body(message)
     except msgspec.ValidationError as error:
-        what, field = _explain(error, "")
+        what, field = explain(error, forms=PATTERN_FORM)
         raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=identity(tree)) from None
     try:
         payload = msgspec.convert(message.payload, body)
     except msgspec.ValidationError as error:
-        what, field = _explain(error, "payload")
+        what, field = explain(error, "payload", PATTERN_FORM)
         raise AgentmsgError(what, stage=Stage.SHAPE, field=field, about=identity(tree)) from None
     try:
         message = _canonical_form(message, payload)
@@ -306,10 +308,3 @@ def _in_utc(value: Any) -> Any:
         items = tuple(map(_in_utc, value))
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     return value
-
-
-def _explain(error: msgspec.ValidationError, base: str) -> tuple[str, str | None]:
-    what, field = explain(error, base)
-    if "matching regex" in what:
-        what = "expected a UUID"  # the only pattern in `records`
-    return what, field

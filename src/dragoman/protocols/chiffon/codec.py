@@ -67,6 +67,8 @@ _encode = msgspec.json.Encoder().encode
 
 _UUID = re.compile(UUID_PATTERN)
 _TRACE = re.compile(TRACE_PATTERN)
+PATTERN_FORM = "expected a UUID"
+"""What every pattern in `types` asks for."""
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
@@ -102,7 +104,7 @@ def interpret(tree: dict[str, Any], data: bytes, versions: Collection[str] = SUP
     try:
         envelope = decoder.decode(_without_nulls(tree, data, _OPTIONAL))
     except msgspec.ValidationError as error:
-        what, field = _explain(error)
+        what, field = explain(error, forms=PATTERN_FORM)
         raise InvalidMessage(what, field, stage=Stage.SHAPE, about=correlation(tree)) from None
     fault = contradiction(envelope.payload)
     if fault is not None:
@@ -164,7 +166,7 @@ def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
     try:
         return _REGISTRATION.decode(_without_nulls(tree, data, _OPTIONAL_IN_REGISTRATION))
     except msgspec.ValidationError as error:
-        what, field = _explain(error)
+        what, field = explain(error, forms=PATTERN_FORM)
         raise InvalidMessage(what, field, stage=Stage.SHAPE) from None
 
 
@@ -232,13 +234,6 @@ def _subject(tree: Mapping[str, Any]) -> str:
     payload = tree.get("payload")
     work_type = payload.get("work_type") if isinstance(payload, dict) else None
     return work_type if isinstance(work_type, str) else str(tree.get("type", ""))
-
-
-def _explain(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    what, field = explain(error)
-    if "matching regex" in what:
-        what = "expected a UUID"  # the only pattern in `types`
-    return what, field
 
 
 def negotiate(

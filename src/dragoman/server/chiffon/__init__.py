@@ -2,7 +2,7 @@
 
 inbound    a message becomes a command (pure)            outbound   an outgoing message becomes frames (pure)
 handler    decodes, refuses and encodes for all of them  http       messages, polls, acknowledgments, steering
-callbacks  envelopes posted to callback URLs             websocket  `/api/agent/ws`       files  `/api/agent/files`
+websocket  `/api/agent/ws`                              files      `/api/agent/files`, for agents of every protocol
 
 Nothing is imported here: `dragoman translate` uses `inbound` and `outbound` without a server.
 """
