@@ -80,7 +80,7 @@ class Engine:
         self._journal = journal
         self._runtime = runtime
         self._grace = grace
-        self._handlers_by_typetbeat = heartbeat
+        self._heartbeat = heartbeat
         self._link: Link | None = None
         self._outbox = Outbox(runtime)
         self._runner = TaskRunner(
@@ -319,7 +319,7 @@ class Engine:
                 is_waiting = task.asking is not None or task.waits > 0
                 if task.deadline is not None and now >= task.deadline and not is_waiting:
                     self._runner.stop_late(task)
-                elif now - task.last_sign >= self._handlers_by_typetbeat:
+                elif now - task.last_sign >= self._heartbeat:
                     self._runner.reporter.sign_of_life(task)
 
 
