@@ -83,12 +83,10 @@ from dragoman.core.tasks import (
     control,
     forgetting,
     handover,
-    lost_answers,
     outcome,
     progress,
     questions,
     submit,
-    unanswered,
 )
 from dragoman.core.work import Reactions, Work
 from dragoman.messages.faults import Fault, Refused
@@ -165,7 +163,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     PartLink: links.part_link,
     CloseLink: links.close_link,
     Acknowledge: outbox.acknowledge,
-    TellAgain: lost_answers.tell_again,
+    TellAgain: submit.tell_again,
     Submit: submit.submit,
     Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
@@ -187,7 +185,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Tell: direct_messages.tell,
     AskHelp: assistance.ask_help,
     GiveHelp: assistance.give_help,
-    Unanswered: unanswered.unanswered,
+    Unanswered: handover.unanswered,
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: direct_messages.sweep,

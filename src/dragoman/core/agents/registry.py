@@ -37,8 +37,8 @@ from dragoman.core.model.tasks import (
 from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.routing.dispatch import assign, fill
 from dragoman.core.routing.routes import Route, reach
+from dragoman.core.tasks.handover import pass_on
 from dragoman.core.tasks.outcome import fail_attempt, still_held
-from dragoman.core.tasks.unanswered import pass_on
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Request

@@ -28,9 +28,9 @@ from dragoman.core.model.shapes import fitted
 from dragoman.core.model.state import AgentState, Change, Entity, Operation, Registry, difference, moment_of
 from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, make_room
+from dragoman.core.tasks.handover import pass_on
 from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
-from dragoman.core.tasks.spending import grew
-from dragoman.core.tasks.unanswered import pass_on
+from dragoman.core.tasks.progress import grew
 from dragoman.core.versions import next_version
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.core.ids import rfc3339
 from dragoman.core.model.state import Entity, Registry
-from dragoman.core.model.tasks import Priority, Status, Task
+from dragoman.core.model.tasks import Event, EventKind, Priority, Status, Task
 from dragoman.core.protocol_capabilities import CONVERSES
-from dragoman.messages.tasks import Request
+from dragoman.messages.tasks import Handoff, Request, read_request
 
 SHOWN = {
     Status.QUEUED: "pending",
@@ -134,3 +136,33 @@ def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
         created_by=task.origin.principal,
         updated_by=task.owner or task.origin.principal,
     )
+
+
+# -- the history of a task, in short -----------------------------------------------------------------------------------
+
+MOST_EVENTS = 200
+"""So many of the last events of a task are told."""
+
+BRIEF = {EventKind.LOG: (), EventKind.HELD_PIECE: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
+"""What is told of events that may be long and many, beside their place in the story."""
+
+LONGEST = 4096
+"""Bytes of what an event says that are told; of a longer one, none."""
+
+
+def in_short(events: Iterable[Event]) -> list[dict[str, Any]]:
+    return [
+        {"at": rfc3339(event.at), "kind": event.kind.value, "agent": event.agent, "details": _details(event)}
+        for event in events
+    ]
+
+
+def _details(event: Event) -> Any:
+    if event.kind is EventKind.HANDED_OVER:  # it has the whole story until then, which the others tell
+        handoff = read_request(event.body).handover or Handoff()
+        return {"from": handoff.source, "to": handoff.to, "reason": handoff.reason}
+    if len(memoryview(event.body)) > LONGEST:
+        return {}
+    said = msgspec.json.decode(event.body)
+    parts = BRIEF.get(event.kind)
+    return said if parts is None else {name: said[name] for name in parts if name in said}

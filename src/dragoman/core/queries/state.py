@@ -24,13 +24,12 @@ from dragoman.core.agents.status import derived
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import authorization, policy
 from dragoman.core.model.agents import PLANNER
-from dragoman.core.model.shared_tasks import given_metadata, in_full, shared_name, task_entity
+from dragoman.core.model.shared_tasks import MOST_EVENTS, given_metadata, in_full, in_short, shared_name, task_entity
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry, moment_of
 from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.core.protocol_capabilities import CONVERSES
 from dragoman.core.rules import Rules
-from dragoman.core.tasks.history import MOST_EVENTS, in_short
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Request, read_request, read_result
 
@@ -47,7 +46,7 @@ PATIENCE = 30.0
 Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]
 """Why a task failed, and who said so; None is the hub itself."""
 Recount = Callable[[Request, list[dict[str, Any]]], list[dict[str, Any]]]
-"""The history of a task, by its order and what happened to it since (`core.tasks.history`)."""
+"""The history of a task, by its order and what happened to it since (`core.model.shared_tasks`)."""
 
 
 class StateView:

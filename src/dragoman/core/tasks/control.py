@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
+from dragoman.core.agreements.terms import check_again
 from dragoman.core.budgets import budget
 from dragoman.core.commands import Cancel, Discard, Pause, Redrive, Resume, Retry
 from dragoman.core.delivery.direct_messages import carry_again
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.redelivery import order_goes_on
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import DeadLetterById, OpenQuestions
+from dragoman.core.lookups import DeadLetterById, DeadLettersOf, OpenQuestions
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room, place
+from dragoman.core.tasks.dependencies import begin_or_wait
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
-from dragoman.core.tasks.retry import drop_dead_letters_of_work, retry_from_start
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.messages.tasks import AttemptFailed, Progress
+from dragoman.messages.tasks import AttemptFailed, Progress, read_request
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
@@ -214,3 +216,61 @@ def discard(work: Work, command: Discard) -> DeadLetter:
     dead_letter = dead_letter_of(work, command.dead_letter, command.principal)
     work.remove(dead_letter)
     return dead_letter
+
+
+# -- retrying ----------------------------------------------------------------------------------------------------------
+
+
+def retry_from_start(work: Work, task: Task, edited: bytes | None) -> Task:
+    """A new round, which has another request id: an agent that remembers its result does the work all the same."""
+    check_again(work, task, edited)
+    task = retried(work, task, edited)
+    again = task.attempt.round + 1
+    return set_back(
+        work,
+        replace(task, attempt=replace(task.attempt, round=again, retried_round=again, source=task.seq)),
+    )
+
+
+def redo(work: Work, task: Task) -> Task:
+    """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
+    drop_dead_letters_of_work(work, task)
+    return set_back(work, retried(work, task))
+
+
+def retried(work: Work, task: Task, edited: bytes | None = None) -> Task:
+    source = read_request(work.event(task.id, task.attempt.source).body)
+    given = source.given if edited is None else msgspec.json.decode(edited)
+    return work.record(task, EventKind.RETRIED, source.next_round(input=given))
+
+
+def drop_dead_letters_of_work(work: Work, task: Task) -> None:
+    for dead_letter in work.find(DeadLettersOf(task.id)):
+        if dead_letter.kind is MessageKind.WORK:
+            work.remove(dead_letter)
+
+
+def set_back(work: Work, task: Task) -> Task:
+    """A task as if nobody had begun it."""
+    task = move(
+        task,
+        Status.QUEUED,
+        work.now,
+        owner=None,
+        finished_at=None,
+        attempt=replace(task.attempt, count=0, unreached=0, session=None),
+        outcome=replace(task.outcome, fault=None, event=None, digest=None),
+        output=replace(
+            task.output, progress=None, step=None, recent=(), streams=(), bytes=0, files_before=len(task.output.files)
+        ),
+        lineage=replace(task.lineage, handed=()),
+        spending=replace(task.spending, spent=None),
+        timing=replace(
+            task.timing,
+            deadline=Instant(work.now + max(work.rules.total_limit, task.timing.total_limit or 0)),
+            firm=False,
+            limited=task.timing.limited and not task.timing.firm,
+        ),
+    )
+    work.put(task)  # the seat that it had is free, for itself before anybody else
+    return begin_or_wait(work, task)

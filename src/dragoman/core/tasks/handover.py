@@ -30,14 +30,15 @@ from msgspec.structs import replace
 
 from dragoman.core.budgets import budget
 from dragoman.core.budgets.capacity import needs_in
-from dragoman.core.commands import AnswerHandover, Handing, HandOver, Lineage, Routing, Submit
+from dragoman.core.commands import AnswerHandover, Handing, HandOver, Lineage, Routing, Submit, Unanswered
 from dragoman.core.delivery.direct_messages import carry
 from dragoman.core.delivery.outbox import offer, offer_answer, withdraw
 from dragoman.core.ids import ADMIN, AgentId, Instant, QuestionId, instant, rfc3339
-from dragoman.core.lookups import EventsOf, OpenQuestions, QuestionById
+from dragoman.core.lookups import EventsOf, OpenQuestions, PutTo, QuestionById
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
+from dragoman.core.model.shared_tasks import MOST_EVENTS, in_short
 from dragoman.core.model.tasks import (
     HELD,
     Asking,
@@ -54,11 +55,10 @@ from dragoman.core.policy.replay import note
 from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.routing.subtask_owner import inherit, named, parts_of
-from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to
+from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to, unhelped
 from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
-from dragoman.core.tasks.history import MOST_EVENTS, in_short
 from dragoman.core.tasks.outcome import call_off, end, failed
-from dragoman.core.tasks.questions import question_id
+from dragoman.core.tasks.questions import question_id, take_back
 from dragoman.core.tasks.submit import newborn
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
@@ -183,7 +183,7 @@ def take_down(work: Work, command: HandOver) -> Task:
     )
 
 
-# -- asking --------------------------------------------------------------------------------------------------------
+# -- asking -----------------------------------------------------------------------------------------------------
 
 
 def ask_next(work: Work, question: Question, said: str | None = None) -> Question:
@@ -231,7 +231,7 @@ def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
     return budget.needed(work, replace(task, agreement=replace(task.agreement, constraints=constraints)))
 
 
-# -- yes -----------------------------------------------------------------------------------------------------------
+# -- yes --------------------------------------------------------------------------------------------------------
 
 
 def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
@@ -383,7 +383,7 @@ def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, An
     return new | {budget.KINDS[kind][0]: min(amount, wanted.get(kind, amount)) for kind, amount in bounds}
 
 
-# -- no ------------------------------------------------------------------------------------------------------------
+# -- no ---------------------------------------------------------------------------------------------------------
 
 
 def refused(work: Work, question: Question, why: str) -> Question:
@@ -471,3 +471,31 @@ def done_by_a_person(work: Work, task: Task, job: Question) -> None:
     else:
         fault = Fault(kind=Kind.TIMEOUT, message="no person took it on in its time", retryable=True)
         end(work, task, Status.FAILED, fault=fault)
+
+
+# -- agents that will not answer ---------------------------------------------------------------------------------------
+
+
+def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
+    """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
+    unless it is gone `for_good`."""
+    for question in work.find(PutTo(agent)):
+        if question.about is not Asking.HANDSHAKE and (for_good or question.details.named is None):
+            no_answer(work, question.id, agent, why)
+
+
+def unanswered(work: Work, command: Unanswered) -> None:
+    """The direct message that asked did not arrive."""
+    no_answer(work, command.question, command.agent, f"{command.agent} could not be reached")
+
+
+def no_answer(work: Work, id: QuestionId, agent: AgentId, why: str) -> None:
+    """An agent will not answer what it is asked, if it still is: the end of another question may have called it off."""
+    question = work.one(QuestionById(id))
+    if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != agent:
+        return
+    take_back(work, question)
+    if question.about is Asking.HELP:
+        unhelped(work, question, why)
+    else:
+        refused(work, question, why)

@@ -1,27 +1,32 @@
-"""What an agent tells about its work while it does it."""
+"""What an agent reports about its work while it does it, and the end of a task that used more than it may.
+
+`stop` ends such a task (`budgets.usage` says when).
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
+from dragoman.core.budgets import budget
 from dragoman.core.budgets.budget import used
 from dragoman.core.budgets.usage import excess, noted
 from dragoman.core.commands import Finish, ReportProgress, Span, WriteLog
 from dragoman.core.delivery.direct_messages import rank_of
 from dragoman.core.delivery.outbox import offer, withdraw
-from dragoman.core.ids import HUB, Instant
+from dragoman.core.ids import HUB, AgentId, Instant
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.lifecycle import move
-from dragoman.core.model.tasks import EventKind, Priority, Status, Task, Waiting
+from dragoman.core.model.tasks import HELD, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.policy.replay import other_words
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.outcome import finish, heard, owned, says_otherwise
+from dragoman.core.tasks.outcome import end, end_children, finish, heard, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
-from dragoman.core.tasks.questions import put_question, unasked
-from dragoman.core.tasks.spending import stop
+from dragoman.core.tasks.questions import call_back, put_question, stood_still_for, unasked
 from dragoman.core.work import Work
-from dragoman.messages.faults import Kind, refuse
-from dragoman.messages.tasks import Ask, LogLines, read_progress, read_result
+from dragoman.messages.faults import Fault, Kind, refuse
+from dragoman.messages.tasks import Ask, Failure, LogLines, read_progress, read_result
 
 URGENT = frozenset({Priority.HIGH, Priority.CRITICAL})
 """Progress of which the caller is told at least once, also where it converses (agentmsg-D4)."""
@@ -162,3 +167,34 @@ def write_log(work: Work, command: WriteLog) -> Task:
     task = work.record(task, EventKind.LOG, LogLines(lines=command.lines), agent=command.principal)
     work.put(work.sign_of_life(task, acknowledged=False))
     return task
+
+
+# -- spending ----------------------------------------------------------------------------------------------------------
+
+
+def stop(work: Work, task: Task, fault: Fault, usage: dict[str, Any]) -> Task:
+    """End a task that used too much, and tell its agent to stop. `usage` is what goes on the books with its end."""
+    owner, held = task.owner, task.status in HELD
+    waited_for = stood_still_for(work, task)
+    task = end(work, task, Status.FAILED, fault=fault, content=Failure(fault=fault, usage=usage or None))
+    if owner is not None and held:
+        call_back(work, task, owner, waited_for)
+    end_children(work, task, "used more than it may")
+    if owner is not None:
+        fill(work, owner)
+    return task
+
+
+def grew(work: Work, agent: AgentId, amounts: budget.Amounts, since: Instant | None) -> None:
+    """An agent's own sum of what it used grew since its last report."""
+    held = work.tasks_of(agent)
+    task = work.known_task(held[0]) if len(held) == 1 else None
+    if task is None or since is None or since < task.last_attempt:
+        return
+    so_far = {} if task.spending.spent is None else task.spending.spent.now
+    task = noted(task, {kind: amount + so_far.get(kind, 0) for kind, amount in amounts.items()})
+    fault = excess(work, task)
+    if fault is None:
+        work.put(task)
+    else:
+        stop(work, task, fault, {})  # it is on the books by the agent's own sum

@@ -1,6 +1,8 @@
-"""A task comes in."""
+"""A caller asks for work: a new task, the same request again, or an answer that was lost with its connection."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -10,13 +12,22 @@ from dragoman.core.agreements.terms import agreed, check_granted, check_input, c
 from dragoman.core.budgets import admission, budget
 from dragoman.core.budgets.budget import NOTHING
 from dragoman.core.budgets.capacity import needs_in, nobody_has
-from dragoman.core.commands import Submit
+from dragoman.core.commands import Submit, TellAgain
 from dragoman.core.delivery.direct_messages import rank_of
-from dragoman.core.delivery.outbox import OUTCOME_KINDS, OUTCOMES, await_answer, offer, repeat
+from dragoman.core.delivery.outbox import (
+    OUTCOME_KINDS,
+    OUTCOMES,
+    await_answer,
+    offer,
+    offer_answer,
+    repeat,
+    waiting_again,
+)
 from dragoman.core.ids import ADMIN, HOUR, HUB, SECOND, AgentId, Instant, TaskId
-from dragoman.core.lookups import Claims, Lane
+from dragoman.core.lookups import Claims, Lane, QuestionById
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.authorization import is_namesake, is_party
+from dragoman.core.model.deliveries import DeliveryState, MessageKind
 from dragoman.core.model.tasks import (
     EventKind,
     Origin,
@@ -32,11 +43,11 @@ from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import replayed
 from dragoman.core.routing.dispatch import assign, place
 from dragoman.core.routing.routes import Route, addressed, choose, is_able, serves
+from dragoman.core.tasks.control import redo
 from dragoman.core.tasks.dependencies import be_waited_for
 from dragoman.core.tasks.outcome import fail_for
 from dragoman.core.tasks.output import take_files
-from dragoman.core.tasks.questions import resume_with
-from dragoman.core.tasks.retry import redo
+from dragoman.core.tasks.questions import question_id, resume_with
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.messages.tasks import written
@@ -417,3 +428,31 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
         raise fault
     given = tuple(sorted(granted(work, command.principal, wanted)))
     return replace(route, personal=personal, unfit=tuple(sorted(unfit)), granted=given)
+
+
+# -- answers that were lost --------------------------------------------------------------------------------------------
+
+
+def tell_again(work: Work, command: TellAgain) -> None:
+    """Where it is not answered yet nothing happens: the answer will come."""
+    who = command.principal
+    task = work.one(Claims(who, command.request_id))
+    if task is not None:
+        if not under_way(work, task.id, who, OUTCOMES) and task.final:
+            offer(work, task, who, OUTCOME_KINDS[task.status], task.outcome.event or task.seq)
+        return
+    question = work.one(QuestionById(question_id(f"{who}/{command.request_id}")))
+    if question is None or question.agent != who:
+        message = "you sent no request of that id; name the one whose answer you miss"
+        raise refuse(Kind.NOT_FOUND, message, field="answer_to")
+    if not under_way(work, TaskId(question.id), who, (MessageKind.ANSWER,)) and question.answer is not None:
+        offer_answer(work, question)
+
+
+def under_way(work: Work, lane: TaskId, receiver: AgentId, kind: Iterable[MessageKind]) -> bool:
+    """Whether the answer is a delivery already. The lease of a poll whose owner says that it has nothing is none."""
+    told = [one for one in work.find(Lane(lane, receiver)) if one.kind in kind]
+    for one in told:
+        if one.state is DeliveryState.LEASED and not one.ordered:
+            work.put(waiting_again(one, head=one.head))
+    return bool(told)

@@ -119,7 +119,7 @@ def task_history(request: Request, recorded: list[Json]) -> list[Json]:
 
 
 def _history(events: Iterable[Any]) -> list[Json]:  # Any: agents wrote them
-    """Events as TaskEvents: an agent's own as they are, the hub's (`core.tasks.history`) with the document's names."""
+    """Events as TaskEvents: an agent's own unchanged, the hub's (`core.model.shared_tasks`) renamed."""
     return [found for event in events if (found := _task_event(event)) is not None]
 
 
