@@ -12,8 +12,8 @@ from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.lookups import Claims, SeenMessageById, TaskById
 from dragoman.core.model.deliveries import SeenMessage
 from dragoman.core.ports import Changes, StoreFailed
+from dragoman.stores.bloom_filter import NameFilter
 from dragoman.stores.sqlite import queries, recovery
-from dragoman.stores.sqlite.bloom_filter import NameFilter
 from dragoman.stores.sqlite.store import SqliteStore
 
 

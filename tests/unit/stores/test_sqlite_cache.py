@@ -12,7 +12,7 @@ from dragoman.core.ids import AgentId, DeliveryId
 from dragoman.core.lookups import PAGE, DeliveryById, Inbox, Ready
 from dragoman.core.model.deliveries import Delivery, DirectMessage
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite.cache import DIRECT_MESSAGE_BYTES, HotCache
+from dragoman.stores.cache import DIRECT_MESSAGE_BYTES, HotCache
 
 FRONT = Ready("code", 4)
 WAITING = [task(f"t{n:03}", queue="code", rank=n) for n in range(PAGE)]

@@ -29,10 +29,10 @@ from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
 from dragoman.stores import personal
+from dragoman.stores.bloom_filter import NameFilter
+from dragoman.stores.cache import SHORT, HotCache
 from dragoman.stores.shared import StoreUnit
 from dragoman.stores.sqlite import backups, frames, lists, master_keys, queries, recovery, schema, used, writer_process
-from dragoman.stores.sqlite.bloom_filter import NameFilter
-from dragoman.stores.sqlite.cache import SHORT, HotCache
 from dragoman.stores.sqlite.lists import ListReader, unreadable
 from dragoman.stores.sqlite.rows import pack
 from dragoman.stores.sqlite.schema import StoreRefused

@@ -36,7 +36,7 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.tasks import Event, Task
 from dragoman.core.ports import Changes
-from dragoman.stores.sqlite.bloom_filter import NameFilter
+from dragoman.stores.bloom_filter import NameFilter
 
 SHELF = 256
 """A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
