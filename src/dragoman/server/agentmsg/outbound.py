@@ -113,8 +113,8 @@ def ends_in_pieces(event: Event) -> bool:
 
 
 def _work(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    task: Task = outgoing.task
-    event: Event = outgoing.event
+    task = outgoing.task
+    event = outgoing.event
     request = read_request(event.body)
     original = _original(event, MessageType.TASK_ASSIGNMENT)
     given: Json = {} if original is None else _parse(original["payload"]).get("task") or {}
@@ -196,8 +196,8 @@ def _responder(question: Question) -> str:
 
 
 def _progress(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    task: Task = outgoing.task
-    event: Event = outgoing.event
+    task = outgoing.task
+    event = outgoing.event
     original = _original(event, MessageType.TASK_UPDATE)
     if original is not None:
         payload = _renamed(original, task)
@@ -235,8 +235,8 @@ def _status(event: Event, task: Task) -> UpdateStatus:
 
 
 def _result(outgoing: Outgoing, agent: Agent, whole: str | None) -> tuple[bytes, str]:
-    task: Task = outgoing.task
-    event: Event = outgoing.event
+    task = outgoing.task
+    event = outgoing.event
     if event.kind is not EventKind.COMPLETED:
         return _failure(outgoing, agent)
     original = _original(event, MessageType.TASK_COMPLETE)
@@ -254,8 +254,8 @@ def _result(outgoing: Outgoing, agent: Agent, whole: str | None) -> tuple[bytes,
 
 
 def _failure(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
-    task: Task = outgoing.task
-    event: Event = outgoing.event
+    task = outgoing.task
+    event = outgoing.event
     original = _original(event, MessageType.TASK_FAILED)
     if original is not None:
         return _report(MessageType.TASK_FAILED, _renamed(original, task), outgoing, agent, original)
@@ -289,7 +289,7 @@ def _report(
 ) -> tuple[bytes, str]:
     """How a task goes, to its caller. The agent of a later attempt correlates with a message of the hub that the caller
     has never seen."""
-    task: Task = outgoing.task
+    task = outgoing.task
     assignment = task.origin.request_id
     named = None if original is None else _parse(original.get("metadata", _EMPTY)).get("correlation_id")
     known = named is not None and not (is_uuid(named) and (task.attempt.round or task.attempt.count > 1))
