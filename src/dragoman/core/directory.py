@@ -15,6 +15,7 @@ from dragoman.core.ids import HUB, AgentId, Instant, SessionId
 from dragoman.core.model import policy
 from dragoman.core.model.agents import Agent, Link
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.people import Person
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import MOST_SENDERS, Allowance, RefusalCount, RefusalKey, rates_of
 from dragoman.core.model.state import Entity, Registry, Standing, standing_of
@@ -30,6 +31,7 @@ class Directory:
     def __init__(self, recovered: Recovered) -> None:
         self.agents: dict[AgentId, Agent] = {agent.id: agent for agent in recovered.agents}
         self.by_token: dict[str, AgentId] = {agent.token_hash: agent.id for agent in recovered.agents}
+        self.people: dict[str, Person] = {person.id: person for person in recovered.people}
         self.by_kind: dict[str, dict[AgentId, None]] = {}
         self.offered: Counter[str] = Counter()
         """How many agents declared terms for each type of work."""
@@ -90,6 +92,13 @@ class Directory:
         self.silent.discard(agent.id)
         self.conversing.discard(agent.id)
         self.heard_at.pop(agent.id, None)
+
+    def put_person(self, name: str, person: Person | None) -> None:
+        """None: the person was removed."""
+        if person is None:
+            self.people.pop(name, None)
+        else:
+            self.people[name] = person
 
     def _strike(self, agent: Agent) -> None:
         self.by_token.pop(agent.token_hash, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.core import clock
+from dragoman.core import clock, people
 from dragoman.core.agents import links, registry, status
 from dragoman.core.commands import (
     Acknowledge,
@@ -36,6 +36,7 @@ from dragoman.core.commands import (
     Forget,
     GiveHelp,
     HandOver,
+    KeepSeries,
     NoteRead,
     NoteRefusal,
     OpenLink,
@@ -66,6 +67,14 @@ from dragoman.core.commands import (
     WaitAnew,
     Wake,
     WriteLog,
+)
+from dragoman.core.commands.people import (
+    AddPerson,
+    EndSessions,
+    LogIn,
+    OfferLogin,
+    RemovePerson,
+    SetPersonToken,
 )
 from dragoman.core.contracts import handshake
 from dragoman.core.delivery import direct_messages as direct_messages
@@ -132,6 +141,12 @@ def note_read(work: Work, command: NoteRead) -> int | None:
     return None
 
 
+def keep_series(work: Work, command: KeepSeries) -> int:
+    for row in command.rows:
+        work.put(row)
+    return len(command.rows)
+
+
 def end_not_admitted(work: Work, task: Task, fault: Fault) -> Task:
     return outcome.end(work, task, Status.FAILED, fault=fault)
 
@@ -156,6 +171,12 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     RotateToken: registry.rotate_token,
     RevokeToken: registry.revoke_token,
     RegisterAgent: registry.register,
+    AddPerson: people.add,
+    RemovePerson: people.remove,
+    SetPersonToken: people.set_token,
+    OfferLogin: people.offer_login,
+    LogIn: people.log_in,
+    EndSessions: people.end_sessions,
     AdmitGuest: registry.admit,
     OpenLink: links.open_link,
     RefillLink: links.refill_link,
@@ -203,6 +224,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     NoteRefusal: note_refusal,
     CountRefusals: count_refusals,
     NoteRead: note_read,
+    KeepSeries: keep_series,
 }
 
 
@@ -221,6 +243,7 @@ NO_SIGN = frozenset(
         Wake,
         Sweep,
         Forget,
+        KeepSeries,
         NoteRefusal,
     }
 )
@@ -249,7 +272,7 @@ def decide(work: Work, command: Command) -> Outcome:
             refusals.record(
                 work,
                 refusal.fault,
-                principal=command.principal,
+                principal=command.person or command.principal,
                 action=command.action,
                 protocol=command.protocol,
                 subject=command.subject,
@@ -260,7 +283,7 @@ def decide(work: Work, command: Command) -> Outcome:
         raise
     if command.recorded:
         work.audit(
-            principal=command.principal,
+            principal=command.person or command.principal,
             action=command.action or "",
             protocol=command.protocol,
             subject=command.subject or getattr(result, "id", None),

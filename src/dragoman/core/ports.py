@@ -22,7 +22,9 @@ from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery
 from dragoman.core.model.holdings import Holding
 from dragoman.core.model.outgoing import Outgoing
+from dragoman.core.model.people import Person
 from dragoman.core.model.policy import Policy
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.silence import Watched
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Status, Task
@@ -101,6 +103,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What a hub needs in memory to begin: everything else is read when it is needed."""
 
     agents: Sequence[Agent] = ()
+    people: Sequence[Person] = ()
     active: Mapping[AgentId, Sequence[TaskId]] = {}
     """The tasks each agent holds (`Task.holder`)."""
     backlog: Mapping[str, int] = {}
@@ -203,6 +206,15 @@ class Store(Protocol):
 
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
         """In order, without gaps: an event with a higher number never becomes visible before a lower one."""
+        ...
+
+    async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
+        """Events of all tasks that happened after this instant, the oldest first. Commits have growing instants, so an
+        event that becomes visible later is never older than one that was read."""
+        ...
+
+    async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
+        """Figures of this resolution that begin within these seconds, the oldest first."""
         ...
 
     async def deliveries(
@@ -385,6 +397,11 @@ class Intake(Protocol):
     def agent(self, id: AgentId) -> Agent | None: ...
 
     def agents(self) -> Sequence[Agent]: ...
+
+    @property
+    def people(self) -> Mapping[str, Person]:
+        """By their names, as of the last commit."""
+        ...
 
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
         """The unfinished tasks it holds."""

@@ -48,8 +48,10 @@ from dragoman.core.model.audit import AuditRecord, sealed
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.outgoing import Outgoing
+from dragoman.core.model.people import Person
 from dragoman.core.model.ratelimit import Key, Minute
 from dragoman.core.model.refusals import Allowance, RefusalCount, RefusalKey
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.shared_tasks import beginning, step
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry, Standing, standing_of
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
@@ -61,7 +63,9 @@ from dragoman.wire.closing import CloseReason
 
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
 
-TABLES: tuple[type[Any], ...] = (Agent, Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
+TABLES: tuple[type[Any], ...] = (
+    Agent, Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract, Person, SeriesRow,
+)  # fmt: skip
 
 OF_A_TASK = frozenset({Lane, LaneEnd, Underway})
 BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, SeenMessageById, ContractById})
@@ -307,6 +311,16 @@ class Work:
             return entry.row  # type: ignore[return-value]
         return self.directory.agents.get(id)
 
+    def person(self, name: str) -> Person | None:
+        entry = self._dirty[Person].get(name)
+        if entry is not None:
+            return entry.row  # type: ignore[return-value]
+        return self.directory.people.get(name)
+
+    def people(self) -> list[Person]:
+        names = {**self.directory.people, **self._dirty[Person]}
+        return [person for name in names if (person := self.person(name)) is not None]
+
     def entity(self, registry: Registry, name: str) -> Entity | None:
         """Something that agents share. The policy is `core.state.changes.policy_entity`: it is there from the start."""
         id = f"{registry.value}/{name}"
@@ -448,6 +462,8 @@ class Work:
             base: Any = self.directory.agents.get(id) if table is Agent else self._base[table].get(id)
             if table is Entity and base is None:
                 base = self.directory.entities.get(id)
+            elif table is Person:
+                base = self.directory.people.get(id)
             old: Any = base
             dirty[id] = Entry(base, row)
             self._undo.append((dirty.pop, id, ...))
@@ -712,6 +728,8 @@ class Work:
                 directory.put_agent(entry.row)
             elif isinstance(entry.base, Agent):
                 directory.drop_agent(entry.base)
+        for name, entry in self._dirty[Person].items():
+            directory.put_person(name, entry.row)  # type: ignore[arg-type]
         for entry in self._dirty[Task].values():
             self._settle_task(entry)
         for entry in self._dirty[Delivery].values():

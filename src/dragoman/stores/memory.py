@@ -37,12 +37,28 @@ from dragoman.core.model.audit import GENESIS, AuditRecord
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.people import Person
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
 from dragoman.stores.shared import StoreUnit, cursor_of, task_cursor
 
-AnyRow = TypeVar("AnyRow", Agent, Task, Event, Delivery, DeadLetter, Question, Entity, Changed, SeenMessage, Contract)
+AnyRow = TypeVar(
+    "AnyRow",
+    Agent,
+    Task,
+    Event,
+    Delivery,
+    DeadLetter,
+    Question,
+    Entity,
+    Changed,
+    SeenMessage,
+    Contract,
+    Person,
+    SeriesRow,
+)
 
 TABLES: tuple[type[Row], ...] = (
     Agent,
@@ -55,6 +71,8 @@ TABLES: tuple[type[Row], ...] = (
     Changed,
     SeenMessage,
     Contract,
+    Person,
+    SeriesRow,
 )
 
 FORGOTTEN = 64
@@ -118,6 +136,7 @@ class MemoryStore:
         last = max(self._audit, default=0)
         return Recovered(
             agents=sorted(self.rows(Agent), key=lambda agent: agent.id),
+            people=sorted(self.rows(Person), key=lambda person: person.id),
             active=dict(active),
             backlog=dict(backlog),
             audit_seq=last,
@@ -293,6 +312,14 @@ class MemoryStore:
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
         found = [event for event in self.rows(Event) if event.task == task and event.seq > after]
         return sorted(found, key=lambda event: event.seq)[:limit]
+
+    async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
+        found = sorted((row for row in self.rows(Event) if row.at > at), key=lambda row: (row.at, row.task, row.seq))
+        return found[:limit]
+
+    async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
+        found = [row for row in self.rows(SeriesRow) if row.step == step and since <= row.at < (until or row.at + 1)]
+        return sorted(found, key=lambda row: row.at)
 
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000

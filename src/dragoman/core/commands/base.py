@@ -13,6 +13,7 @@ from dragoman.core.lookups import (
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter
+from dragoman.core.model.people import Person
 from dragoman.core.model.state import Entity
 from dragoman.core.model.tasks import Question, Task
 
@@ -21,6 +22,8 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     action: ClassVar[str | None] = None
     principal: AgentId
     protocol: str | None = None
+    person: str | None = None
+    """The person in whose name the administrator's command comes; the audit record names them."""
     seen: str | None = None
     """The id of the message that asks it, where that counts once and is refused when it comes again."""
     message: tuple[int, int] | None = None
@@ -45,5 +48,5 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.action is not None
 
 
-Outcome = Task | Agent | Question | DeadLetter | Entity | Contract | int | None
+Outcome = Person | Task | Agent | Question | DeadLetter | Entity | Contract | int | None
 """What a decision comes to."""

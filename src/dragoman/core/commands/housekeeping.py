@@ -15,6 +15,7 @@ from dragoman.core.lookups import (
     QuestionById,
     TaskById,
 )
+from dragoman.core.model.series import SeriesRow
 from dragoman.messages.faults import Fault
 
 
@@ -104,6 +105,13 @@ class Forget(Command, frozen=True, gc=False, kw_only=True):
     what: Past = Past.TASKS
     since: Instant = Instant(0)
     after: str = ""
+
+
+class KeepSeries(Command, frozen=True, gc=False, kw_only=True):
+    """Keep figures of the plots (`core.model.series`). Outcome: how many."""
+
+    principal: AgentId = HUB
+    rows: tuple[SeriesRow, ...]
 
 
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):

@@ -10,10 +10,25 @@ from msgspec.structs import replace
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
+from dragoman.core.model.people import Person
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, Question, Task
 
-Row = Agent | Task | Event | Delivery | DeadLetter | Question | Entity | Changed | SeenMessage | Contract
+Row = (
+    Agent
+    | Task
+    | Event
+    | Delivery
+    | DeadLetter
+    | Question
+    | Entity
+    | Changed
+    | SeenMessage
+    | Contract
+    | Person
+    | SeriesRow
+)
 R = TypeVar("R", Task, Event, Delivery, DeadLetter, Question, Entity, SeenMessage, Contract)
 
 EVERYTHING = 1 << 30

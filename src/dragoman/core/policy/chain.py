@@ -25,6 +25,14 @@ from dragoman.core.commands import (
     Submit,
     Tell,
 )
+from dragoman.core.commands.people import (
+    AddPerson,
+    EndSessions,
+    LogIn,
+    OfferLogin,
+    RemovePerson,
+    SetPersonToken,
+)
 from dragoman.core.ids import ADMIN, HUB
 from dragoman.core.model import ratelimit
 from dragoman.core.work import Work
@@ -53,7 +61,10 @@ class KnownPrincipal:
 class PeopleOnly:
     """Agents do not administer the hub."""
 
-    COMMANDS = (AddAgent, RemoveAgent, RotateToken, RevokeToken, Redrive, Discard, SetDomainPolicy)
+    COMMANDS = (
+        AddAgent, RemoveAgent, RotateToken, RevokeToken, Redrive, Discard, SetDomainPolicy, AddPerson, RemovePerson,
+        SetPersonToken, OfferLogin, LogIn, EndSessions,
+    )  # fmt: skip
 
     def check(self, work: Work, command: Command) -> None:
         if isinstance(command, self.COMMANDS) and command.principal not in (ADMIN, HUB):

@@ -23,9 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.core.ids import ADMIN, AgentId, TaskId, rfc3339
-from dragoman.core.model.tasks import Event, EventKind, Status, Task, Waiting
+from dragoman.core.model.tasks import Event, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.queries.tasks import PERSONAL, is_hidden, log_line, moment
-from dragoman.messages.tasks import read_question
+from dragoman.messages.features import Carriage, Feature
+from dragoman.messages.tasks import Failure, Progress, Result, read_question
 
 HUB, PERSON = "hub", "person"
 NOT_AGENTS = frozenset({HUB, PERSON, ADMIN})
@@ -40,12 +41,26 @@ OF_THE_AGENT = frozenset(
 TO_THE_AGENT = frozenset({EventKind.ASSIGNED, EventKind.HANDED_OVER, EventKind.ANSWERED})
 ENDS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
 OF_A_PERSON = frozenset({EventKind.RETRIED, EventKind.RESUMED})
+CARRIED = frozenset({EventKind.ASSIGNED, EventKind.PROGRESS, *ENDS})
+"""Messages that the hub translates between caller and agent."""
 FOLDED = frozenset({EventKind.PROGRESS, EventKind.HELD_PIECE, EventKind.LOG})
 """What comes in long rows, and is told as one step."""
 
 ProtocolOf = Callable[[AgentId], str | None]
 Causes = dict[TaskId, TaskId]
 """What each task came of, as far as it is known."""
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the receiver's protocol cannot carry of a message."""
+
+    feature: Feature
+    how: Carriage
+    why: str
+
+
+Losses = Callable[[str, str], Mapping[Feature, Lost]]
+"""What is lost between a caller's protocol and an agent's."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +76,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     protocol: str | None
     text: str
+    lost: tuple[Lost, ...] = ()
 
 
 class TraceTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +110,13 @@ class TraceOut(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cause: TaskId | None = None) -> TraceTask:
+def trace_task(
+    task: Task,
+    events: Sequence[Event],
+    protocol_of: ProtocolOf,
+    losses: Losses,
+    cause: TaskId | None = None,
+) -> TraceTask:
     """`events` are those from the first on; what is not among them is counted."""
     return TraceTask(
         id=task.id,
@@ -111,12 +133,12 @@ def trace_task(task: Task, events: Sequence[Event], protocol_of: ProtocolOf, cau
         attempts=task.attempt.count,
         created_at=rfc3339(task.created_at),
         finished_at=moment(task.finished_at),
-        steps=tuple(_folded(_step(task, event, protocol_of) for event in events)),
+        steps=tuple(_folded(_step(task, event, protocol_of, losses) for event in events)),
         steps_left_out=max(0, task.seq - (events[-1].seq if events else 0)),
     )
 
 
-def _step(task: Task, event: Event, protocol_of: ProtocolOf) -> Step:
+def _step(task: Task, event: Event, protocol_of: ProtocolOf, losses: Losses) -> Step:
     caller = task.origin.principal
     agent = event.agent or HUB
     source, target = HUB, HUB
@@ -148,7 +170,60 @@ def _step(task: Task, event: Event, protocol_of: ProtocolOf) -> Step:
         target=target,
         protocol=protocol,
         text=" ".join(text.split())[:LONGEST],
+        lost=_lost(task, event, protocol_of, losses),
     )
+
+
+def _lost(task: Task, event: Event, protocol_of: ProtocolOf, losses: Losses) -> tuple[Lost, ...]:
+    """What is lost of this very message on its way, by the features that it has."""
+    agent = event.agent or task.owner
+    spoken = None if agent is None or agent in NOT_AGENTS else protocol_of(AgentId(agent))
+    if spoken is None or event.kind not in CARRIED:
+        return ()
+    table = losses(task.origin.protocol, spoken)
+    return tuple(table[feature] for feature in features_of(task, event) if feature in table)
+
+
+def features_of(task: Task, event: Event) -> list[Feature]:
+    """What a message of a task is made of, as far as its event tells."""
+    has: Mapping[Feature, bool] = {}
+    if event.kind is EventKind.ASSIGNED:
+        has = {
+            Feature.PRIORITY: task.priority is not Priority.NORMAL,
+            Feature.DEADLINE: task.timing.limited,
+            Feature.DEPENDENCIES: bool(task.lineage.dependencies),
+            Feature.DESCRIPTION: bool(task.description),
+            Feature.THREAD: task.lineage.thread is not None,
+            Feature.BUDGET: task.spending.reserved is not None,
+        }
+    else:
+        match event.content:
+            case Progress() as report:
+                has = {
+                    Feature.PERCENT: report.percent is not None,
+                    Feature.MESSAGE: report.message is not None,
+                    Feature.STEP: report.step is not None,
+                    Feature.OUTPUT: bool(report.output),
+                    Feature.THINKING: report.thinking is not None,
+                    Feature.TOOL_USE: report.tool_use is not None,
+                    Feature.TOOL_RESULT: report.tool_result is not None,
+                    Feature.FILE: report.file is not None,
+                    Feature.USAGE: bool(report.usage),
+                }
+            case Failure() as failure:
+                has = {
+                    Feature.FAILURE: failure.fault is not None,
+                    Feature.EXIT_CODE: failure.exit_code is not None,
+                    Feature.USAGE: bool(failure.usage),
+                }
+            case Result() as result:
+                has = {
+                    Feature.RESULT: result.value is not None,
+                    Feature.TEXT: bool(result.output),
+                    Feature.EXIT_CODE: bool(result.exit_code),
+                    Feature.USAGE: bool(result.usage),
+                }
+    return [feature for feature, there in has.items() if there]
 
 
 def _folded(steps: Iterable[Step]) -> list[Step]:
@@ -158,7 +233,8 @@ def _folded(steps: Iterable[Step]) -> list[Step]:
         last = found[-1] if found else None
         if last is not None and step.kind in FOLDED and (last.kind, last.source) == (step.kind, step.source):
             text = step.text or last.text
-            found[-1] = replace(last, until=step.at, count=last.count + 1, text=text)
+            lost = tuple(dict.fromkeys((*last.lost, *step.lost)))
+            found[-1] = replace(last, until=step.at, count=last.count + 1, text=text, lost=lost)
         else:
             found.append(step)
     return found

@@ -85,12 +85,16 @@ STATEMENTS: tuple[str, ...] = (
     " WHERE id = ?1",
     "DELETE FROM contract WHERE id = ?1",
     "INSERT INTO master_key (id) VALUES (?1) ON CONFLICT DO UPDATE SET given_up = NULL",
+    "INSERT INTO person (id, body) VALUES (?1, CAST(?2 AS TEXT))",
+    "UPDATE person SET body = CAST(?2 AS TEXT) WHERE id = ?1",
+    "DELETE FROM person WHERE id = ?1",
+    "INSERT OR REPLACE INTO series (step, at, body) VALUES (?1, ?2, CAST(?3 AS TEXT))",
 )
 
 EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
 ENTITY, CHANGED, HEARD, CONTRACT = 14, 17, 20, 23
 """Where a kind's statements begin: added, changed, removed."""
-MASTER_KEY = 26
+MASTER_KEY, PERSON, SERIES = 26, 27, 30
 
 slices = msgspec.json.Decoder(list[msgspec.Raw]).decode
 

@@ -27,6 +27,7 @@ from dragoman.core.lookups import (
 from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import StoreFailed, TaskFilter
@@ -151,6 +152,21 @@ def events(connection: apsw.Connection, task: TaskId, after: int, limit: int) ->
     first = no << frames.SEQ_BITS
     bounds = (first + min(max(after, -1), SEQ_MASK), first + SEQ_MASK + 1, limit)
     return [event_from(task, row) for row in connection.execute(sql, bounds)]
+
+
+def events_since(connection: apsw.Connection, at: Instant, limit: int) -> list[Event]:
+    sql = (
+        f"SELECT {EVENT_COLUMNS}, (SELECT id FROM task WHERE no = event.key >> {frames.SEQ_BITS}) FROM event"
+        " WHERE at > ? ORDER BY at, key LIMIT ?"
+    )
+    found = connection.execute(sql, (at, limit))
+    return [event_from(TaskId(task), row) for *row, task in found if task is not None]
+
+
+def series(connection: apsw.Connection, step: int, since: int, until: int | None) -> list[SeriesRow]:
+    sql = "SELECT step, at, CAST(body AS BLOB) FROM series WHERE step = ? AND at >= ? AND at < ? ORDER BY at"
+    bounds = (step, since, 1 << 62 if until is None else until)
+    return [SeriesRow(step, at, msgspec.Raw(body)) for step, at, body in connection.execute(sql, bounds)]
 
 
 def deliveries(

@@ -21,6 +21,8 @@ from dragoman.core.model.audit import Newest
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
+from dragoman.core.model.people import Person
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import HELD, Event, Question, Task
 from dragoman.core.ports import Changes, Due, Recovered
@@ -30,6 +32,7 @@ from dragoman.stores.sqlite.rows import (
     agent_from,
     audit_from,
     entity_from,
+    person_from,
 )
 
 NAMED = (
@@ -79,6 +82,7 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
     begin = Recovered(
         agents=[agent_from(body) for (body,) in connection.execute("SELECT body FROM agent ORDER BY id")],
+        people=[person_from(body) for (body,) in connection.execute("SELECT body FROM person ORDER BY id")],
         active=dict(active),
         backlog={str(queue): int(count) for queue, count in connection.execute(sql)},
         audit_seq=newest.seq,
@@ -170,6 +174,7 @@ def _hash_of(body: str) -> str:
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
     Agent: ("agent", "id", rows.agent_from),
+    Person: ("person", "id", rows.person_from),
     Task: ("task", "id", rows.task_from),
     Delivery: ("delivery", "id", rows.delivery_from),
     DeadLetter: ("dead_letter", "id", rows.dead_letter_from),
@@ -208,6 +213,10 @@ def _kept(connection: apsw.Connection, row: Any) -> Any:
     if kind is SeenMessage:
         found = connection.execute("SELECT id, digest, at FROM heard WHERE id = ?", (row.id,)).fetchone()
         return None if found is None else SeenMessage(id=found[0], digest=found[1], at=found[2])
+    if kind is SeriesRow:
+        sql = "SELECT step, at, CAST(body AS BLOB) FROM series WHERE step = ? AND at = ?"
+        found = connection.execute(sql, (row.step, row.at)).fetchone()
+        return None if found is None else SeriesRow(found[0], found[1], msgspec.Raw(found[2]))
     table, key, decode = BODIES[kind]
     found = connection.execute(f"SELECT body FROM {table} WHERE {key} = ?", (getattr(row, key),)).fetchone()
     return None if found is None else decode(found[0])

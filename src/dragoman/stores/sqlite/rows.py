@@ -16,6 +16,8 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
+from dragoman.core.model.people import Person
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import Event, EventKind, Question, Task
 from dragoman.core.ports import Changes, StoreFailed
@@ -29,6 +31,7 @@ agent_from = msgspec.json.Decoder(Agent).decode
 dead_letter_from = msgspec.json.Decoder(DeadLetter).decode
 question_from = msgspec.json.Decoder(Question).decode
 contract_from = msgspec.json.Decoder(Contract).decode
+person_from = msgspec.json.Decoder(Person).decode
 entity_from = msgspec.json.Decoder(Entity).decode
 changed_from = msgspec.json.Decoder(Changed).decode
 audit_from = msgspec.json.Decoder(AuditRecord).decode
@@ -127,6 +130,14 @@ def _agents(rows: list[Agent], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.wake_at, encode(row)) for row in rows]
 
 
+def _people(rows: list[Person], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.id, encode(row)) for row in rows]
+
+
+def _series(rows: list[SeriesRow], _: Number) -> list[tuple[Any, ...]]:
+    return [(row.step, row.at, memoryview(row.body)) for row in rows]
+
+
 def _dead_letters(rows: list[DeadLetter], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.task, encode(row)) for row in rows]
 
@@ -156,6 +167,8 @@ def _changed(rows: list[Changed], _: Number) -> list[tuple[Any, ...]]:
 BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...]]]]] = {
     Event: (frames.EVENT, _events),
     Agent: (frames.AGENT, _agents),
+    Person: (frames.PERSON, _people),
+    SeriesRow: (frames.SERIES, _series),
     DeadLetter: (frames.DEAD_LETTER, _dead_letters),
     Question: (frames.QUESTION, _questions),
     Entity: (frames.ENTITY, _entities),
@@ -168,6 +181,7 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     Event: lambda rows, number: (frames.EVENT + 2, [(event_key(number(row.task), row.seq),) for row in rows]),
     Delivery: lambda rows, _: (frames.DELIVERY_REMOVED, [(row.id,) for row in rows]),
     Agent: lambda rows, _: (frames.AGENT + 2, [(row.id,) for row in rows]),
+    Person: lambda rows, _: (frames.PERSON + 2, [(row.id,) for row in rows]),
     DeadLetter: lambda rows, _: (frames.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (frames.QUESTION + 2, [(row.id,) for row in rows]),
     Contract: lambda rows, _: (frames.CONTRACT + 2, [(row.id,) for row in rows]),

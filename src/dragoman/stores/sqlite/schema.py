@@ -196,6 +196,19 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # 11: the head of a task consists of parts. `REWRITES` changes the rows before this step counts as done.
     "",
+    # 12: people with their roles; the figures of the plots; events by their time, for streams that resume.
+    """
+    CREATE TABLE person (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+
+    CREATE TABLE series (step INTEGER, at INTEGER, body TEXT NOT NULL, PRIMARY KEY (step, at)) WITHOUT ROWID;
+
+    CREATE TRIGGER series_kept AFTER INSERT ON series BEGIN
+        DELETE FROM series WHERE step = NEW.step AND at < NEW.at
+            - CASE NEW.step WHEN 15 THEN 21600 WHEN 300 THEN 172800 ELSE 2678400 END;
+    END;
+
+    CREATE INDEX event_at ON event (at);
+    """,
 )
 
 VERSION = len(MIGRATIONS)

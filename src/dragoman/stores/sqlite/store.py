@@ -25,6 +25,7 @@ from dragoman.core.lookups import Lane, LaneEnd, Lookup, TaskById
 from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery
+from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
@@ -368,6 +369,13 @@ class SqliteStore:
         self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Contract]:
         return await self._list(lambda connection: lists.contracts(connection, agent, after, limit))
+
+    async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
+        found = await self._list(lambda connection: lists.events_since(connection, at, limit))
+        return personal.opened(found, self._vault)
+
+    async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
+        return await self._list(lambda connection: lists.series(connection, step, since, until))
 
     async def contract_of(self, collaboration: str) -> Contract | None:
         return await self._list(lambda connection: lists.contract_of(connection, collaboration))

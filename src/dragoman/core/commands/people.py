@@ -1,0 +1,65 @@
+"""People: who may use the management API and the dashboard, and how they log in."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dragoman.core.commands.base import Command
+from dragoman.core.ids import Instant
+from dragoman.core.model.people import Person
+
+
+class AboutPerson(Command, frozen=True, gc=False, kw_only=True):
+    """Outcome: the person. Refused with NOT_FOUND if there is none of this name."""
+
+    name: str
+
+    @property
+    def subject(self) -> str:
+        return self.name
+
+
+class AddPerson(Command, frozen=True, gc=False, kw_only=True):
+    """Let a person in. Outcome: the person. Refused with CONFLICT if the name is taken."""
+
+    action: ClassVar = "user.add"
+    new: Person
+
+    @property
+    def subject(self) -> str:
+        return self.new.id
+
+
+class RemovePerson(AboutPerson, frozen=True, gc=False, kw_only=True):
+    """The person's token, login link and sessions end at once."""
+
+    action: ClassVar = "user.remove"
+
+
+class SetPersonToken(AboutPerson, frozen=True, gc=False, kw_only=True):
+    """A new API token; the old one ends, and with it all sessions."""
+
+    action: ClassVar = "user.token"
+    token_hash: str
+
+
+class OfferLogin(AboutPerson, frozen=True, gc=False, kw_only=True):
+    """A login link, by the hash of its code. It replaces the one before."""
+
+    action: ClassVar = "user.offer_login"
+    login_hash: str
+    until: Instant
+
+
+class LogIn(Command, frozen=True, gc=False, kw_only=True):
+    """A person opens a login link. Outcome: the person. The code counts once, also over a restart; one that is wrong,
+    used or too old is refused with UNAUTHENTICATED."""
+
+    action: ClassVar = "user.login"
+    login_hash: str
+
+
+class EndSessions(AboutPerson, frozen=True, gc=False, kw_only=True):
+    """All sessions of a person end."""
+
+    action: ClassVar = "user.logout"
