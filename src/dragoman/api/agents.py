@@ -268,7 +268,7 @@ async def add_agent(context: Context, call: Call[None, AgentIn]) -> Response:
         AgentId(wanted.agent_id), wanted.protocol, at=context.intake.now(), token_hash=token_hash(token)
     )
     agent = msgspec.structs.replace(agent, offers=offered(wanted.offers))
-    await context.intake.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
+    await context.execute(call, AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
     return respond(201, Credential(agent_id=agent.id, token=token), {"Location": f"/api/v1/agents/{agent.id}"})
 
 
@@ -326,7 +326,7 @@ async def status_history(context: Context, call: Plain) -> StatusHistory:
 
 async def remove_agent(context: Context, call: Plain) -> None:
     agent = find_agent(context, call.id)
-    await context.intake.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    await context.execute(call, RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if context.children is not None:
         context.children.dismiss(agent.id)  # it has its grace period; the request does not wait for that
 
@@ -336,8 +336,8 @@ async def rotate_token(context: Context, call: Call[None, Nothing]) -> Credentia
     if spec_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
     token = new_token()
-    await context.intake.execute(
-        RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
+    await context.execute(
+        call, RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
     )
     return Credential(agent_id=agent.id, token=token)
 

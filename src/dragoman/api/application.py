@@ -21,6 +21,7 @@ from dragoman.api.context import PROTOCOL, ApiRoute, Context, respond
 from dragoman.api.problems import Next, Problem, Reason, problem
 from dragoman.api.routes import SERVED
 from dragoman.core.ids import ADMIN
+from dragoman.core.model.people import Role
 from dragoman.core.ports import StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused
 
@@ -66,9 +67,8 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
         route = methods["GET" if request.method == "HEAD" else request.method]
         assert route.handler is not None
         try:
-            if route.auth is not None:
-                context.admit(request)
-            answer = await route.handler(context, await read_call(context, route, request))
+            caller = context.admit(request, route.auth) if isinstance(route.auth, Role) else None
+            answer = await route.handler(context, await read_call(context, route, request, caller))
             return answer if isinstance(answer, Response) else respond(next(iter(route.answers)), answer)
         except Problem as refusal:
             await _audit_refusal(context, route, request, refusal)

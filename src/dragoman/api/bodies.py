@@ -16,7 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from dragoman.api.context import ApiRoute, Call, Context
 from dragoman.api.problems import Next, Problem, Reason, misshapen
+from dragoman.api.sessions import Caller
 from dragoman.core.ids import ADMIN
+from dragoman.core.model.people import LONGEST_NAME, Role
 from dragoman.core.model.tasks import Priority, QuestionStatus, Status
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
@@ -141,6 +143,49 @@ class RemoveFileQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class LossesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     caller: str | None = None
     agent: str | None = None
+
+
+class StreamQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`type` names kinds of events, separated by commas; `follow` tasks whose every event a digest brings, too."""
+
+    after: Annotated[int, Meta(ge=0)] | None = None
+    detail: Literal["events", "digest"] = "events"
+    task: str | None = None
+    agent: str | None = None
+    type: str | None = None
+    follow: str | None = None
+
+
+class RangeQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    range: Literal["15m", "1h", "6h", "1d", "7d", "30d"] = "15m"
+
+
+class WireQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    start: Annotated[int, Meta(ge=1)] = 1
+    limit: Limit = 50
+
+
+class BulkTasksIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    action: Literal["retry", "cancel"]
+    ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=500)]
+
+
+class BulkDeadLettersIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    action: Literal["redrive", "discard"]
+    ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=500)]
+
+
+class UserIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+    role: Role = Role.VIEWER
+
+
+class LogoutQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    everywhere: bool = False
+
+
+class LoginIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    token: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class CancelIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -268,6 +313,14 @@ class AuditQuery(Page, frozen=True, kw_only=True):
     outcome: str | None = None
 
 
+class AuditViewQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`action` is the beginning of a verb: `task.` finds all that was done to tasks."""
+
+    principal: str | None = None
+    action: str | None = None
+    outcome: Literal["accepted", "refused"] | None = None
+
+
 S = TypeVar("S")
 
 
@@ -313,19 +366,19 @@ def _too_large(limits: guard.Limits) -> Problem:
     return Problem(Kind.TOO_LARGE, f"a body may have at most {limits.bytes} bytes", limit=limits.bytes)
 
 
-async def read_call(context: Context, route: ApiRoute, request: Request) -> Call[Any, Any]:
+async def read_call(context: Context, route: ApiRoute, request: Request, caller: Caller | None) -> Call[Any, Any]:
     """The request with its query and body as the route declares them. Unknown parameters of the query are refused: a
     misspelt filter must not list everything."""
     query = None
     if route.query is not None:
         query = shape(dict(request.query_params), route.query, Reason.INVALID_QUERY)
     if route.body is None:
-        return Call(request, query, None)
+        return Call(request, query, None, caller=caller)
     tree = await read_json(context, request, optional=route.body_optional)
     given = tree
     if route.drop_nulls and type(tree) is dict:
         given = {name: value for name, value in tree.items() if value is not None}
-    return Call(request, query, shape(given, route.body, Reason.INVALID_BODY), tree)
+    return Call(request, query, shape(given, route.body, Reason.INVALID_BODY), tree, caller)
 
 
 def shape(tree: Any, type: type[S], reason: Reason) -> S:

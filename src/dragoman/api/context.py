@@ -15,7 +15,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dragoman.api.live import Live
 from dragoman.api.problems import Next, Problem
+from dragoman.api.series import Series
+from dragoman.api.sessions import Caller, Sessions
+from dragoman.core.commands import Command
+from dragoman.core.ids import Instant
+from dragoman.core.model.agents import Agent
+from dragoman.core.model.outgoing import Outgoing
+from dragoman.core.model.people import Role
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
@@ -41,13 +49,16 @@ class Exposition(Protocol):
         ...
 
 
+Encode = Callable[[Outgoing, Agent, Instant], Sequence[bytes]]
+
+
 class Context:
     def __init__(
         self,
         intake: Intake,
         store: Store,
         *,
-        admin_token_hash: str,
+        admin_token: str,
         ready: Callable[[], tuple[bool, str]],
         metrics: Exposition,
         protocols: Collection[str] = ("chiffon",),
@@ -57,8 +68,12 @@ class Context:
         metrics_token_hash: str | None = None,
         children: Supervisor | None = None,
         auth: AuthService | None = None,
+        live: Live,
+        series: Series,
+        encode: Encode | None = None,
     ) -> None:
-        """`children` where the hub runs agents itself, `auth` where it signs tokens."""
+        """`children` where the hub runs agents itself, `auth` where it signs tokens. `encode` puts an outgoing message
+        into the bytes of its receiver's protocol, to show them."""
         self.intake = intake
         self.files = files
         self.store = store
@@ -70,16 +85,39 @@ class Context:
         self.refusals = RefusalLog(intake)
         self.children = children
         self.auth = auth
-        self._admin_token_hash = admin_token_hash
+        self.live = live
+        self.series = series
+        self.encode = encode
+        self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
+        self.overviews: dict[str, tuple[float, Any]] = {}
+        self._counts: tuple[float, Mapping[str, int]] = (0.0, {})
+        self.sessions = Sessions(admin_token, lambda: intake.people)
+        self._admin_token_hash = token_hash(admin_token)
         self._metrics_token_hash = metrics_token_hash
 
-    def admit(self, request: Request) -> None:
-        """Only the holder of the admin token passes. Hashes are compared, in constant time."""
-        token = bearer(request.headers.get("authorization", "").encode("latin-1"))
-        if token is None:
-            raise Problem(Kind.UNAUTHENTICATED, "the management API needs the admin token")
-        if not same(token_hash(token), self._admin_token_hash):
-            raise Problem(Kind.UNAUTHENTICATED, "this is not the admin token of this hub")
+    def admit(self, request: Request, role: Role) -> Caller:
+        """Let a request pass whose caller has this role or a higher one; raises `Problem` for any other."""
+        caller = self.sessions.caller(request, self.intake.now())
+        if not caller.role.includes(role):
+            raise Problem(
+                Kind.FORBIDDEN,
+                f"{caller.name} is {caller.role.value}, and this needs the role {role.value}",
+                next=Next("ask an admin for the role", command=f"dragoman user add NAME --role {role.value}"),
+            )
+        return caller
+
+    async def counts(self) -> Mapping[str, int]:
+        """`Store.counts`, read at most once a second however many pages ask."""
+        now = asyncio.get_running_loop().time()
+        if now - self._counts[0] > 1:
+            self._counts = now, await self.store.counts()
+        return self._counts[1]
+
+    async def execute(self, call: Call[Any, Any], command: Command) -> Any:
+        """Have a command decided, in the name of the person that asks: the audit record names them."""
+        if call.caller is not None and call.caller.person is not None:
+            command = msgspec.structs.replace(command, person=call.caller.person)
+        return await self.intake.execute(command)
 
     def admit_to_metrics(self, request: Request) -> None:
         """Any client passes, unless a metrics token is set: then its holder, and the administrator."""
@@ -93,6 +131,9 @@ class Context:
                 "the metrics of this hub need a token",
                 next=Next("send the token of server.metrics_token as `Authorization: Bearer …`"),
             )
+
+
+T = TypeVar("T")
 
 
 class Waiters:
@@ -117,6 +158,20 @@ class Waiters:
         except TimeoutError:
             return False
 
+    async def until_closed(self, waiting: Awaitable[T], otherwise: T) -> T:
+        """What is waited for; `otherwise` at once when closed."""
+        if self.closed:
+            return otherwise
+        try:
+            async with asyncio.timeout(None) as clock:
+                self._clocks.add(clock)
+                try:
+                    return await waiting
+                finally:
+                    self._clocks.discard(clock)
+        except TimeoutError:
+            return otherwise
+
     def close(self) -> None:
         """Call on the event loop, when the hub stops serving."""
         self.closed = True
@@ -138,6 +193,8 @@ class Call(Generic[Q, B]):
     query: Q
     body: B
     tree: Any = None
+    caller: Caller | None = None
+    """Who asks; None where the route needs no credential."""
 
     @property
     def id(self) -> str:
@@ -169,7 +226,8 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     drop_nulls: bool = False
     headers: Mapping[str, str] = {}
     refusals: tuple[Kind, ...] = ()
-    auth: str | None = "admin"  # "admin", "agent", or None
+    auth: Role | str | None = Role.ADMIN
+    """The role that the caller needs; "agent" where an agent's credential is checked elsewhere; None: no credential."""
 
 
 def respond(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
@@ -178,9 +236,6 @@ def respond(status: int, content: Any, headers: Mapping[str, str] | None = None)
         return Response(status_code=status, headers={"Cache-Control": "no-store"})
     extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
     return Response(msgspec.json.encode(content), status_code=status, headers=extra, media_type="application/json")
-
-
-T = TypeVar("T")
 
 
 def page_of(rows: Sequence[T], limit: int, cursor: Callable[[T], str]) -> tuple[Sequence[T], str | None]:

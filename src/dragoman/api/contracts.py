@@ -114,13 +114,14 @@ async def show_contract(context: Context, call: Plain) -> ContractOut:
 async def end_contract(context: Context, call: Call[None, CancelIn]) -> ContractOut:
     wanted = call.body
     row = await find_contract(context, call.id)
-    ended: Contract = await context.intake.execute(
+    ended: Contract = await context.execute(
+        call,
         EndContract(
             principal=ADMIN,
             protocol=PROTOCOL,
             collaboration=row.collaboration,
             reason=wanted.reason or "ended by a person",
-        )
+        ),
     )
     return contract_out(ended, context.intake.now())
 
@@ -153,7 +154,8 @@ async def list_policies(context: Context, call: Plain) -> DomainPolicies:
 
 async def set_policy(context: Context, call: Call[None, DomainPolicyIn]) -> DomainPolicies:
     wanted = call.body
-    policy: Entity = await context.intake.execute(
+    policy: Entity = await context.execute(
+        call,
         SetDomainPolicy(
             principal=ADMIN,
             protocol=PROTOCOL,
@@ -162,7 +164,7 @@ async def set_policy(context: Context, call: Call[None, DomainPolicyIn]) -> Doma
             allow=wanted.allow,
             intents=wanted.intents,
             encrypt=wanted.encrypt,
-        )
+        ),
     )
     return policies_out(policy.value)
 
@@ -174,7 +176,7 @@ async def remove_policy(context: Context, call: Call[DomainsQuery, None]) -> Dom
     if (pair.source, pair.target) not in {(one.source, one.target) for one in known}:
         message = f"there is no policy about {pair.source[:80]!r} asking {pair.target[:80]!r}"
         raise Problem(Kind.NOT_FOUND, message, next=list_of("policies/domains"))
-    policy: Entity = await context.intake.execute(
-        SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
+    policy: Entity = await context.execute(
+        call, SetDomainPolicy(principal=ADMIN, protocol=PROTOCOL, source=pair.source, target=pair.target, allow=None)
     )
     return policies_out(policy.value)

@@ -61,7 +61,7 @@ async def rotate_keys(context: Context, call: Call[None, KeyRotationIn]) -> KeyL
     try:
         retiring = auth.authority.ring.signing.kid
         what = "key.distrust" if wanted.distrust else "key.rotate"
-        await context.intake.execute(NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
+        await context.execute(call, NoteRead(principal=ADMIN, protocol=PROTOCOL, what=what, about=retiring))
         await auth.rotate(distrust=wanted.distrust)
     except KeysKept as error:
         raise Problem(
@@ -103,7 +103,7 @@ async def revoke_token(context: Context, call: Call[None, RevocationIn]) -> Revo
     elif wanted.token is not None or jti is None:
         raise Problem(Kind.INVALID, "name the token by `token` or by `jti`, not by both", field="jti")
     until = Instant((over + LEEWAY) * SECOND)
-    await context.intake.execute(RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
+    await context.execute(call, RevokeToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, jti=jti, until=until))
     return Revocation(agent_id=agent.id, jti=jti, until=rfc3339(until))
 
 

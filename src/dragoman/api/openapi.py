@@ -17,6 +17,7 @@ import msgspec
 
 from dragoman.api.context import ApiRoute
 from dragoman.api.problems import MEDIA_TYPE, ProblemOut, status_of
+from dragoman.core.model.people import Role
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp import published
 from dragoman.protocols.agentmsg.records import Record
@@ -236,7 +237,7 @@ def _operation(one: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
         "tags": [one.tag],
         "parameters": _parameters(one),
         "responses": _responses(one, schemas),
-        "security": [{one.auth: []}] if one.auth else [],
+        "security": [{"admin" if isinstance(one.auth, Role) else one.auth: []}] if one.auth else [],
     }
     if one.body is not None:
         schema = {"oneOf": [schemas[type] for type in one.body]} if isinstance(one.body, tuple) else schemas[one.body]
@@ -267,7 +268,7 @@ def _parameters(one: ApiRoute) -> list[dict[str, Any]]:
 
 def _refusals(one: ApiRoute) -> set[int]:
     """The statuses of problems: what the route itself refuses, and what the way to its handler does."""
-    found = {status_of(kind) for kind in one.refusals} | ({401} if one.auth == "admin" else set())
+    found = {status_of(kind) for kind in one.refusals} | ({401} if isinstance(one.auth, Role) else set())
     if one.handler is not None and one.body is not None:
         found |= WITH_A_BODY
     if one.handler is not None and (one.query is not None or "{id}" in one.path):  # the beginning of several ids

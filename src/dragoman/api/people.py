@@ -35,8 +35,8 @@ async def show_question(context: Context, call: Plain) -> QuestionOut:
 
 async def answer_question(context: Context, call: Call[None, AnswerIn]) -> QuestionOut:
     question = await find_question(context, call.id)
-    answered: Question = await context.intake.execute(
-        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=call.body.answer)
+    answered: Question = await context.execute(
+        call, Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=call.body.answer)
     )
     return question_out(answered)
 
@@ -76,7 +76,7 @@ async def redrive(context: Context, call: Call[None, EditedIn]) -> TaskOut | Dea
     wanted = call.body
     dead = await find_dead_letter(context, call.id)
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
-    sent = await context.intake.execute(Redrive(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id, input=edited))
+    sent = await context.execute(call, Redrive(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id, input=edited))
     if isinstance(sent, DeadLetter):
         return dead_letter_out(sent)
     return await whole_task(context, sent)
@@ -84,5 +84,5 @@ async def redrive(context: Context, call: Call[None, EditedIn]) -> TaskOut | Dea
 
 async def discard(context: Context, call: Call[None, Nothing]) -> DeadLetterOut:
     dead = await find_dead_letter(context, call.id)
-    await context.intake.execute(Discard(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id))
+    await context.execute(call, Discard(principal=ADMIN, protocol=PROTOCOL, dead_letter=dead.id))
     return dead_letter_out(dead)

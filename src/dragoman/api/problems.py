@@ -246,9 +246,27 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     code = status or status_for(fault)
+    content = problem_out(fault, instance, reason=reason, next=next, status=code)
+    extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    if code == 401:
+        extra["WWW-Authenticate"] = 'Bearer realm="dragoman"'
+    if code in RETRY_AFTER:
+        extra.setdefault("Retry-After", str(retry_after(fault, RETRY_AFTER[code])))
+    return Response(msgspec.json.encode(content), status_code=code, headers=extra, media_type=MEDIA_TYPE)
+
+
+def problem_out(
+    fault: Fault,
+    instance: str,
+    *,
+    reason: Reason | None = None,
+    next: Next | None = None,
+    status: int | None = None,
+) -> ProblemOut:
+    code = status or status_for(fault)
     shown = msgspec.structs.replace(fault, message=MESSAGES.get((fault.kind, fault.field), fault.message))
     advice = next or _advice(fault)
-    content = ProblemOut(
+    return ProblemOut(
         type=TYPE_PREFIX + fault.kind.value,
         title=TITLES[fault.kind],
         status=code,
@@ -261,9 +279,3 @@ def problem(
         facts=fault.facts,
         next=advice or _related(fault, code, instance),
     )
-    extra = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
-    if code == 401:
-        extra["WWW-Authenticate"] = 'Bearer realm="dragoman"'
-    if code in RETRY_AFTER:
-        extra.setdefault("Retry-After", str(retry_after(fault, RETRY_AFTER[code])))
-    return Response(msgspec.json.encode(content), status_code=code, headers=extra, media_type=MEDIA_TYPE)

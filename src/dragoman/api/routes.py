@@ -9,11 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.api import agents, audit, bodies, contracts, files, keys, operations, people, task_events, tasks
+from dragoman.api import (
+    agents,
+    audit,
+    bodies,
+    contracts,
+    dashboard,
+    events,
+    files,
+    keys,
+    operations,
+    overview,
+    people,
+    task_events,
+    tasks,
+    users,
+    views,
+)
 from dragoman.api.context import ApiRoute, Context, Handler, Plain
 from dragoman.api.openapi import document
 from dragoman.api.protocol_routes import A2ACP, AGENTMSG, CHIFFON, FORGE
+from dragoman.core.model.people import Role
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, WhyOut
+from dragoman.core.queries.sequence import Sequence
 from dragoman.core.queries.trace import TraceOut
 from dragoman.messages.faults import Kind
 from dragoman.messages.files import FileRef
@@ -22,11 +40,17 @@ NOT_FOUND, INVALID, CONFLICT, MISMATCH = Kind.NOT_FOUND, Kind.INVALID, Kind.CONF
 
 
 def v1(call: str, handler: Handler, tag: str, summary: str, answers: Mapping[int, Any], **more: Any) -> ApiRoute:
-    """A route of the management API: "POST /agents"."""
+    """A route of the management API: "POST /agents". A viewer may read; to change work takes an operator."""
     method, path = call.split()
+    more.setdefault("auth", Role.VIEWER if method == "GET" else Role.OPERATOR)
     return ApiRoute(
         method=method, path=f"/api/v1{path}", handler=handler, tag=tag, summary=summary, answers=answers, **more
     )
+
+
+def hub(call: str, handler: Handler, tag: str, summary: str, answers: Mapping[int, Any], **more: Any) -> ApiRoute:
+    """A route about the hub itself (agents, people, policies, keys, backups): for admins."""
+    return v1(call, handler, tag, summary, answers, auth=Role.ADMIN, **more)
 
 
 def public(call: str, handler: Handler, summary: str, answers: Mapping[int, Any], **more: Any) -> ApiRoute:
@@ -43,7 +67,7 @@ async def documentation(context: Context, call: Plain) -> dict[str, Any]:
 
 MANAGEMENT = (
     # agents
-    v1("POST /agents", agents.add_agent, "agents", "Add an agent", {201: agents.Credential}, body=bodies.AgentIn,
+    hub("POST /agents", agents.add_agent, "agents", "Add an agent", {201: agents.Credential}, body=bodies.AgentIn,
         drop_nulls=True, refusals=(INVALID, CONFLICT)),
     v1("GET /agents", agents.list_agents, "agents", "List agents", {200: agents.AgentList}, query=bodies.AgentsQuery,
         refusals=(INVALID,)),
@@ -52,16 +76,18 @@ MANAGEMENT = (
     v1("GET /agents/{id}/history", agents.status_history, "agents",
         "An agent's former statuses, as it reported them, and its last errors; the oldest first",
         {200: agents.StatusHistory}, refusals=(NOT_FOUND,)),
-    v1("DELETE /agents/{id}", agents.remove_agent, "agents",
+    hub("DELETE /agents/{id}", agents.remove_agent, "agents",
         "Remove an agent; its unfinished work goes back to the queue", {204: None}, refusals=(NOT_FOUND,)),
-    v1("POST /agents/{id}/token", agents.rotate_token, "agents", "Give an agent a new token; the old one ends at once",
+    hub("POST /agents/{id}/token", agents.rotate_token, "agents", "Give an agent a new token; the old one ends at once",
         {200: agents.Credential}, body=bodies.Nothing, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
-    v1("POST /agents/{id}/revoke", keys.revoke_token, "agents",
+    hub("POST /agents/{id}/revoke", keys.revoke_token, "agents",
         "Revoke one signed token of an agent (a2acp), given as it is or by its jti; its secret stays valid",
         {200: keys.Revocation}, body=bodies.RevocationIn, refusals=(INVALID, NOT_FOUND, CONFLICT)),
     v1("POST /agents/{id}/restart", agents.restart_agent, "agents",
         "Restart an agent that the hub runs, also one that it gave up on", {200: agents.AgentDetails},
         body=bodies.Nothing, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("GET /agents/{id}/view", views.show_agent_view, "agents", "An agent with its last tasks and its log",
+        {200: views.AgentView}, refusals=(NOT_FOUND,)),
     v1("GET /agents/{id}/logs", agents.agent_logs, "agents",
         "What an agent printed, if the hub runs it; else the events of its newest tasks, and what it logged",
         {200: agents.AgentLogs}, query=bodies.LogsQuery, refusals=(INVALID, NOT_FOUND)),
@@ -99,6 +125,17 @@ MANAGEMENT = (
     v1("POST /tasks/{id}/resume", tasks.resume_task, "tasks",
         "Resume a held or paused task, with the answer that its agent waits for, if any", {200: TaskOut},
         body=bodies.ResumeIn, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
+    v1("GET /tasks/{id}/view", views.show_task_view, "tasks",
+        "A task with all that a page shows of it: why, sequence, attempts, questions", {200: views.TaskView},
+        refusals=(NOT_FOUND,)),
+    v1("GET /tasks/{id}/sequence", views.show_sequence, "tasks",
+        "Each step of a task and of those it led to, between callers, hub, agents and people", {200: Sequence},
+        refusals=(NOT_FOUND,)),
+    v1("GET /tasks/{id}/wire", views.show_wire, "tasks",
+        "Each message as it came, as the hub understood it, and as it left", {200: views.WireOut},
+        query=bodies.WireQuery, refusals=(INVALID, NOT_FOUND)),
+    v1("POST /tasks/bulk", views.change_tasks, "tasks", "Retry or cancel up to 500 tasks, each by itself",
+        {200: views.BulkOut}, body=bodies.BulkTasksIn, refusals=(INVALID,)),
     # files
     v1("POST /files", files.upload_file, "files",
         "Upload a file, to attach it to a task; the body is the file, `name` its name", {201: FileRef},
@@ -125,10 +162,10 @@ MANAGEMENT = (
         {200: contracts.ContractOut}, body=bodies.CancelIn, body_optional=True, refusals=(NOT_FOUND, Kind.CONTRACT)),
     v1("GET /policies/domains", contracts.list_policies, "contracts", "Which domains may ask which",
         {200: contracts.DomainPolicies}),
-    v1("POST /policies/domains", contracts.set_policy, "contracts",
+    hub("POST /policies/domains", contracts.set_policy, "contracts",
         "Allow or forbid one domain to ask another; this replaces the policy of the pair",
         {200: contracts.DomainPolicies}, body=bodies.DomainPolicyIn, refusals=(INVALID, CONFLICT)),
-    v1("DELETE /policies/domains", contracts.remove_policy, "contracts", "Remove the policy of a pair of domains",
+    hub("DELETE /policies/domains", contracts.remove_policy, "contracts", "Remove the policy of a pair of domains",
         {200: contracts.DomainPolicies}, query=bodies.DomainsQuery, refusals=(INVALID, NOT_FOUND)),
     # questions
     v1("GET /questions", people.list_questions, "questions", "List questions to people", {200: people.QuestionList},
@@ -149,23 +186,55 @@ MANAGEMENT = (
     v1("POST /deadletters/{id}/discard", people.discard, "deadletters",
         "Discard a dead letter; its task stays as it is", {200: DeadLetterOut}, body=bodies.Nothing, body_optional=True,
         refusals=(NOT_FOUND,)),
+    v1("POST /deadletters/bulk", views.change_dead_letters, "deadletters",
+        "Redrive or discard up to 500 dead letters, each by itself", {200: views.BulkOut},
+        body=bodies.BulkDeadLettersIn, refusals=(INVALID,)),
+    # events
+    v1("GET /events", events.follow, "events",
+        "All events as they happen (server-sent events), or a digest of them for pages", {200: task_events.MEDIA_TYPE},
+        query=bodies.StreamQuery, refusals=(INVALID,),
+        headers={"Last-Event-ID": "The id of the last event seen; the stream goes on after it."}),
+    v1("GET /overview", overview.show_overview, "events", "What wants attention, and how the hub is doing",
+        {200: overview.OverviewOut}, query=bodies.RangeQuery, refusals=(INVALID,)),
+    v1("GET /series", overview.show_series, "events", "Figures over time", {200: overview.SeriesOut},
+        query=bodies.RangeQuery, refusals=(INVALID,)),
     # audit
     v1("GET /audit", audit.list_records, "audit", "Read the audit record", {200: audit.AuditList},
         query=bodies.AuditQuery, refusals=(INVALID,)),
+    v1("GET /audit/view", audit.show_view, "audit", "The newest records that fit, and whether the chain holds",
+        {200: audit.AuditView}, query=bodies.AuditViewQuery, refusals=(INVALID,)),
+    v1("GET /audit/export", audit.export, "audit", "Every record that fits, as JSON lines",
+        {200: "application/x-ndjson"}, query=bodies.AuditViewQuery, refusals=(INVALID,)),
     v1("GET /audit/checkpoint", audit.checkpoint, "audit",
         "Number and hash of the newest record, signed with the key that signs tokens: keep it elsewhere",
         {200: audit.CheckpointOut}),
     v1("GET /audit/verify", audit.verify_chain, "audit", "Verify the chain of hashes; names the first broken record",
         {200: audit.Verdict}),
     # keys
-    v1("GET /keys", keys.list_keys, "keys",
+    hub("GET /keys", keys.list_keys, "keys",
         "The keys that sign tokens (a2acp), and those that still verify; the one that signs first", {200: keys.KeyList},
         refusals=(NOT_FOUND, CONFLICT)),
-    v1("POST /keys/rotate", keys.rotate_keys, "keys",
+    hub("POST /keys/rotate", keys.rotate_keys, "keys",
         "Sign with a new key; the old ones verify until their tokens expire, or, with `distrust`, no longer",
         {200: keys.KeyList}, body=bodies.KeyRotationIn, body_optional=True, refusals=(INVALID, NOT_FOUND, CONFLICT)),
+    # people
+    v1("GET /me", users.show_me, "people", "Who you are, and your role", {200: users.Me}),
+    hub("GET /users", users.list_users, "people", "List people", {200: users.UserList}),
+    hub("POST /users", users.add_user, "people", "Add a person; the answer has a link that logs them in once",
+        {201: users.LoginOut}, body=bodies.UserIn, refusals=(INVALID, CONFLICT)),
+    hub("DELETE /users/{name}", users.remove_user, "people", "Remove a person; their token and sessions end at once",
+        {204: None}, refusals=(NOT_FOUND,)),
+    hub("POST /users/{name}/token", users.new_user_token, "people",
+        "Give a person a new API token; the old one and all sessions end", {200: users.UserToken}, body=bodies.Nothing,
+        body_optional=True, refusals=(NOT_FOUND,)),
+    hub("POST /users/{name}/login", users.new_login, "people", "Make a link that logs a person in once",
+        {200: users.LoginOut}, body=bodies.Nothing, body_optional=True, refusals=(NOT_FOUND,)),
+    v1("POST /login", users.log_in_by_token, "people", "Log a browser in: a session cookie for a token", {204: None},
+        body=bodies.LoginIn, refusals=(INVALID, Kind.UNAUTHENTICATED), auth=None),
+    v1("POST /logout", users.log_out, "people", "Log a browser out", {204: None}, query=bodies.LogoutQuery,
+        body=bodies.Nothing, body_optional=True, auth=Role.VIEWER),
     # store
-    v1("POST /backup", operations.copy_store, "store",
+    hub("POST /backup", operations.copy_store, "store",
         "Copy the store while the hub runs; only from the hub's own machine", {200: operations.Copied},
         body=bodies.BackupIn, refusals=(INVALID, CONFLICT, Kind.FORBIDDEN, Kind.OVERLOADED)),
 )  # fmt: skip
@@ -180,7 +249,12 @@ OPERATIONS = (
         {200: dict[str, Any]}, refusals=(NOT_FOUND,)),
     public("GET /schemas/coven.proto", operations.coven_proto, "The proto file of coven, as the hub speaks it",
         {200: "text/plain"}),
-    public("GET /", operations.status_page, "The status page, for browsers", {200: "text/html"}),
+    public("GET /login/{code}", users.log_in_by_link, "Log a browser in once, by a link", {303: None},
+        refusals=(Kind.UNAUTHENTICATED,)),
+    public("GET /assets/{name}", dashboard.asset, "Script and style of the dashboard", {200: "text/javascript"},
+        refusals=(NOT_FOUND,)),
+    public("GET /favicon.svg", dashboard.favicon, "The icon of the dashboard", {200: "image/svg+xml"}),
+    *(public(f"GET {path}", dashboard.page, "A page of the dashboard", {200: "text/html"}) for path in dashboard.VIEWS),
 )  # fmt: skip
 
 SERVED = (*MANAGEMENT, *OPERATIONS)

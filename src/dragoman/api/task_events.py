@@ -18,8 +18,9 @@ doubled however often the client comes back: it says the last number it saw (`La
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -34,8 +35,10 @@ from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model.tasks import Event, EventKind, Status, Task
 from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.queries import event_out, is_hidden
-from dragoman.core.queries.trace import Causes, TraceOut, TraceTask, in_tree_order, trace_task
+from dragoman.core.queries.trace import Causes, Lost, TraceOut, TraceTask, in_tree_order, trace_task
 from dragoman.messages.faults import Kind, Refused
+from dragoman.messages.features import Carriage, Feature, losses
+from dragoman.protocols.features import FEATURES
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
@@ -136,8 +139,23 @@ TASKS_SEARCHED = 500
 DEEPEST = 64
 
 
+@lru_cache(maxsize=64)
+def lost_between(caller: str, agent: str) -> Mapping[Feature, Lost]:
+    """What never arrives between two protocols. A caller that is no protocol of ours (the API) loses nothing."""
+    if caller not in FEATURES or agent not in FEATURES or caller == agent:
+        return {}
+    return {
+        loss.feature: Lost(feature=loss.feature, how=loss.how, why=loss.why)
+        for loss in losses(FEATURES[caller], FEATURES[agent])
+        if loss.how is Carriage.LOST
+    }
+
+
 async def trace(context: Context, call: Plain) -> TraceOut:
-    task = await find_task(context, call.id)
+    return await trace_of(context, await find_task(context, call.id))
+
+
+async def trace_of(context: Context, task: Task) -> TraceOut:
     causes: Causes = {}
     found, left_out = await _descendants(context, await _root(context, task), causes)
     found.setdefault(task.id, task)
@@ -220,7 +238,7 @@ async def _trace_task(context: Context, task: Task, causes: Causes) -> TraceTask
             break
         found += page
         after = page[-1].seq
-    return trace_task(task, found, lambda agent: agent_protocol(context, agent), causes.get(task.id))
+    return trace_task(task, found, lambda agent: agent_protocol(context, agent), lost_between, causes.get(task.id))
 
 
 # -- what went wrong -------------------------------------------------------------------------------------------

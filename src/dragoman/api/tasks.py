@@ -103,7 +103,7 @@ async def submit_task(context: Context, call: Call[None, TaskIn]) -> Response:
         ),
     )
     try:
-        task: Task = await context.intake.execute(command)
+        task: Task = await context.execute(call, command)
     except Refused as refused:
         raise Refused(_as_asked(refused.fault, wanted)) from None
     return respond(202, await whole_task(context, task), {"Location": f"/api/v1/tasks/{task.id}"})
@@ -184,7 +184,7 @@ async def cancel_task(context: Context, call: Call[None, CancelIn]) -> TaskOut:
     command = Cancel(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
     if wanted.reason:
         command = msgspec.structs.replace(command, reason=wanted.reason)
-    return await whole_task(context, await context.intake.execute(command))
+    return await whole_task(context, await context.execute(call, command))
 
 
 async def retry_task(context: Context, call: Call[None, EditedIn]) -> TaskOut:
@@ -192,13 +192,13 @@ async def retry_task(context: Context, call: Call[None, EditedIn]) -> TaskOut:
     task = await find_task(context, call.id)
     edited = None if wanted.input is None else msgspec.json.encode(wanted.input)
     command = Retry(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, input=edited)
-    return await whole_task(context, await context.intake.execute(command))
+    return await whole_task(context, await context.execute(call, command))
 
 
 async def pause_task(context: Context, call: Call[None, Nothing]) -> TaskOut:
     task = await find_task(context, call.id)
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
-    return await whole_task(context, await context.intake.execute(command))
+    return await whole_task(context, await context.execute(call, command))
 
 
 async def resume_task(context: Context, call: Call[None, ResumeIn]) -> TaskOut:
@@ -212,7 +212,7 @@ async def resume_task(context: Context, call: Call[None, ResumeIn]) -> TaskOut:
         answer=wanted.answer if answered else None,
         has_answer=answered,
     )
-    return await whole_task(context, await context.intake.execute(command))
+    return await whole_task(context, await context.execute(call, command))
 
 
 async def explain_task(context: Context, call: Plain) -> WhyOut:

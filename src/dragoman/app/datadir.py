@@ -50,6 +50,8 @@ class Whereabouts(NamedTuple):
     certificate: str = ""
     """What it shows who comes by TLS, as PEM: commands beside it trust this and nothing else."""
     grpc_tls: bool = False
+    login: str = ""
+    """A link that logs a browser in once: for the person who started the hub, never for the note."""
 
 
 class DataDir:
@@ -98,7 +100,7 @@ class DataDir:
 
     def announce(self, here: Whereabouts) -> None:
         """Call once the hub serves."""
-        self._write(self.hub_file, json.dumps(here._asdict()) + "\n", replace=True)
+        self._write(self.hub_file, json.dumps({**here._replace(login="")._asdict()}) + "\n", replace=True)
 
     def withdraw(self, pid: int | None = None) -> None:
         """Call at the stop. What another process announced meanwhile stays."""

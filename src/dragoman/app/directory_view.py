@@ -7,7 +7,7 @@ The intake is one (`app.intake`): it alone changes what is seen here, after each
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from dragoman.core.directory import Directory
@@ -16,6 +16,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import Newest
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.holdings import NOTHING, Holding
+from dragoman.core.model.people import Person
 from dragoman.core.model.policy import Policy
 from dragoman.core.model.policy import default as default_policy
 from dragoman.core.model.silence import Watched
@@ -50,6 +51,15 @@ class DirectoryView:
 
     def agents(self) -> Sequence[Agent]:
         return list(self._directory.agents.values())
+
+    @property
+    def queued(self) -> int:
+        """How many tasks wait in queues."""
+        return sum(self._directory.backlog.values())
+
+    @property
+    def people(self) -> Mapping[str, Person]:
+        return self._directory.people
 
     async def contract(self, id: str) -> Contract | None:
         """A contract as of the last commit. The ones that are used are remembered."""

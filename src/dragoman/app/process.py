@@ -39,7 +39,7 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGUSR1, log_what_runs)
     async with hub(settings) as running:
-        greet(running.whereabouts)
+        greet(running.with_login())
         async with contextlib.AsyncExitStack() as beside:
             if demo:
                 from dragoman.app.demo import demo_agents

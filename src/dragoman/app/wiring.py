@@ -26,6 +26,9 @@ import structlog
 
 from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
+from dragoman.api.live import Live
+from dragoman.api.series import Series
+from dragoman.api.sessions import Sessions
 from dragoman.app.background import remove_unused_regularly, wake_rows
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
@@ -44,10 +47,14 @@ from dragoman.app.free_memory import FreeMemory
 from dragoman.app.intake import Intake
 from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash
 from dragoman.app.metrics import Counters, Gauges, Metrics
+from dragoman.app.observers import Observers
 from dragoman.app.settings import Settings
-from dragoman.core.ids import HOUR, SECOND, Instant
+from dragoman.app.translator.adapters import ADAPTERS
+from dragoman.core.ids import HOUR, SECOND, AgentId, Instant
 from dragoman.core.memory import MemoryBudget, MemoryLimits
+from dragoman.core.model.agents import Agent as HubAgent
 from dragoman.core.model.agents import Profile
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Files, Store
 from dragoman.core.streams import Streams
 from dragoman.protocols.a2acp.types import Agent
@@ -78,6 +85,7 @@ class Running(msgspec.Struct):
     data: DataDir
     children: Supervisor
     certificates: Certificates
+    sessions: Sessions
 
     @property
     def whereabouts(self) -> Whereabouts:
@@ -90,9 +98,32 @@ class Running(msgspec.Struct):
             grpc_tls=bool(self.grpc) and self.certificates.coven is not None,
         )
 
+    def with_login(self) -> Whereabouts:
+        """The same, with a link that logs the administrator's browser in once."""
+        here = self.whereabouts
+        return here._replace(login=f"{here.http}/login/{self.sessions.offer_admin_login()}")
+
     def announce(self) -> None:
         """Tell commands beside the hub where it is, and which certificate it shows."""
         self.data.announce(self.whereabouts)
+
+
+def _spoken_by(intake: Intake, id: AgentId) -> str | None:
+    agent = intake.agent(id)
+    return None if agent is None else agent.protocol
+
+
+def shown_bytes(outgoing: Outgoing, agent: HubAgent, now: Instant) -> list[bytes]:
+    """An outgoing message as its receiver's protocol has it, for people to look at. A message that cannot be shown
+    without what only its endpoint has (keys, files) is left out."""
+    adapter = ADAPTERS.get(agent.protocol)
+    if adapter is None:
+        return []
+    try:
+        return [msgspec.json.encode(one) for one in adapter.encode(outgoing, agent, now, {})]
+    except Exception as error:
+        log.debug("a message is not shown", why=repr(error))
+        return []
 
 
 @asynccontextmanager
@@ -122,7 +153,17 @@ async def hub(
     )
     streams = Streams(each=settings.quotas.streams_per_agent, most=settings.quotas.streams)
     rules = settings.core_rules()
-    intake = Intake(store, rules=rules, now=clock, mint=mint, observer=counters, memory=memory, streams=streams)
+    live = Live(clock)
+    series = Series(clock, lambda agent: _spoken_by(intake, agent), lambda: intake.queued)
+    intake = Intake(
+        store,
+        rules=rules,
+        now=clock,
+        mint=mint,
+        observer=Observers(counters, series, live),
+        memory=memory,
+        streams=streams,
+    )
     files = open_files(settings, mint, clock, vault)
     admin_hash = token_hash(admin_token)
     async with contextlib.AsyncExitStack() as stops:
@@ -175,7 +216,7 @@ async def hub(
         context = ApiContext(
             intake,
             store,
-            admin_token_hash=admin_hash,
+            admin_token=admin_token,
             ready=ready,
             metrics=Metrics(counters, gauges),
             protocols=(*endpoints, COVEN),
@@ -184,7 +225,11 @@ async def hub(
             metrics_token_hash=metrics_token_hash(settings),
             children=children,
             auth=auth,
+            live=live,
+            series=series,
+            encode=shown_bytes,
         )
+        await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(
             intake,
             tuple(endpoint for make in endpoints.values() for endpoint in make(parts)),
@@ -200,7 +245,7 @@ async def hub(
             await serving.start()
             grpc = await start_coven(coven, settings)
             await children.start(declared(settings))
-            running = Running(intake, serving, grpc, admin_token, data, children, certificates)
+            running = Running(intake, serving, grpc, admin_token, data, children, certificates, context.sessions)
             running.announce()
             async with running_beside(certificates.watch(running.announce), "certificates"):
                 yield running

@@ -31,6 +31,7 @@ COMMANDS = (
     ("file", "dragoman.cli.file:app", LOOK, "Files that agents and people uploaded: ls, rm."),
     ("contract", "dragoman.cli.contract:app", LOOK, "Contracts between agents: ls, show, end."),
     ("policy", "dragoman.cli.contract:policies", LOOK, "Which domains may ask which: allow, forbid, rm, ls."),
+    ("user", "dragoman.cli.user:app", LOOK, "The people who may use the dashboard and the API."),
     ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the master key: ls, rotate, give-up."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify, checkpoint."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),

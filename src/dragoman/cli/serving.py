@@ -155,12 +155,13 @@ def _greeting(settings: Settings, *, demo: bool, ready_json: bool, service: bool
         if ready_json:
             ready: dict[str, Any] = {"http": here.http, "grpc": here.grpc, "data": settings.data}
             ready["admin_token"] = here.admin_token
+            ready["login"] = here.login
             if here.grpc_tls:
                 ready["grpc_tls"] = True
             print(json.dumps(ready), flush=True)
         else:
-            token = None if service and not sys.stderr.isatty() else here.admin_token
-            words = banner(http=here.http, data=settings.data, token=token, demo=demo)
+            login = None if service and not sys.stderr.isatty() else here.login
+            words = banner(http=here.http, data=settings.data, login=login, demo=demo)
             print(words, file=sys.stderr, flush=True)
 
     return greet
@@ -224,13 +225,13 @@ TRY = "task ls"
 
 
 def banner(
-    *, http: str, data: str | Path, token: str | None = None, next: str | None = None, demo: bool = False
+    *, http: str, data: str | Path, login: str | None = None, next: str | None = None, demo: bool = False
 ) -> str:
     """The facts: where it listens, where it keeps everything, and one command to try (`next`, without our name).
 
     With demo agents there is no command to try yet: it is printed when they have connected (`app.demo.next_commands`).
 
-    With a `token` the page opens without asking for it: the part behind the # never leaves the browser.
+    `login` is the link that logs a browser in, once.
     """
     following = f"{program()} {next or TRY}"
     if Path(data) != Path(".dragoman") and "--data" not in following:
@@ -238,7 +239,7 @@ def banner(
     lines = [
         "",
         f"  dragoman serves at  {http}",
-        *([f"  its page            {http}/#token={token}"] if token else []),
+        *([f"  open the dashboard  {login}"] if login else []),
         f"  everything is in    {escaping.line(data)}  (readable by you only; a restart loses nothing)",
         "  demo agents         start in a moment; --no-demo leaves them out"
         if demo

@@ -13,6 +13,8 @@ import pytest
 from tests.support.heads import task_head
 
 from dragoman.api import Context, app
+from dragoman.api.live import Live
+from dragoman.api.series import Series
 from dragoman.app.metrics import Counters, Gauges, Metrics
 from dragoman.core.commands import Command, NoteRefusal
 from dragoman.core.ids import MINUTE, SECOND, AgentId, Instant, TaskId, uuid7
@@ -22,6 +24,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord, Newest
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.holdings import NOTHING, Holding
+from dragoman.core.model.people import Person
 from dragoman.core.model.policy import Policy
 from dragoman.core.model.silence import Watched
 from dragoman.core.model.state import Entity, Registry
@@ -31,7 +34,6 @@ from dragoman.core.routing.routes import Route
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.messages.faults import Fault, Refused
-from dragoman.security.tokens import token_hash
 from dragoman.stores.memory import MemoryStore
 
 NOW = Instant(1_768_796_464_000_000)  # 2026-01-19T04:21:04Z
@@ -54,6 +56,7 @@ class ScriptedIntake:
         self.shared: dict[str, Entity] = {}
         self.contracts: dict[str, Contract] = {}
         self.newest_audit = Newest()
+        self.people: dict[str, Person] = {}
         self.watching = 0
         self.parked = asyncio.Event()
         self._changed = asyncio.Event()
@@ -208,10 +211,12 @@ class World:
         self.context = Context(
             self.intake,  # type: ignore[arg-type]
             self.store,
-            admin_token_hash=token_hash(TOKEN),
+            admin_token=TOKEN,
             ready=lambda: self.readiness,
             metrics=Metrics(self.counters, gauges),
             heartbeat=0.02,
+            live=Live(self.intake.now),
+            series=Series(self.intake.now, lambda agent: None, lambda: 0),
         )
         self.app = app(self.context)
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))

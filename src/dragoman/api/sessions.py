@@ -1,0 +1,142 @@
+"""Who asks the management API: a person with a token, a browser with a session cookie, the holder of the admin token.
+
+    credential                          who
+    ----------------------------------  ----------------------------------------------------------
+    `Authorization: Bearer`, the hub's  admin
+    `Authorization: Bearer`, a person's the person, with their role
+    cookie `dragoman_session`           the person that logged in, or admin
+
+The cookie is a signed token: the name, the person's `sessions` at the login and an end. It is HttpOnly and
+SameSite=Strict. The signing key follows from the admin token: a restart keeps sessions, a new admin token ends them.
+A request that changes something by a cookie must carry the header `Dragoman-Request`, which a page of another site
+cannot send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+
+import jwt
+import msgspec
+from starlette.requests import Request
+
+from dragoman.api.problems import Next, Problem
+from dragoman.core.ids import ADMIN, SECOND, Instant
+from dragoman.core.model.people import Person, Role
+from dragoman.messages.faults import Kind
+from dragoman.security.tokens import bearer, same, token_hash
+
+COOKIE = "dragoman_session"
+HEADER = "dragoman-request"
+SESSION_SECONDS = 14 * 24 * 3600
+LOGIN_SECONDS = 15 * 60
+"""How long a login link counts."""
+SAFE = frozenset({"GET", "HEAD"})
+ALGORITHM = "HS256"
+AUDIENCE = "dragoman-dashboard"
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. `person` is None for the holder of the admin token."""
+
+    name: str
+    role: Role
+    by_cookie: bool = False
+    person: str | None = None
+
+
+class Sessions:
+    """Issues and reads session cookies. `people` gives the hub's own directory, read at every request."""
+
+    def __init__(self, admin_token: str, people: Callable[[], Mapping[str, Person]]) -> None:
+        self._admin_hash = token_hash(admin_token)
+        self._key = hashlib.sha256(b"dragoman session key\0" + admin_token.encode()).digest()
+        self._people = people
+        self._admin_logins: set[str] = set()
+
+    # -- login links ---------------------------------------------------------------------------------------------------
+
+    def offer_admin_login(self) -> str:
+        """The code of a link that logs the administrator in once, as long as this hub runs."""
+        code = secrets.token_urlsafe(24)
+        self._admin_logins.add(token_hash(code))
+        return code
+
+    def take_admin_login(self, code_hash: str) -> bool:
+        """Whether the code was offered to the administrator; it counts no second time."""
+        if code_hash not in self._admin_logins:
+            return False
+        self._admin_logins.discard(code_hash)
+        return True
+
+    # -- cookies -------------------------------------------------------------------------------------------------------
+
+    def cookie(self, person: Person | None, now: Instant) -> str:
+        claims = {
+            "aud": AUDIENCE,
+            "sub": ADMIN if person is None else person.id,
+            "ses": 0 if person is None else person.sessions,
+            "exp": now // SECOND + SESSION_SECONDS,
+        }
+        return jwt.encode(claims, self._key, ALGORITHM)
+
+    def _of_cookie(self, cookie: str, now: Instant) -> Caller | None:
+        try:
+            claims = jwt.decode(
+                cookie,
+                self._key,
+                [ALGORITHM],
+                audience=AUDIENCE,
+                options={"require": ["sub", "exp", "ses"], "verify_exp": False, "verify_iat": False},
+            )
+        except jwt.InvalidTokenError:
+            return None
+        name = claims["sub"]
+        if not isinstance(claims["exp"], int) or claims["exp"] <= now // SECOND:
+            return None
+        if name == ADMIN:
+            return Caller(ADMIN, Role.ADMIN, by_cookie=True)
+        person = self._people().get(name)
+        if person is None or person.sessions != claims["ses"]:
+            return None
+        return Caller(person.id, person.role, by_cookie=True, person=person.id)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def of_token(self, token: str) -> Caller | None:
+        hashed = token_hash(token)
+        if same(hashed, self._admin_hash):
+            return Caller(ADMIN, Role.ADMIN)
+        for person in self._people().values():
+            if person.token_hash is not None and same(hashed, person.token_hash):
+                return Caller(person.id, person.role, person=person.id)
+        return None
+
+    def caller(self, request: Request, now: Instant) -> Caller:
+        """Raises `Problem` for a request of nobody, or one that another site may have made."""
+        header = request.headers.get("authorization")
+        if header is not None:
+            token = bearer(header.encode("latin-1"))
+            found = None if token is None else self.of_token(token)
+            if found is None:
+                raise Problem(Kind.UNAUTHENTICATED, "this is no token of the management API of this hub")
+            return found
+        cookie = request.cookies.get(COOKIE)
+        if cookie is None:
+            raise Problem(Kind.UNAUTHENTICATED, "the management API needs the admin token, or a login")
+        found = self._of_cookie(cookie, now)
+        if found is None:
+            raise Problem(
+                Kind.UNAUTHENTICATED,
+                "this login has ended",
+                next=Next("log in again", command="dragoman user login NAME"),
+            )
+        if request.method not in SAFE and HEADER not in request.headers:
+            raise Problem(
+                Kind.FORBIDDEN,
+                "a browser's request that changes something needs the header Dragoman-Request",
+                next=Next("send `Dragoman-Request: 1`, or a token instead of the cookie"),
+            )
+        return found
