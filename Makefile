@@ -43,12 +43,13 @@ soak: $(STAMP)   ## the long runs
 	@$(BIN)/python -m tests.support.needs
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n 2 --dist worksteal -m "soak or made_up" $(ARGS)
 
-check: $(STAMP)  ## format, lint, types, import contracts, unreachable code
+check: $(STAMP)  ## format, lint, types, import contracts, unreachable code, the built dashboard
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 	@$(BIN)/python .ci/unreachable.py
+	@$(BIN)/python .ci/web_fresh.py
 
 format: $(STAMP) ## put the code in shape
 	@$(BIN)/ruff format .
@@ -57,8 +58,9 @@ format: $(STAMP) ## put the code in shape
 bench: $(BENCH)  ## measure, beside a peer and the raw limit
 	@$(BIN)/python -m bench $(ARGS)
 
-web:             ## the page at /: served as it stands, so nothing is built
-	@ls src/dragoman/api/status/status.*
+web:             ## build the dashboard from web/ into the package (needs node)
+	@cd web && npm ci --no-fund --no-audit && npm run check && npm test && npm run build
+	@$(PYTHON) .ci/web_fresh.py --write
 
 clean:           ## forget the environment and the caches
 	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,193 @@
+// The frame: who is logged in, the navigation, the keyboard, and the page that the address names.
+
+import { signal } from "@preact/signals";
+import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
+import { Problem, post } from "./api/client";
+import { connection, deadLetters, openQuestions } from "./live/stream";
+import { Agent } from "./pages/Agent";
+import { Agents } from "./pages/Agents";
+import { Audit } from "./pages/Audit";
+import { Contracts } from "./pages/Contracts";
+import { DeadLetters } from "./pages/DeadLetters";
+import { Inbox } from "./pages/Inbox";
+import { Login } from "./pages/Login";
+import { Overview } from "./pages/Overview";
+import { Playground } from "./pages/Playground";
+import { Task } from "./pages/Task";
+import { Tasks } from "./pages/Tasks";
+import { Wire } from "./pages/Wire";
+import { followLinks, go, match, path } from "./router";
+import { enter, entry, me } from "./session";
+import { Icon, type IconName } from "./ui/Icon";
+import { Dialog, Empty, ErrorBox, Toasts } from "./ui/parts";
+
+const help = signal(false);
+
+interface Page {
+  pattern: string;
+  title: string;
+  view: ComponentType<Record<string, string>>;
+  nav?: { icon: IconName; label: string; key: string };
+}
+
+const PAGES: Page[] = [
+  { pattern: "/", title: "Overview", view: Overview, nav: { icon: "overview", label: "Overview", key: "o" } },
+  { pattern: "/inbox", title: "Inbox", view: Inbox, nav: { icon: "inbox", label: "Inbox", key: "i" } },
+  { pattern: "/tasks", title: "Tasks", view: Tasks, nav: { icon: "tasks", label: "Tasks", key: "t" } },
+  { pattern: "/tasks/{id}", title: "Task", view: Task as unknown as ComponentType<Record<string, string>> },
+  { pattern: "/agents", title: "Agents", view: Agents, nav: { icon: "agents", label: "Agents", key: "a" } },
+  { pattern: "/agents/{id}", title: "Agent", view: Agent as unknown as ComponentType<Record<string, string>> },
+  { pattern: "/deadletters", title: "Dead letters", view: DeadLetters, nav: { icon: "dead", label: "Dead letters", key: "d" } },
+  { pattern: "/contracts", title: "Contracts", view: Contracts, nav: { icon: "contracts", label: "Contracts", key: "c" } },
+  { pattern: "/playground", title: "Playground", view: Playground, nav: { icon: "playground", label: "Playground", key: "p" } },
+  { pattern: "/wire", title: "Live wire", view: Wire, nav: { icon: "wire", label: "Live wire", key: "w" } },
+  { pattern: "/audit", title: "Audit", view: Audit, nav: { icon: "audit", label: "Audit", key: "u" } },
+];
+
+export function App() {
+  useEffect(() => {
+    void enter();
+    addEventListener("click", followLinks);
+    addEventListener("keydown", onKey);
+  }, []);
+  if (entry.value === "asking") return null;
+  if (entry.value === "out") return <Login />;
+  if (entry.value instanceof Problem) {
+    return (
+      <main class="page">
+        <ErrorBox error={entry.value} onRetry={() => void enter()} />
+      </main>
+    );
+  }
+  const found = page(path.value);
+  document.title = found ? `${found.page.title} · Dragoman` : "Not found · Dragoman";
+  return (
+    <div class="shell">
+      <Navigation />
+      <main class="page" id="main">
+        {found ? (
+          <found.page.view key={path.value} {...found.values} />
+        ) : (
+          <Empty title="There is no such page">
+            <a href="/">Go to the overview</a>
+          </Empty>
+        )}
+      </main>
+      <Toasts />
+      {help.value ? <KeyHelp /> : null}
+    </div>
+  );
+}
+
+function page(at: string): { page: Page; values: Record<string, string> } | null {
+  for (const one of PAGES) {
+    const values = match(one.pattern, at);
+    if (values) return { page: one, values };
+  }
+  return null;
+}
+
+function Navigation() {
+  const badges: Record<string, { count: number | null; bad?: boolean }> = {
+    "/inbox": { count: openQuestions.value },
+    "/deadletters": { count: deadLetters.value, bad: true },
+  };
+  return (
+    <nav aria-label="Pages">
+      <a class="brand" href="/">
+        <img src="/favicon.svg" alt="" />
+        Dragoman
+      </a>
+      {PAGES.map(({ pattern, nav }) => {
+        if (!nav) return null;
+        const badge = badges[pattern];
+        const current = pattern === "/" ? path.value === "/" : path.value.startsWith(pattern);
+        return (
+          <a class="nav-link" href={pattern} key={pattern} aria-current={current ? "page" : undefined}>
+            <Icon name={nav.icon} />
+            <span>{nav.label}</span>
+            {badge?.count ? <span class={badge.bad ? "count bad" : "count"}>{badge.count}</span> : null}
+          </a>
+        );
+      })}
+      <div class="nav-foot">
+        <div class="connection" data-testid="connection" data-state={connection.value} role="status">
+          {connection.value}
+        </div>
+        <div class="who row">
+          <span class="muted grow cut">
+            {me.value?.name} · {me.value?.role}
+          </span>
+          <button
+            type="button"
+            class="button quiet"
+            onClick={async () => {
+              await post("/logout");
+              location.assign("/");
+            }}
+          >
+            Log out
+          </button>
+        </div>
+      </div>
+    </nav>
+  );
+}
+
+const MOVES: [string, string][] = [
+  ["/", "Search in this page"],
+  ["j  k", "Next, previous row"],
+  ["Enter", "Open the row"],
+  ["x", "Select the row"],
+  ["g then o i t a d c p w u", "Overview, inbox, tasks, agents, dead letters, contracts, playground, wire, audit"],
+  ["?", "This help"],
+  ["Esc", "Close, leave a field"],
+];
+
+function KeyHelp() {
+  return (
+    <Dialog title="Keyboard" onClose={() => (help.value = false)}>
+      <dl class="keys">
+        {MOVES.map(([key, what]) => (
+          <>
+            <dt>
+              <kbd>{key}</kbd>
+            </dt>
+            <dd>{what}</dd>
+          </>
+        ))}
+      </dl>
+    </Dialog>
+  );
+}
+
+let going = 0;
+
+function onKey(event: KeyboardEvent): void {
+  if (event.metaKey || event.ctrlKey || event.altKey) return;
+  const target = event.target as HTMLElement;
+  if (target.matches("input, textarea, select")) {
+    if (event.key === "Escape") target.blur();
+    return;
+  }
+  if (Date.now() - going < 1500) {
+    going = 0;
+    const wanted = PAGES.find((one) => one.nav?.key === event.key);
+    if (wanted) {
+      event.preventDefault();
+      go(wanted.pattern);
+    }
+    return;
+  }
+  if (event.key === "g") going = Date.now();
+  else if (event.key === "?") help.value = true;
+  else if (event.key === "/") {
+    const field = document.querySelector<HTMLInputElement>("[data-search]");
+    if (field) {
+      event.preventDefault();
+      field.focus();
+      field.select();
+    }
+  }
+}

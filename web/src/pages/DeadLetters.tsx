@@ -1,0 +1,182 @@
+import { useSignal } from "@preact/signals";
+import { get, post } from "../api/client";
+import type { DeadLetter, DeadLetterList } from "../api/types";
+import { place, withQuery } from "../router";
+import { may } from "../session";
+import { humanKind, plural, pretty } from "../ui/format";
+import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, failed, toast } from "../ui/parts";
+import { useView } from "../ui/view";
+
+export function DeadLetters() {
+  const view = useView<DeadLetterList>("/deadletters", { limit: 500 }, () => true);
+  const chosen = useSignal<ReadonlySet<string>>(new Set());
+  const editing = useSignal<DeadLetter | null>(null);
+  const all = view.data?.deadletters ?? [];
+  const reason = place.value.query.get("reason");
+  const groups = new Map<string, number>();
+  for (const one of all) groups.set(one.error.kind, (groups.get(one.error.kind) ?? 0) + 1);
+  const shown = all.filter((one) => !reason || one.error.kind === reason);
+  const ids = shown.map((one) => one.id).filter((id) => chosen.value.has(id));
+
+  const bulk = async (action: "redrive" | "discard", list: string[]) => {
+    try {
+      const answer = await post<{ done: string[]; failed: unknown[] }>("/deadletters/bulk", { action, ids: list });
+      const word = action === "redrive" ? "sent again" : "discarded";
+      toast(`${plural(answer.done.length, "dead letter")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
+      chosen.value = new Set();
+      view.refresh();
+    } catch (problem) {
+      failed(problem);
+    }
+  };
+  const edit = async (id: string) => {
+    try {
+      editing.value = await get<DeadLetter>(`/deadletters/${encodeURIComponent(id)}`);
+    } catch (problem) {
+      failed(problem);
+    }
+  };
+  return (
+    <>
+      <div class="page-head">
+        <h1>Dead letters</h1>
+        <span class="muted small" role="status">
+          {view.data ? plural(all.length, "dead letter") : ""}
+        </span>
+      </div>
+      {groups.size > 1 || reason ? (
+        <div class="tabs" role="group" aria-label="Reasons">
+          <button type="button" class="tab" aria-pressed={!reason} onClick={() => withQuery({ reason: null })}>
+            all {all.length}
+          </button>
+          {[...groups].map(([kind, count]) => (
+            <button type="button" class="tab" key={kind} aria-pressed={reason === kind} onClick={() => withQuery({ reason: kind })}>
+              {humanKind(kind)} {count}
+            </button>
+          ))}
+        </div>
+      ) : null}
+      {ids.length ? (
+        <div class="row bulk" role="toolbar" aria-label="Selected dead letters">
+          <strong>{ids.length} selected</strong>
+          <button type="button" class="button" disabled={!may("operator")} onClick={() => bulk("redrive", ids)}>
+            Redrive
+          </button>
+          <button type="button" class="button danger" disabled={!may("operator")} onClick={() => bulk("discard", ids)}>
+            Discard
+          </button>
+        </div>
+      ) : null}
+      {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
+      <section class="card">
+        {view.data && !shown.length ? (
+          <Empty title="There is no dead letter">
+            <p>What the hub could not deliver or get done after all attempts is kept here until a person decides.</p>
+          </Empty>
+        ) : (
+          <ul class="rows">
+            {shown.map((letter) => (
+              <li class="line" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
+                <input
+                  type="checkbox"
+                  aria-label={`Select dead letter ${letter.id}`}
+                  checked={chosen.value.has(letter.id)}
+                  onChange={() => {
+                    const next = new Set(chosen.value);
+                    if (!next.delete(letter.id)) next.add(letter.id);
+                    chosen.value = next;
+                  }}
+                />
+                <strong>{humanKind(letter.error.kind)}</strong>
+                <span class="grow cut" title={letter.error.message}>
+                  {letter.error.message}
+                </span>
+                <TaskLink id={letter.task_id} />
+                <AgentLink id={letter.receiver} />
+                <span class="muted small">{plural(letter.attempts, "attempt")}</span>
+                <span class="muted small">
+                  <Ago at={letter.at} />
+                </span>
+                <button type="button" class="button" data-testid="deadletter-edit" onClick={() => edit(letter.id)}>
+                  Inspect
+                </button>
+                <button
+                  type="button"
+                  class="button"
+                  data-testid="deadletter-redrive"
+                  disabled={!may("operator")}
+                  onClick={() => bulk("redrive", [letter.id])}
+                >
+                  Redrive
+                </button>
+              </li>
+            ))}
+          </ul>
+        )}
+      </section>
+      {editing.value ? (
+        <Edit
+          letter={editing.value}
+          onClose={() => (editing.value = null)}
+          onDone={() => {
+            editing.value = null;
+            view.refresh();
+          }}
+        />
+      ) : null}
+    </>
+  );
+}
+
+function Edit({ letter, onClose, onDone }: { letter: DeadLetter; onClose: () => void; onDone: () => void }) {
+  const body = (letter.body ?? {}) as { input?: unknown };
+  const text = useSignal(pretty(body.input ?? body));
+  const wrong = useSignal("");
+  return (
+    <Dialog title={`Dead letter: ${humanKind(letter.error.kind)}`} onClose={onClose}>
+      <form
+        class="stack"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          let input: unknown;
+          try {
+            input = JSON.parse(text.value);
+          } catch (problem) {
+            wrong.value = `This is not JSON: ${(problem as Error).message}`;
+            return;
+          }
+          try {
+            await post(`/deadletters/${encodeURIComponent(letter.id)}/redrive`, { input });
+            toast("Sent again with the new input");
+            onDone();
+          } catch (problem) {
+            failed(problem);
+          }
+        }}
+      >
+        <p>{letter.error.message}</p>
+        <label class="stack-s">
+          Input
+          <textarea
+            class="field"
+            rows={12}
+            spellcheck={false}
+            value={text.value}
+            onInput={(event) => {
+              text.value = event.currentTarget.value;
+              wrong.value = "";
+            }}
+          />
+        </label>
+        {wrong.value ? (
+          <p role="alert" class="why-error">
+            {wrong.value}
+          </p>
+        ) : null}
+        <button type="submit" class="button primary" disabled={!may("operator")}>
+          Redrive with this input
+        </button>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,272 @@
+// Send work to an agent as any protocol, and see the bytes that go and come.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { get, post } from "../api/client";
+import type { Agent, AgentList } from "../api/types";
+import { onTask } from "../live/stream";
+import { place, withQuery } from "../router";
+import { may } from "../session";
+import { exampleOf, fieldsOf, type Field } from "../ui/schema";
+import { Copy, ErrorBox, Json, Status, TaskLink } from "../ui/parts";
+import { pretty } from "../ui/format";
+import { useView } from "../ui/view";
+
+interface Exchange {
+  task_id: string;
+  status: string;
+  sent: { at: string; text: string }[];
+  received: { at: string; text: string }[];
+  reply: unknown;
+  commands: { cli: string; curl: string; python: string };
+}
+
+const PROTOCOLS = ["chiffon", "agentmsg", "forge", "a2acp", "coven", "api"];
+
+export function Playground() {
+  const agents = useView<AgentList>("/agents", {});
+  const { query } = place.value;
+  const list = (agents.data?.agents ?? []).filter((agent) => (agent.work_types ?? []).length || agent.id === query.get("agent"));
+  const agent = list.find((one) => one.id === query.get("agent")) ?? list[0];
+  const works = agent?.work_types ?? [];
+  const work = query.get("work") ?? works[0] ?? "";
+  const protocol = query.get("as") ?? "chiffon";
+  const schema = schemaOf(agent, work);
+  const input = useSignal("{}");
+  const wrong = useSignal("");
+  const error = useSignal<unknown>(null);
+  const exchange = useSignal<Exchange | null>(null);
+  const busy = useSignal(false);
+  useEffect(() => {
+    input.value = JSON.stringify(exampleOf(schema), null, 2);
+  }, [agent?.id, work]);
+  const id = exchange.value?.task_id;
+  useEffect(() => {
+    if (!id) return;
+    const read = () =>
+      get<Exchange>(`/playground/${encodeURIComponent(id)}`)
+        .then((answer) => {
+          exchange.value = answer;
+        })
+        .catch(() => {});
+    return onTask(id, () => void read());
+  }, [id]);
+  const send = async () => {
+    let value: unknown;
+    try {
+      value = JSON.parse(input.value || "{}");
+    } catch (problem) {
+      wrong.value = `The input is not JSON: ${(problem as Error).message}`;
+      return;
+    }
+    busy.value = true;
+    error.value = null;
+    try {
+      exchange.value = await post<Exchange>("/playground", { protocol, agent: agent?.id, work, input: value });
+    } catch (problem) {
+      error.value = problem;
+    } finally {
+      busy.value = false;
+    }
+  };
+  return (
+    <>
+      <div class="page-head">
+        <h1>Playground</h1>
+      </div>
+      {agents.error ? <ErrorBox error={agents.error} onRetry={agents.refresh} /> : null}
+      <div class="two-columns">
+        <section class="card">
+          <form
+            class="body form"
+            onSubmit={(event) => {
+              event.preventDefault();
+              void send();
+            }}
+          >
+            <label>
+              Send as
+              <select
+                class="field"
+                data-testid="playground-protocol"
+                value={protocol}
+                onChange={(event) => withQuery({ as: event.currentTarget.value }, { replace: true })}
+              >
+                {PROTOCOLS.map((name) => (
+                  <option key={name}>{name}</option>
+                ))}
+              </select>
+            </label>
+            <label>
+              To
+              <select
+                class="field"
+                data-testid="playground-agent"
+                value={agent?.id ?? ""}
+                onChange={(event) => withQuery({ agent: event.currentTarget.value, work: null }, { replace: true })}
+              >
+                {list.map((one) => (
+                  <option value={one.id} key={one.id}>
+                    {one.id} ({one.protocol}, {one.status})
+                  </option>
+                ))}
+              </select>
+            </label>
+            <label>
+              Work
+              <input
+                class="field"
+                list="playground-works"
+                data-testid="playground-work"
+                value={work}
+                onInput={(event) => withQuery({ work: event.currentTarget.value }, { replace: true })}
+              />
+              <datalist id="playground-works">
+                {works.map((name) => (
+                  <option value={name} key={name} />
+                ))}
+              </datalist>
+            </label>
+            <SchemaForm fields={fieldsOf(schema)} input={input.value} onChange={(text) => (input.value = text)} />
+            <label>
+              Input
+              <textarea
+                class="field"
+                rows={8}
+                spellcheck={false}
+                data-testid="playground-input"
+                value={input.value}
+                onInput={(event) => {
+                  input.value = event.currentTarget.value;
+                  wrong.value = "";
+                }}
+              />
+            </label>
+            {wrong.value ? (
+              <p role="alert" class="why-error">
+                {wrong.value}
+              </p>
+            ) : null}
+            <button
+              type="submit"
+              class="button primary"
+              data-testid="playground-send"
+              disabled={busy.value || !agent || !may("operator")}
+            >
+              Send
+            </button>
+          </form>
+        </section>
+        <section class="card" data-testid="playground-reply">
+          {error.value ? <ErrorBox error={error.value} /> : null}
+          {exchange.value ? (
+            <div class="body stack">
+              <p class="row">
+                Task <TaskLink id={exchange.value.task_id} />
+                <Status status={exchange.value.status} />
+              </p>
+              {exchange.value.reply !== null && exchange.value.reply !== undefined ? (
+                <>
+                  <h3>Reply</h3>
+                  <Json value={exchange.value.reply} label="Reply" />
+                </>
+              ) : null}
+              <Frames title="Sent" frames={exchange.value.sent} />
+              <Frames title="Received" frames={exchange.value.received} />
+              <h3>The same from elsewhere</h3>
+              {Object.entries(exchange.value.commands).map(([name, text]) => (
+                <div key={name}>
+                  <p class="row small">
+                    <strong class="grow">{name}</strong>
+                    <Copy text={text} />
+                  </p>
+                  <pre class="block" tabIndex={0} role="group" aria-label={name}>
+                    {text}
+                  </pre>
+                </div>
+              ))}
+            </div>
+          ) : (
+            <p class="body muted">The bytes that go and come appear here.</p>
+          )}
+        </section>
+      </div>
+    </>
+  );
+}
+
+function Frames({ title, frames }: { title: string; frames: { at: string; text: string }[] }) {
+  return (
+    <>
+      <h3>
+        {title} ({frames.length})
+      </h3>
+      {frames.map((frame) => (
+        <pre class="block" tabIndex={0} role="group" aria-label={title} key={frame.at + frame.text.length}>
+          {pretty(frame.text)}
+        </pre>
+      ))}
+    </>
+  );
+}
+
+function schemaOf(agent: Agent | undefined, work: string): unknown {
+  return agent?.offers?.find((offer) => offer.intent === work)?.input_schema ?? null;
+}
+
+function SchemaForm({ fields, input, onChange }: { fields: Field[]; input: string; onChange: (text: string) => void }) {
+  if (!fields.length) return null;
+  let values: Record<string, unknown> = {};
+  try {
+    const parsed: unknown = JSON.parse(input);
+    if (parsed && typeof parsed === "object" && !Array.isArray(parsed)) values = parsed as Record<string, unknown>;
+  } catch {
+    // The text below is being written; the fields wait for it.
+  }
+  const change = (name: string, value: unknown) => {
+    const next = { ...values };
+    if (value === undefined) delete next[name];
+    else next[name] = value;
+    onChange(JSON.stringify(next, null, 2));
+  };
+  return (
+    <fieldset class="form">
+      <legend class="visually-hidden">Fields of the input</legend>
+      {fields.map((field) => (
+        <label key={field.name}>
+          <span>
+            {field.name}
+            {field.required ? <span aria-label="required"> *</span> : null}{" "}
+            <span class="muted small">{field.description ?? field.type}</span>
+          </span>
+          {field.options ? (
+            <select class="field" value={String(values[field.name] ?? "")} onChange={(event) => change(field.name, event.currentTarget.value || undefined)}>
+              <option value="" />
+              {field.options.map((option) => (
+                <option key={option}>{option}</option>
+              ))}
+            </select>
+          ) : field.type === "boolean" ? (
+            <input type="checkbox" checked={values[field.name] === true} onChange={(event) => change(field.name, event.currentTarget.checked)} />
+          ) : field.type === "number" || field.type === "integer" ? (
+            <input
+              class="field"
+              type="number"
+              step={field.type === "integer" ? 1 : "any"}
+              value={typeof values[field.name] === "number" ? (values[field.name] as number) : ""}
+              onInput={(event) => change(field.name, event.currentTarget.value === "" ? undefined : Number(event.currentTarget.value))}
+            />
+          ) : field.type === "string" ? (
+            <input
+              class="field"
+              value={typeof values[field.name] === "string" ? (values[field.name] as string) : ""}
+              onInput={(event) => change(field.name, event.currentTarget.value === "" && !field.required ? undefined : event.currentTarget.value)}
+            />
+          ) : (
+            <span class="muted small">in the JSON below</span>
+          )}
+        </label>
+      ))}
+    </fieldset>
+  );
+}

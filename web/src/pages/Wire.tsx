@@ -1,0 +1,103 @@
+// Every message as it passes. The list holds the newest ones; when it is paused, it counts what it does not show.
+
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { WireRow } from "../api/types";
+import { onChanges } from "../live/stream";
+import { place } from "../router";
+import { Choice, Search } from "../ui/Filters";
+import { bytes, humanKind, number } from "../ui/format";
+import { AgentLink, Empty, Protocol, TaskLink } from "../ui/parts";
+import { VirtualList } from "../ui/VirtualList";
+
+const MOST = 2000;
+
+export function Wire() {
+  const rows = useSignal<WireRow[]>([]);
+  const paused = useSignal(false);
+  const missed = useSignal(0);
+  useEffect(
+    () =>
+      onChanges((changes) => {
+        if (paused.value) missed.value += changes.wire.length + changes.skipped;
+        else if (changes.wire.length) {
+          rows.value = [...changes.wire.slice().reverse(), ...rows.value].slice(0, MOST);
+          missed.value += changes.skipped;
+        }
+      }),
+    [],
+  );
+  const { query } = place.value;
+  const text = (query.get("q") ?? "").toLowerCase();
+  const shown = rows.value.filter(
+    (row) =>
+      (!query.get("protocol") || row.protocol === query.get("protocol")) &&
+      (!query.get("agent") || row.agent === query.get("agent")) &&
+      (!text || `${row.kind} ${row.text} ${row.task_id}`.toLowerCase().includes(text)),
+  );
+  return (
+    <>
+      <div class="page-head">
+        <h1>Live wire</h1>
+        <span class="muted small" role="status">
+          {missed.value ? `${number(missed.value)} not shown` : ""}
+        </span>
+        <button
+          type="button"
+          class="button"
+          aria-pressed={paused.value}
+          onClick={() => {
+            paused.value = !paused.value;
+            if (!paused.value) missed.value = 0;
+          }}
+        >
+          {paused.value ? "Go on" : "Pause"}
+        </button>
+      </div>
+      <div class="row" role="search">
+        <Search name="q" label="Search kind, text, task…" wide />
+        <Choice name="protocol" label="Protocol" options={["chiffon", "agentmsg", "forge", "a2acp", "coven", "api"]} />
+        <Search name="agent" label="Agent" />
+      </div>
+      <section class="card">
+        {shown.length ? (
+          <VirtualList
+            rows={shown}
+            rowHeight={34}
+            label="Messages"
+            keyOf={(row) => String(row.n)}
+            render={(row) => (
+              <div class="cells wire-grid" data-testid="wire-row" data-task={row.task_id}>
+                <time role="cell" class="mono small muted" dateTime={row.at}>
+                  {row.at.slice(11, 23)}
+                </time>
+                <span role="cell">
+                  <Protocol name={row.protocol} />
+                </span>
+                <strong role="cell" class="cut">
+                  {humanKind(row.kind)}
+                </strong>
+                <span role="cell" class="cut wide">
+                  <AgentLink id={row.agent} />
+                </span>
+                <span role="cell" class="cut muted">
+                  {row.text}
+                </span>
+                <span role="cell" class="small muted wide">
+                  {row.bytes ? bytes(row.bytes) : ""}
+                </span>
+                <span role="cell">
+                  <TaskLink id={row.task_id} />
+                </span>
+              </div>
+            )}
+          />
+        ) : (
+          <Empty title="Nothing passes right now">
+            <p>Messages appear here as agents and callers send them.</p>
+          </Empty>
+        )}
+      </section>
+    </>
+  );
+}

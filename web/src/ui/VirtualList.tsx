@@ -1,0 +1,67 @@
+// A list of any length of which only the visible rows are in the page. The window scrolls, so the page has one scrollbar.
+
+import { useComputed, useSignal } from "@preact/signals";
+import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "@tanstack/virtual-core";
+import type { ComponentChildren } from "preact";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+
+interface Props<T> {
+  rows: readonly T[];
+  rowHeight: number;
+  label: string;
+  head?: ComponentChildren;
+  render: (row: T, index: number) => ComponentChildren;
+  keyOf: (row: T) => string;
+  /** Called when the end comes near. */
+  onEnd?: () => void;
+}
+
+export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, onEnd }: Props<T>) {
+  const frame = useRef<HTMLDivElement>(null);
+  const turn = useSignal(0);
+  const virtualizer = useMemo(
+    () =>
+      new Virtualizer<HTMLDivElement, HTMLDivElement>({
+        count: rows.length,
+        getScrollElement: () => frame.current,
+        estimateSize: () => rowHeight,
+        overscan: 12,
+        observeElementRect,
+        observeElementOffset,
+        scrollToFn: elementScroll,
+        onChange: () => (turn.value += 1),
+      }),
+    [],
+  );
+  virtualizer.setOptions({ ...virtualizer.options, count: rows.length });
+  useEffect(() => virtualizer._didMount(), []);
+  useEffect(() => virtualizer._willUpdate());
+  const items = useComputed(() => turn.value && 0).value === 0 ? virtualizer.getVirtualItems() : [];
+  const last = items.at(-1)?.index ?? 0;
+  useEffect(() => {
+    if (onEnd && rows.length && last >= rows.length - 20) onEnd();
+  }, [last, rows.length]);
+  return (
+    <div class="list" role="table" aria-label={label} aria-rowcount={rows.length}>
+      {head}
+      <div class="list-frame" ref={frame} tabIndex={0} role="rowgroup" aria-label={`${label}, scrollable`}>
+        <div class="list-rows" style={{ height: `${virtualizer.getTotalSize()}px` }}>
+          {items.map((item) => {
+            const row = rows[item.index];
+            return row === undefined ? null : (
+              <div
+                class="list-row"
+                role="row"
+                aria-rowindex={item.index + 1}
+                key={keyOf(row)}
+                style={{ height: `${rowHeight}px`, transform: `translateY(${item.start}px)` }}
+              >
+                {render(row, item.index)}
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,55 @@
+// Values as people read them. Pure functions: the tests hold them.
+
+export const shortId = (id: string): string => (id.length > 12 ? `…${id.slice(-6)}` : id);
+
+export function duration(seconds: number): string {
+  if (!Number.isFinite(seconds)) return "–";
+  if (seconds < 0.0005) return "0 ms";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) {
+    const rest = Math.round(seconds % 60);
+    return rest ? `${Math.floor(seconds / 60)} min ${rest} s` : `${Math.floor(seconds / 60)} min`;
+  }
+  if (seconds < 86400) {
+    const rest = Math.round((seconds % 3600) / 60);
+    return rest ? `${Math.floor(seconds / 3600)} h ${rest} min` : `${Math.floor(seconds / 3600)} h`;
+  }
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+export function ago(then: string, now: number): string {
+  const seconds = (now - Date.parse(then)) / 1000;
+  if (seconds < 2) return "just now";
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+export function bytes(size: number): string {
+  if (size < 1000) return `${size} B`;
+  if (size < 1_000_000) return `${(size / 1000).toFixed(size < 10_000 ? 1 : 0)} kB`;
+  return `${(size / 1_000_000).toFixed(size < 10_000_000 ? 1 : 0)} MB`;
+}
+
+export const number = (value: number): string => value.toLocaleString("en-GB");
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+/** JSON as text, in the order it came. A string that is JSON itself is shown as the JSON. */
+export function pretty(value: unknown): string {
+  if (typeof value === "string") {
+    try {
+      return JSON.stringify(JSON.parse(value), null, 2);
+    } catch {
+      return value;
+    }
+  }
+  return JSON.stringify(value, null, 2) ?? "";
+}
+
+export const humanKind = (kind: string): string => kind.replaceAll("_", " ");

@@ -1,0 +1,193 @@
+// Small pieces that every page uses.
+
+import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { Problem } from "../api/client";
+import { ago, pretty, shortId } from "./format";
+
+/** The time as the page shows it; it moves once a second for all places that say how long ago something was. */
+export const now = signal(Date.now());
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now();
+}, 1000);
+
+const TONES: Record<string, string> = {
+  completed: "ok",
+  idle: "ok",
+  active: "ok",
+  closed: "ok",
+  running: "run",
+  assigned: "run",
+  busy: "run",
+  queued: "idle",
+  offline: "idle",
+  paused: "wait",
+  waiting: "wait",
+  connecting: "wait",
+  half_open: "wait",
+  open: "wait",
+  failed: "bad",
+  cancelled: "idle",
+  crashed: "bad",
+};
+
+export function Status({ status, detail, testid }: { status: string; detail?: string | null; testid?: string }) {
+  return (
+    <span class={`status tone-${TONES[status] ?? "idle"}`} data-testid={testid}>
+      {status.replaceAll("_", " ")}
+      {detail ? <span class="status-detail"> · {detail}</span> : null}
+    </span>
+  );
+}
+
+export function Protocol({ name }: { name: string | null | undefined }) {
+  return name ? <span class={`protocol p-${name}`}>{name}</span> : <span class="muted">–</span>;
+}
+
+/** Through which protocols a task goes: caller's → agent's. */
+export function Route({ from, to }: { from: string; to: string | null | undefined }) {
+  return (
+    <span class="route">
+      <Protocol name={from} />
+      <span class="muted" aria-label="to">
+        →
+      </span>
+      <Protocol name={to} />
+    </span>
+  );
+}
+
+export function TaskLink({ id }: { id: string }) {
+  return (
+    <a class="mono" href={`/tasks/${encodeURIComponent(id)}`} title={id}>
+      {shortId(id)}
+    </a>
+  );
+}
+
+export function AgentLink({ id }: { id: string | null | undefined }) {
+  return id ? <a href={`/agents/${encodeURIComponent(id)}`}>{id}</a> : <span class="muted">–</span>;
+}
+
+export function Ago({ at }: { at: string | null | undefined }) {
+  if (!at) return <span class="muted">–</span>;
+  return (
+    <time dateTime={at} title={new Date(at).toLocaleString()}>
+      {ago(at, now.value)}
+    </time>
+  );
+}
+
+export function Json({ value, label }: { value: unknown; label?: string }) {
+  return (
+    <pre class="block" tabIndex={0} role="group" aria-label={label ?? "JSON"}>
+      {pretty(value)}
+    </pre>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <h2>{title}</h2>
+      {children}
+    </div>
+  );
+}
+
+export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
+  const problem = error instanceof Problem ? error : new Problem(0, "This page has an error", String(error), "");
+  return (
+    <div class="error-box" role="alert">
+      <strong>{problem.title}</strong>
+      <p>{problem.detail}</p>
+      {onRetry ? (
+        <button type="button" class="button" onClick={onRetry}>
+          Try again
+        </button>
+      ) : null}
+    </div>
+  );
+}
+
+export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
+  return (
+    <button
+      type="button"
+      class="button quiet"
+      onClick={async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          toast(`Copied: ${text.length > 80 ? `${text.slice(0, 80)}…` : text}`);
+        } catch {
+          toast("The browser did not allow copying; select the text instead.", "bad");
+        }
+      }}
+    >
+      {label}
+    </button>
+  );
+}
+
+// --- toasts ---
+
+interface Toast {
+  id: number;
+  text: string;
+  tone: "ok" | "bad";
+}
+
+const toasts = signal<Toast[]>([]);
+let nextToast = 0;
+
+export function toast(text: string, tone: "ok" | "bad" = "ok"): void {
+  const id = nextToast++;
+  toasts.value = [...toasts.value.slice(-3), { id, text, tone }];
+  setTimeout(() => {
+    toasts.value = toasts.value.filter((one) => one.id !== id);
+  }, 6000);
+}
+
+export const failed = (error: unknown): void =>
+  toast(error instanceof Problem ? `${error.title}. ${error.detail}` : String(error), "bad");
+
+export function Toasts() {
+  return (
+    <div class="toasts" role="status" aria-live="polite">
+      {toasts.value.map((one) => (
+        <div key={one.id} class={`toast tone-${one.tone}`}>
+          {one.text}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+// --- dialogs ---
+
+export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    element.current?.showModal();
+  }, []);
+  return (
+    <dialog
+      ref={element}
+      class="dialog card"
+      aria-label={props.title}
+      onClose={props.onClose}
+      onClick={(event) => {
+        if (event.target === element.current) element.current?.close();
+      }}
+    >
+      <header>
+        <h2 class="grow">{props.title}</h2>
+        <button type="button" class="button quiet" aria-label="Close" onClick={() => element.current?.close()}>
+          ✕
+        </button>
+      </header>
+      <div class="body">{props.children}</div>
+    </dialog>
+  );
+}

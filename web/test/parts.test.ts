@@ -1,0 +1,64 @@
+import { expect, test } from "vitest";
+import { address } from "../src/api/client";
+import { ago, bytes, duration, plural, pretty, shortId } from "../src/ui/format";
+import { exampleOf, fieldsOf } from "../src/ui/schema";
+import { move } from "../src/ui/selection";
+
+test.each([
+  [0.0001, "0 ms"],
+  [0.25, "250 ms"],
+  [4.25, "4.3 s"],
+  [59, "59 s"],
+  [125, "2 min 5 s"],
+  [7200, "2 h"],
+  [200_000, "2 d"],
+])("%d seconds read %s", (seconds, text) => {
+  expect(duration(seconds)).toBe(text);
+});
+
+test("how long ago something was", () => {
+  const now = Date.parse("2026-11-18T12:00:00Z");
+  expect(ago("2026-11-18T11:59:59.500Z", now)).toBe("just now");
+  expect(ago("2026-11-18T11:48:00Z", now)).toBe("12 min ago");
+  expect(ago("2026-11-15T12:00:00Z", now)).toBe("3 d ago");
+});
+
+test("sizes, counts and ids are short", () => {
+  expect([bytes(12), bytes(4200), bytes(3_400_000)]).toEqual(["12 B", "4.2 kB", "3.4 MB"]);
+  expect([plural(1, "task"), plural(1200, "task")]).toEqual(["1 task", "1,200 tasks"]);
+  expect(shortId("01a1ef24-6af5-7015-8fdb-c771b4cfe486")).toBe("…cfe486");
+});
+
+test("text that is JSON is indented, other text stays as it is", () => {
+  expect(pretty('{"a":1}')).toBe('{\n  "a": 1\n}');
+  expect(pretty("plain <b>text</b>")).toBe("plain <b>text</b>");
+});
+
+test("an address leaves out filters that are empty", () => {
+  expect(address("/tasks", { status: "failed", q: "", agent: null, limit: 5 })).toBe("/api/v1/tasks?status=failed&limit=5");
+});
+
+test("a form has the fields of the schema, and begins with what it needs", () => {
+  const schema = {
+    type: "object",
+    required: ["host", "level"],
+    properties: {
+      host: { type: "string", description: "Where" },
+      level: { enum: ["low", "high"] },
+      count: { anyOf: [{ type: "integer" }, { type: "null" }] },
+      dry: { type: "boolean", default: true },
+    },
+  };
+  expect(fieldsOf(schema).map((field) => [field.name, field.type, field.required])).toEqual([
+    ["host", "string", true],
+    ["level", "any", true],
+    ["count", "integer", false],
+    ["dry", "boolean", false],
+  ]);
+  expect(exampleOf(schema)).toEqual({ host: "", level: "low", dry: true });
+  expect(exampleOf(null)).toEqual({});
+});
+
+test("j and k stay inside the list", () => {
+  expect([move(-1, 1, 3), move(2, 1, 3), move(0, -1, 3), move(0, 1, 0)]).toEqual([0, 2, 0, -1]);
+});
