@@ -192,8 +192,13 @@ PATTERNS: Mapping[str, str] = {
 def misshapen(error: msgspec.ValidationError, *, reason: Reason, type: Any) -> Problem:
     """A shape that msgspec refused, with the dotted path of the field."""
     found = misfit(error)
-    what = found.what
-    if found.breaks_pattern:
+    what, name = found.what, found.field.rpartition(".")[2]
+    sort = "parameter" if reason is Reason.INVALID_QUERY else "field"
+    if found.is_unknown:
+        what = f"unknown {sort} `{name}`"
+    elif found.is_missing:
+        what = f"the {sort} `{name}` is missing"
+    elif found.breaks_pattern:
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
     what = with_choices(what, type, found.field)
     return Problem(Kind.INVALID, f"{what[:1].lower()}{what[1:]}", reason=reason, field=found.field or None)

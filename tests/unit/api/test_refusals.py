@@ -171,6 +171,13 @@ async def test_what_the_api_refuses_itself_has_a_reason(world: Any) -> None:
     assert await reason("POST", "tasks", json={}) == "invalid_body"
 
 
+async def test_an_unknown_parameter_and_a_missing_field_are_called_so(world: Any) -> None:
+    unknown = (await world.client.get("/api/v1/tasks?prio=high")).json()
+    assert (unknown["message"], unknown["field"]) == ("unknown parameter `prio`", "prio")
+    missing = (await world.client.post("/api/v1/tasks", json={})).json()
+    assert (missing["message"], missing["field"]) == ("the field `type` is missing", "type")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
