@@ -231,8 +231,10 @@ def _types(one: ApiRoute) -> list[Any]:
 
 def _operation(one: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     words = re.findall(r"[a-z0-9]+", one.path.removeprefix("/api/v1"))
+    if "text/html" in one.answers.values():  # a page may have the name of a list of the API
+        words = ["page", *words]
     operation: dict[str, Any] = {
-        "operationId": "_".join((one.method.lower(), *(words or ["page"]))),
+        "operationId": "_".join((one.method.lower(), *words)),
         "summary": one.summary,
         "tags": [one.tag],
         "parameters": _parameters(one),
