@@ -25,10 +25,9 @@ from typing import Any
 
 from bench.figures import Figure, Settings
 from dragoman.sandbox import wasm_host
-from dragoman.sandbox.bubblewrap import Bubblewrap
-from dragoman.sandbox.landlock import Landlock
 from dragoman.sandbox.levels import NoSandbox, SandboxBackend
 from dragoman.sandbox.model import Sandbox
+from dragoman.sandbox.processes import Bubblewrap, Landlock
 from dragoman.sandbox.wasm import Wasm
 
 RUNS = 30
