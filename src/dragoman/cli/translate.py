@@ -42,14 +42,14 @@ def translate(
     MessageResponse of an agent.
     """
     from dragoman.app.translator.examples import EXAMPLES
-    from dragoman.app.translator.translator import translate
+    from dragoman.app.translator.translator import translate as translated
     from dragoman.messages.faults import Refused
     from dragoman.wire.errors import RemoteProtocolError
 
     given = EXAMPLES[source][example] if file is None else None
     data = _read(file) if file is not None else _encoded(given)
     try:
-        translation = asyncio.run(translate(source, target, data))
+        translation = asyncio.run(translated(source, target, data))
     except RemoteProtocolError as error:
         place = f" (field {line(error.field)})" if error.field else ""
         raise CommandError(
