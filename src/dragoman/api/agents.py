@@ -156,8 +156,8 @@ class AgentLogs(msgspec.Struct, frozen=True, kw_only=True):
 
 def agent_details(context: Context, agent: Agent) -> AgentDetails:
     reachable, tasks = context.intake.reachable(agent.id), context.intake.load_of(agent.id)
-    now, seen = context.intake.now(), context.intake.heard_at(agent.id)
-    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, heard=seen)
+    now, seen = context.intake.now(), context.intake.seen_at(agent.id)
+    plain = agent_out(agent, reachable=reachable, tasks=tasks, now=now, seen=seen)
     facts = {field: getattr(plain, field) for field in plain.__struct_fields__}
     facts["details"] = {name: value for name, value in agent.details.items() if name != DETAIL}
     child = _child(context, agent)

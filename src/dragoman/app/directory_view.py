@@ -86,7 +86,7 @@ class DirectoryView:
             agent=None if owner is None else directory.agents.get(owner),
             link=None if task.attempt.session is None else directory.links.get(task.attempt.session),
             is_linked=owner in directory.links_of,
-            heard_at=None if owner is None else directory.heard_at.get(owner),
+            seen_at=None if owner is None else directory.seen_at.get(owner),
         )
 
     def holding(self, id: AgentId) -> Holding:
@@ -133,8 +133,8 @@ class DirectoryView:
     def policy(self) -> Policy:
         return self._directory.policy or default_policy(self.rules)
 
-    def heard_at(self, id: AgentId) -> Instant | None:
-        return self._directory.heard_at.get(id)
+    def seen_at(self, id: AgentId) -> Instant | None:
+        return self._directory.seen_at.get(id)
 
     @property
     def state_cursor(self) -> int:

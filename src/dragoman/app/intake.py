@@ -136,8 +136,8 @@ class Intake(DirectoryView):
         self._loop = asyncio.create_task(self._run(), name="intake")
 
     def part(self) -> None:
-        """From now on the hub is about to stop (`Directory.parting`). Commands are accepted until it does."""
-        self._directory.parting = True
+        """From now on the hub is about to stop (`Directory.stopping`). Commands are accepted until it does."""
+        self._directory.stopping = True
 
     async def stop(self) -> None:
         """Decide and commit what has been accepted, then close the store. What was only counted is recorded."""

@@ -28,7 +28,7 @@ from dragoman.core.model.deliveries import DeliveryState, DirectMessage
 from dragoman.core.model.silence import Silence, Watched, back_by, lost_by, rule_of
 from dragoman.core.model.tasks import HELD, EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, place
-from dragoman.core.routing.routes import addressed, fails_soon, is_here, last_heard, present, route_of, serves
+from dragoman.core.routing.routes import addressed, fails_soon, is_here, last_seen, present, route_of, serves
 from dragoman.core.tasks.outcome import end, end_children, fail_attempt, failed, give_up, still_held
 from dragoman.core.tasks.questions import call_back, stood_still_for
 from dragoman.core.work import Work
@@ -40,13 +40,13 @@ def task_woke(work: Work, task: Task) -> None:
     if task.final or task.wake_at is None or task.wake_at > work.now:
         return
     if task.origin.principal == HUB and task.last_attempt < work.serving_since:
-        check_anew(work, task)
+        check_health_again(work, task)
     elif task.status is Status.QUEUED and task.outlived(work.now):
         expire(work, task)
     elif task.status is Status.QUEUED and not still_agreed(work, task):
         part(work, task)
     elif work.now >= task.timing.deadline:
-        if (late := heard_until(work, task)) is not None and work.now < late:
+        if (late := seen_until(work, task)) is not None and work.now < late:
             work.put(replace(task, wake_at=late))
         else:
             deadline_passed(work, task, blame=late is None)
@@ -61,7 +61,7 @@ def task_woke(work: Work, task: Task) -> None:
         work.put(replace(task, wake_at=task.timing.deadline if task.timing.firm else None))
 
 
-def check_anew(work: Work, task: Task) -> None:
+def check_health_again(work: Work, task: Task) -> None:
     """A health check that the hub did not live to hear the answer of says nothing about the agent."""
     owner = task.owner
     end(work, task, Status.FAILED, fault=Fault(kind=Kind.UNAVAILABLE, message="the hub was restarted in between"))
@@ -89,7 +89,7 @@ def expire(work: Work, task: Task) -> None:
     end(work, task, Status.FAILED, fault=fault)
 
 
-def heard_until(work: Work, task: Task) -> Instant | None:
+def seen_until(work: Work, task: Task) -> Instant | None:
     """Until when an agent may say how its work went whose deadline passed while it could not; None if it could."""
     late = Instant(work.serving_since + work.rules.idle_limit)
     kept_from_us = task.status in (Status.ASSIGNED, Status.RUNNING) and task.last_attempt < work.serving_since
@@ -154,7 +154,7 @@ def still_queued(work: Work, task: Task) -> None:
 
 def nobody_connected(work: Work, task: Task, could: Sequence[Agent]) -> Fault:
     route = route_of(task.routing.route)
-    last = max((at for agent in could if (at := last_heard(work, agent)) is not None), default=None)
+    last = max((at for agent in could if (at := last_seen(work, agent)) is not None), default=None)
     return Fault(
         kind=Kind.UNAVAILABLE,
         message=f"no agent that could do {task.type!r} is connected",
@@ -200,7 +200,7 @@ def watched(work: Work, task: Task) -> Watched:
         agent=agent,
         link=None if task.attempt.session is None else work.link(task.attempt.session),
         is_linked=agent is not None and bool(work.links_to(agent.id)),
-        heard_at=None if agent is None else work.directory.heard_at.get(agent.id),
+        seen_at=None if agent is None else work.directory.seen_at.get(agent.id),
     )
 
 

@@ -39,7 +39,7 @@ class Directory:
         """What each agent has in hand, what it had first before what came later."""
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
         self.holdings: dict[AgentId, Holding] = dict(recovered.holdings)
-        self.parting = False
+        self.stopping = False
         """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep
         their work and have time to come back after the start (`model.silence.back_by`), as if the hub had died."""
         self.links: dict[SessionId, Link] = {}
@@ -55,7 +55,7 @@ class Directory:
         self.allowances: dict[str, Allowance] = {}
         self.refusal_counts: dict[RefusalKey, RefusalCount] = {}
         """Refusals that are counted and no records yet."""
-        self.heard_at: dict[AgentId, Instant] = {}
+        self.seen_at: dict[AgentId, Instant] = {}
         self.silent: set[AgentId] = set()
         self.conversing: set[AgentId] = set()
         self.entities: dict[str, Entity] = {}
@@ -91,7 +91,7 @@ class Directory:
         self.agents.pop(agent.id, None)
         self.silent.discard(agent.id)
         self.conversing.discard(agent.id)
-        self.heard_at.pop(agent.id, None)
+        self.seen_at.pop(agent.id, None)
 
     def put_person(self, name: str, person: Person | None) -> None:
         """None: the person was removed."""

@@ -64,7 +64,7 @@ from dragoman.core.commands import (
     Tell,
     TellAgain,
     Unanswered,
-    WaitAnew,
+    WaitAgain,
     Wake,
     WriteLog,
 )
@@ -210,7 +210,7 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     HandOver: handover.hand_over,
     AnswerHandover: handover.answer_handover,
     Sweep: direct_messages.sweep,
-    WaitAnew: redelivery.renew_waits,
+    WaitAgain: redelivery.renew_waits,
     AwaitReturn: clock.await_return,
     Forget: forgetting.forget,
     ClearOut: direct_messages.clear_out,
@@ -239,7 +239,7 @@ NO_SIGN = frozenset(
         PartLink,
         RefillLink,
         Unanswered,
-        WaitAnew,
+        WaitAgain,
         Wake,
         Sweep,
         Forget,
@@ -256,7 +256,7 @@ def decide(work: Work, command: Command) -> Outcome:
     try:
         check(work, command)
         if command.principal in work.directory.conversing and type(command) not in NO_SIGN:
-            status.heard(work, command.principal)
+            status.note_sign_of_life(work, command.principal)
         if command.message is not None:
             replay.one_content(work, *command.message)
         if command.seen is not None:

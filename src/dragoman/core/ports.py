@@ -450,7 +450,7 @@ class Intake(Protocol):
         """What is in force."""
         ...
 
-    def heard_at(self, id: AgentId) -> Instant | None:
+    def seen_at(self, id: AgentId) -> Instant | None:
         """When an agent that converses was last heard, since this hub runs."""
         ...
 

@@ -150,7 +150,7 @@ class Work:
         self._used: dict[int, int] = {}
         self._minutes: dict[Key, Minute] = {}
         self.changed: Changed | None = None
-        self._heard: set[AgentId] = set()
+        self._seen: set[AgentId] = set()
         self._log: list[Change] = []
         self._versioned: dict[TaskId, Task] = {}
         self._audit: list[AuditRecord] = []
@@ -542,9 +542,9 @@ class Work:
             self._undo.append((self._versioned.__setitem__, task.id, before))
         self._versioned[task.id] = task
 
-    def heard_from(self, agent: AgentId) -> None:
+    def seen_from(self, agent: AgentId) -> None:
         """A sign of life. It is no change of anything, and is not undone."""
-        self._heard.add(agent)
+        self._seen.add(agent)
 
     def put_link(self, link: Link) -> None:
         self._set_link(link.session, link)
@@ -747,10 +747,10 @@ class Work:
                 directory.drop_entity(entry.base)
         if self.changed is not None:
             directory.state_cursor = self.changed.cursor
-        for id in self._heard:
+        for id in self._seen:
             agent = directory.agents.get(id)
             if agent is not None and agent.converses:
-                directory.heard_at[id] = self.now
+                directory.seen_at[id] = self.now
         for queue, n in self._backlog.items():
             total = directory.backlog.get(queue, 0) + n
             if total > 0:

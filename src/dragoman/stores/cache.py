@@ -104,7 +104,7 @@ class HotCache:
             return []
         return None
 
-    def _heard_by_id(self, lookup: SeenMessageById) -> list[Any] | None:
+    def _seen_by_id(self, lookup: SeenMessageById) -> list[Any] | None:
         return [] if self.names.lack(lookup.id) else None
 
     def _claims(self, lookup: Claims) -> list[Any] | None:
@@ -407,7 +407,7 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     EventOf: HotCache._event_of,
     ContractById: HotCache._contract_by_id,
     DeliveryById: HotCache._delivery_by_id,
-    SeenMessageById: HotCache._heard_by_id,
+    SeenMessageById: HotCache._seen_by_id,
     Lane: HotCache._lane,
     LaneEnd: HotCache._lane,
     Ready: HotCache._queue,

@@ -10,7 +10,7 @@ from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.stage import Speaker, Stage
 
 from dragoman.core import hub
-from dragoman.core.commands import RemoveAgent, WaitAnew
+from dragoman.core.commands import RemoveAgent, WaitAgain
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.deliveries import DeadLetter, Delivery
 from dragoman.core.model.tasks import Status
@@ -228,7 +228,7 @@ async def test_a_hub_that_died_over_a_change_of_the_policy_waits_as_it_says(
     said = await ada.say("ERROR_REPORT", "bob", note(ada, "?"))
     assert len(await bob.poll()) == 1
     with monkeypatch.context() as broken:
-        broken.setitem(hub.DECISIONS, WaitAnew, lambda work, command: 0)  # it died before this
+        broken.setitem(hub.DECISIONS, WaitAgain, lambda work, command: 0)  # it died before this
         await stage.policy(retry_config={"base_delay_ms": 500})
         await stage.rest()
     await stage.restart()

@@ -53,7 +53,7 @@ async def test_from_and_its_copies_agree_with_the_credential(stage: Stage, pair:
         assert (told["payload"]["error_type"], told["metadata"]["correlation_id"]) == (
             "AUTHENTICATION_ERROR", said["id"],
         )  # fmt: skip
-    assert stage.intake.heard_at(AgentId("bob")) is None
+    assert stage.intake.seen_at(AgentId("bob")) is None
 
 
 @pytest.mark.requirement("agentmsg/all-D4")

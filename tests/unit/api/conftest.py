@@ -87,7 +87,7 @@ class ScriptedIntake:
 
     def watched(self, task: Task) -> Watched:
         linked = task.owner in self.linked
-        return Watched(Rules(), Instant(0), self.known.get(task.owner), None, is_linked=linked, heard_at=None)
+        return Watched(Rules(), Instant(0), self.known.get(task.owner), None, is_linked=linked, seen_at=None)
 
     def holding(self, id: AgentId) -> Holding:
         return self.holdings.get(id, NOTHING)
@@ -95,7 +95,7 @@ class ScriptedIntake:
     def reachable(self, id: AgentId) -> bool:
         return id in self.linked
 
-    def heard_at(self, id: AgentId) -> Instant | None:
+    def seen_at(self, id: AgentId) -> Instant | None:
         return None
 
     def entity(self, id: str) -> Entity | None:

@@ -163,7 +163,7 @@ def test_an_agent_counts_as_seen_while_its_connection_is_open(
     known = agent(protocol=protocol, connected=connected, last_seen_at=NOW)
     told = agent_out(known, reachable=reachable, tasks=(), now=Instant(NOW + SECOND))
     assert told.last_seen == {"then": "2026-01-19T04:21:04Z", "now": "2026-01-19T04:21:05Z"}[seen]
-    again = agent_out(known, reachable=False, tasks=(), now=Instant(NOW + SECOND), heard=Instant(NOW + SECOND))
+    again = agent_out(known, reachable=False, tasks=(), now=Instant(NOW + SECOND), seen=Instant(NOW + SECOND))
     assert again.last_seen == "2026-01-19T04:21:05Z"
 
 
@@ -265,5 +265,5 @@ def test_why_names_the_obstacles_of_those_who_could_first() -> None:
     ],
 )
 def test_why_has_a_sentence_for_every_state(changes: Any, words: str) -> None:
-    watched = Watched(Rules(), Instant(NOW - MINUTE), agent("m"), None, is_linked=False, heard_at=None)
+    watched = Watched(Rules(), Instant(NOW - MINUTE), agent("m"), None, is_linked=False, seen_at=None)
     assert words.lower() in why(task(**changes), now=NOW, watched=watched).summary.lower()

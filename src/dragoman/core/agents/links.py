@@ -97,7 +97,7 @@ def pace_link(work: Work, command: PaceLink) -> int:
 def part_link(work: Work, command: PartLink) -> None:
     link = work.link(command.session)
     if link is not None:
-        work.put_link(replace(link, parting=True))
+        work.put_link(replace(link, stopping=True))
 
 
 def close_link(work: Work, command: CloseLink) -> None:
@@ -105,7 +105,7 @@ def close_link(work: Work, command: CloseLink) -> None:
     if link is None:
         return
     work.drop_link(command.session)
-    if not link.ordered or (work.directory.parting and command.fault is None):
+    if not link.ordered or (work.directory.stopping and command.fault is None):
         return
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
@@ -134,7 +134,7 @@ def lose(work: Work, link: Link) -> None:
 def give_back(work: Work, link: Link, fault: Fault) -> None:
     """The agent is gone, and what it held over this link with it. That, too, is one failure, unless it is gone because
     we go: then it costs neither of them anything."""
-    ours = work.directory.parting
+    ours = work.directory.stopping
     if ours:
         why = f"the hub was stopped while {link.agent} worked on the task"
         fault = replace(fault, message=why)
@@ -158,7 +158,7 @@ def take_back(work: Work, link: Link) -> None:
     """An agent that starts with an empty head does not know that it stood still for an answer, nor what to do with one
     that waits for it. The work is given out again, in the same attempt and round: it comes to the same question, and
     finds the answer there (`questions.ask_person`)."""
-    fault = _started_anew(link, "waited with it")
+    fault = _started_over(link, "waited with it")
     for task in still_held(work, [task for task in _of_earlier_links(work, link) if task.stands_still]):
         for waiting in work.find(Lane(task.id, link.agent)):
             if waiting.kind is MessageKind.ANSWER:
@@ -170,7 +170,7 @@ def forgotten(work: Work, link: Link) -> None:
     """An agent that starts with an empty head knows nothing of what it held before, over links that broke, or that
     nobody saw break: the hub itself was down. Work orders that had not arrived then were sent again already, and are of
     this link now."""
-    fault = _started_anew(link, "worked on it")
+    fault = _started_over(link, "worked on it")
     held = _of_earlier_links(work, link)
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
@@ -178,7 +178,7 @@ def forgotten(work: Work, link: Link) -> None:
         failed(work, link.agent)  # we saw it end
 
 
-def _started_anew(link: Link, while_it: str) -> Fault:
+def _started_over(link: Link, while_it: str) -> Fault:
     return Fault(
         kind=Kind.UNAVAILABLE,
         message=f"{link.agent} was started anew while it {while_it}",

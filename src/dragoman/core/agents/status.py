@@ -1,7 +1,7 @@
 """How agents are, by their own word and by their silence.
 
 A report is kept as the agent's entry in the shared registry, with the last ones before it. A heartbeat is kept nowhere:
-it is a sign of life, as is everything else that an agent asks of the hub (`Work.heard_from`). The row only knows when
+it is a sign of life, as is everything else that an agent asks of the hub (`Work.seen_from`). The row only knows when
 to look next: every three heartbeats, it is seen whether the agent was heard meanwhile (agentmsg-D12).
 
     heard ──30 s without a word──▶ offline: its work goes back, routing passes it over ──any word──▶ heard
@@ -29,7 +29,7 @@ from dragoman.core.model.state import AgentState, Change, Entity, Operation, Reg
 from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.routing.dispatch import fill, make_room
 from dragoman.core.tasks.handover import pass_on
-from dragoman.core.tasks.outcome import end, fail_attempt, failed, refuse_hopeless, said_of, still_held
+from dragoman.core.tasks.outcome import as_reported, end, fail_attempt, failed, refuse_hopeless, still_held
 from dragoman.core.tasks.progress import grew
 from dragoman.core.versions import next_version
 from dragoman.core.work import Work
@@ -46,7 +46,7 @@ NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
 
 
 def beat(work: Work, command: Beat) -> None:
-    """It is alive: `heard` has noted that. A state that it names and that is new is a report."""
+    """It is alive: `note_sign_of_life` has noted that. A state that it names and that is new is a report."""
     agent = work.agent(command.principal)
     if agent is None or command.state is None:
         return
@@ -118,7 +118,7 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     work.put(task)
     if command.severity is not Severity.CRITICAL:
         return task
-    fault = said_of(task, command.fault)
+    fault = as_reported(task, command.fault)
     if fault.kind in work.rules.retried:
         task = fail_attempt(work, task, fault, counts=False)
     else:
@@ -166,8 +166,8 @@ def entry_of(work: Work, id: AgentId) -> Entity | None:
     agent = work.agent(id)
     if entity is not None or agent is None:
         return entity
-    heard = work.directory.heard_at.get(id)
-    return derived(agent, work.load_of(id), bool(work.links_to(id)) or heard is not None)
+    seen = work.directory.seen_at.get(id)
+    return derived(agent, work.load_of(id), bool(work.links_to(id)) or seen is not None)
 
 
 def derived(agent: Agent, load: int, there: bool) -> Entity:
@@ -221,13 +221,13 @@ def write(
 # -- silence -------------------------------------------------------------------------------------------------------
 
 
-def heard(work: Work, id: AgentId) -> None:
+def note_sign_of_life(work: Work, id: AgentId) -> None:
     """Somebody asked something of the hub. For an agent that converses that is a sign of life; the first one starts the
     clock, and one from an agent that was offline brings it back."""
     agent = work.agent(id)
     if agent is None or not agent.converses:
         return
-    work.heard_from(id)
+    work.seen_from(id)
     if agent.silent_at is not None and agent.silent_since is None:
         return
     back = agent.silent_since is not None
@@ -249,7 +249,7 @@ def look(work: Work, agent: Agent) -> Agent:
     """Its time has come: was it heard?"""
     if agent.silent_at is None or agent.silent_at > work.now:
         return agent
-    sign = max(work.directory.heard_at.get(agent.id, 0), work.serving_since)
+    sign = max(work.directory.seen_at.get(agent.id, 0), work.serving_since)
     if any(link.vouches or not link.ordered for link in work.links_to(agent.id)):
         sign = work.now
     due = _next_look(work, sign)

@@ -54,7 +54,7 @@ from dragoman.core.commands.housekeeping import (
     Redrive,
     Sweep,
     Unanswered,
-    WaitAnew,
+    WaitAgain,
     Wake,
 )
 from dragoman.core.commands.tasks import (
@@ -144,7 +144,7 @@ __all__ = (
     "TellAgain",
     "Timing",
     "Unanswered",
-    "WaitAnew",
+    "WaitAgain",
     "Wake",
     "WriteLog",
 )

@@ -72,7 +72,7 @@ class AwaitReturn(Command, frozen=True, gc=False, kw_only=True):
     agent: AgentId
 
 
-class WaitAnew(Command, frozen=True, gc=False, kw_only=True):
+class WaitAgain(Command, frozen=True, gc=False, kw_only=True):
     """The policy's waits changed at `since`: what an agent has not acknowledged waits as they say. `rank` and `after`
     are the place of the last delivery looked at. Outcome: how many wait otherwise now."""
 

@@ -158,8 +158,8 @@ def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
             work.note_passed(id, said)
     else:
         said = direct_message.digest
-        heard = work.one(SeenMessageById(id))
-        known = None if heard is None else heard.digest
+        seen = work.one(SeenMessageById(id))
+        known = None if seen is None else seen.digest
         if known is None:
             work.put(SeenMessage(id=id, digest=said, at=work.now))
     if known is not None and known != said:

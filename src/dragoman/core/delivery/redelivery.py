@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.core.commands import RefillLink, Unanswered, WaitAnew
+from dragoman.core.commands import RefillLink, Unanswered, WaitAgain
 from dragoman.core.delivery.outbox import (
     LANE,
     ORDERS,
@@ -233,7 +233,7 @@ def left(work: Work, link: Link) -> Sequence[Delivery]:
     return work.find(Unacknowledged(link.agent, rank, DeliveryId(after), PAGE))
 
 
-def renew_waits(work: Work, command: WaitAnew) -> int:
+def renew_waits(work: Work, command: WaitAgain) -> int:
     """The policy says other waits now: whatever waits for an acknowledgment waits as it says, from that moment on.
 
     How long it has waited already is not kept with a delivery, which every one of them would have to pay for.
@@ -255,13 +255,13 @@ def renew_waits(work: Work, command: WaitAnew) -> int:
     return moved
 
 
-def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitAnew]:
+def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitAgain]:
     """What a hub that starts asks of itself: the last one may have died between a change of the policy and the waits
     that follow from it. Older waits than the longest there is are over."""
     policy = directory.entities.get(f"{Registry.POLICY.value}/{NAME}")
     if policy is None or policy.updated_at + max(LONGEST, rules.direct_message_waits[1]) < now:
         return []
-    return [WaitAnew(agent=id, since=now) for id in sorted(directory.conversing)]
+    return [WaitAgain(agent=id, since=now) for id in sorted(directory.conversing)]
 
 
 def lease_expired(work: Work, delivery: Delivery) -> None:

@@ -174,7 +174,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     does not. `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link
     says so: who does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
     `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
-    `parting`: its agent was asked to end, and takes no more work.
+    `stopping`: its agent was asked to end, and takes no more work.
     `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
     way to reach its agent.
     `behind`: so far it was looked through what earlier links left unacknowledged, by the rank and the id of the last
@@ -191,7 +191,7 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     given: int = 0
     written: int = 0
     vouches: bool = False
-    parting: bool = False
+    stopping: bool = False
     awaits: bool = False
     behind: tuple[int, str] | None = None
 

@@ -35,7 +35,7 @@ class Silence(enum.StrEnum):
 
 class Watched(NamedTuple):
     """What the running hub knows of the agent that has a task. `link` is the one that the task was given over, or that
-    its agent last spoke of it over, while that is open; `is_linked`: some link to the agent is. `heard_at` is when an
+    its agent last spoke of it over, while that is open; `is_linked`: some link to the agent is. `seen_at` is when an
     agent that converses was last heard, of whatever."""
 
     rules: Rules
@@ -43,7 +43,7 @@ class Watched(NamedTuple):
     agent: Agent | None
     link: Link | None
     is_linked: bool
-    heard_at: Instant | None
+    seen_at: Instant | None
 
 
 class Rule(NamedTuple):
@@ -57,7 +57,7 @@ class Rule(NamedTuple):
 def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
     """The rule that ends an agent's silence about a task. Of several that ran out while nobody looked, the one that
     says most about the cause."""
-    sign = Instant(max(task.timing.last_sign_at or task.created_at, watched.serving_since, watched.heard_at or 0))
+    sign = Instant(max(task.timing.last_sign_at or task.created_at, watched.serving_since, watched.seen_at or 0))
     if watched.link is not None and watched.link.vouches:
         return Rule(Silence.VOUCHED, task.timing.deadline, sign)
     ends = (
@@ -89,5 +89,5 @@ def back_by(task: Task, watched: Watched) -> Instant | None:
         return None
     if agent.callback_url is not None and watched.is_linked:
         return None  # it is the hub that calls
-    heard = max(task.timing.last_sign_at or task.created_at, watched.heard_at or 0)
-    return Instant(watched.serving_since + watched.rules.idle_limit) if heard < watched.serving_since else None
+    seen = max(task.timing.last_sign_at or task.created_at, watched.seen_at or 0)
+    return Instant(watched.serving_since + watched.rules.idle_limit) if seen < watched.serving_since else None

@@ -102,10 +102,10 @@ def name_of(sender: AgentId, message_id: str, turn: int = 0) -> str:
 
 def receipt(work: Work, sender: AgentId, message_id: str, digest: str) -> str | None:
     """What was noted when this message came before; None if it did not."""
-    heard = work.one(SeenMessageById(name_of(sender, message_id)))
-    if heard is None:
+    seen = work.one(SeenMessageById(name_of(sender, message_id)))
+    if seen is None:
         return None
-    said, _, outcome = heard.digest.partition(" ")
+    said, _, outcome = seen.digest.partition(" ")
     if said != digest:
         raise other_words()
     return outcome

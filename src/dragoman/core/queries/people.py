@@ -121,12 +121,12 @@ def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
 
 
 def agent_out(
-    agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant, heard: Instant | None = None
+    agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant, seen: Instant | None = None
 ) -> AgentOut:
-    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be `heard`: its
+    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be `seen`: its
     row is not written for every word of it."""
     here = reachable and agent.connected and not agent.converses
-    seen = max((at for at in (agent.last_seen_at, heard) if at is not None), default=None)
+    seen = max((at for at in (agent.last_seen_at, seen) if at is not None), default=None)
     return AgentOut(
         id=agent.id,
         protocol=agent.protocol,

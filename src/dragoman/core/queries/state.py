@@ -101,9 +101,9 @@ class StateView:
         return registry
 
     async def one(
-        self, registry: Registry, name: str, reader: AgentId | None = None, *, story: bool = True
+        self, registry: Registry, name: str, reader: AgentId | None = None, *, history: bool = True
     ) -> Entity | None:
-        """One entity; a task with its `story`, which costs a look at its events."""
+        """One entity; a task with its `history`, which costs a look at its events."""
         match registry:
             case Registry.POLICY:
                 return self._policy()
@@ -117,10 +117,10 @@ class StateView:
                 if task is None:
                     kept = await self._store.entity(f"{registry.value}/{name}")
                     return None if kept is None else in_full(kept)
-                return await self._task(task, reader, story=story) if self._may_see(task, reader) else None
+                return await self._task(task, reader, history=history) if self._may_see(task, reader) else None
 
     async def _task(
-        self, task: Task, reader: AgentId | None, *, story: bool = False, most: int | None = None
+        self, task: Task, reader: AgentId | None, *, history: bool = False, most: int | None = None
     ) -> Entity:
         """A task as this reader sees it; without its metadata or its result where they are among more than `most`
         bytes."""
@@ -128,7 +128,7 @@ class StateView:
             return task_entity(task)
         source = read_request(await self._body(task, task.attempt.source, most))
         entity = task_entity(task, given_metadata(source) if task.metadata is None else task.metadata)
-        if story and not task.agreement.personal:
+        if history and not task.agreement.personal:
             events = await self._store.events(task.id, after=max(0, task.seq - MOST_EVENTS), limit=MOST_EVENTS)
             entity.value["context"]["history"] = self._recount(source, in_short(events))
         if task.status is Status.COMPLETED and task.outcome.event is not None:
@@ -152,14 +152,14 @@ class StateView:
 
     def _agent(self, id: AgentId) -> Entity:
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
-        heard = self._intake.heard_at(id)
+        seen_at = self._intake.seen_at(id)
         if entity is None or "state" not in entity.value:  # it never said, or took it back
             agent = self._intake.agent(id)
             assert agent is not None
-            seen = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or heard is not None)
+            seen = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or seen_at is not None)
             entity = seen if entity is None else replace(entity, value=seen.value | entity.value)
-        if heard is not None and heard > (moment_of(entity.value.get("last_heartbeat")) or 0):
-            entity = replace(entity, value=entity.value | {"last_heartbeat": rfc3339(heard)})
+        if seen_at is not None and seen_at > (moment_of(entity.value.get("last_heartbeat")) or 0):
+            entity = replace(entity, value=entity.value | {"last_heartbeat": rfc3339(seen_at)})
         return entity
 
     def _policy(self) -> Entity:
@@ -281,7 +281,7 @@ class StateView:
         return replace(change, name=called, changes=patch)
 
 
-def untold(source: Request, story: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def untold(source: Request, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Where nobody has words for what happened to a task."""
     return []
 

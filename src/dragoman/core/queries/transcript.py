@@ -93,14 +93,14 @@ class Transcript:
         self._streams: dict[str, _Part] = {}
         self._size = 0
         self._truncated = False
-        self._begins_anew = False
+        self._starts_over = False
         self._end: _Ending | None = None
 
     def feed(self, event: Event) -> None:
         if event.kind in BEGINNINGS:
             self._input = _given(_order(event.body).input) or self._input
         if event.kind in RESTARTS:
-            self._begins_anew = True
+            self._starts_over = True
         if event.kind is EventKind.RETRIED:
             self._end = None
         if event.kind in PIECES:
@@ -113,9 +113,9 @@ class Transcript:
     def _add(self, piece: _Piece, stream: str = "") -> None:
         if not piece.output:
             return
-        if self._begins_anew:
+        if self._starts_over:
             self._parts, self._streams = [], {}
-            self._size, self._truncated, self._begins_anew = 0, False, False
+            self._size, self._truncated, self._starts_over = 0, False, False
         start, end, total = piece.chunk or (0, 0, 0)
         part = self._part(piece.stream or stream, start) if piece.chunk else self._new_part()
         if start in part.pieces:

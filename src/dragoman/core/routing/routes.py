@@ -136,12 +136,12 @@ def seat(work: Work, agent: Agent) -> Link | None:
     if not has_room(work, agent):
         return None
     link = reach(work, agent.id)
-    return None if link is not None and link.parting else link
+    return None if link is not None and link.stopping else link
 
 
 def has_room(work: Work, agent: Agent) -> bool:
     """Whether an agent could take one more task, if it can be reached."""
-    if agent.silent_since is not None or work.directory.parting:
+    if agent.silent_since is not None or work.directory.stopping:
         return False
     return agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
 
@@ -150,7 +150,7 @@ def can_start(work: Work, agent: Agent) -> bool:
     """Whether an agent could be given work by name: over a link now, or, where it polls, at its next poll."""
     if seat(work, agent) is not None:
         return True
-    if any(link.ordered or link.parting for link in work.links_to(agent.id)):
+    if any(link.ordered or link.stopping for link in work.links_to(agent.id)):
         return False
     return has_room(work, agent) and present(work, agent.id)
 
@@ -202,7 +202,7 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
     return not any(
         "child" in agent.details
         or (started and agent.created_at < work.serving_since and agent.last_seen_at)
-        or was_heard_lately(work, agent)
+        or was_seen_lately(work, agent)
         for agent in could
     )
 
@@ -213,12 +213,12 @@ def is_here(work: Work, agent: Agent) -> bool:
     return bool(work.links_to(agent.id)) or work.load_of(agent.id) > 0
 
 
-def was_heard_lately(work: Work, agent: Agent) -> bool:
+def was_seen_lately(work: Work, agent: Agent) -> bool:
     """Whether an agent that converses said anything within so many heartbeats as make it offline (agentmsg-D12)."""
     if not agent.converses or agent.silent_since is not None:
         return False
-    heard = work.directory.heard_at.get(agent.id)
-    return heard is not None and work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
+    seen = work.directory.seen_at.get(agent.id)
+    return seen is not None and work.now - seen < work.rules.heartbeat * work.rules.heartbeats_missed
 
 
 def patience(work: Work, task: Task) -> int:
@@ -243,9 +243,9 @@ def patience(work: Work, task: Task) -> int:
     return min(delays[min(1, len(delays) - 1)], task.timing.total_limit or work.rules.total_limit)
 
 
-def last_heard(work: Work, agent: Agent) -> Instant | None:
+def last_seen(work: Work, agent: Agent) -> Instant | None:
     """When it was last there. Its row is not written at every poll, nor at every word of one that converses."""
-    known = (agent.last_seen_at, work.directory.polled_at.get(agent.id), work.directory.heard_at.get(agent.id))
+    known = (agent.last_seen_at, work.directory.polled_at.get(agent.id), work.directory.seen_at.get(agent.id))
     return max((at for at in known if at is not None), default=None)
 
 
@@ -256,8 +256,8 @@ def reads_soon(work: Work, agent: Agent) -> bool:
         return True
     if not agent.converses or agent.silent_since is not None:
         return False
-    heard = max(work.directory.heard_at.get(agent.id, 0), agent.created_at)
-    return work.now - heard < work.rules.heartbeat * work.rules.heartbeats_missed
+    seen = max(work.directory.seen_at.get(agent.id, 0), agent.created_at)
+    return work.now - seen < work.rules.heartbeat * work.rules.heartbeats_missed
 
 
 def can_be_asked(work: Work, agent: Agent) -> bool:

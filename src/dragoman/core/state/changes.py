@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from dragoman.core import versions
 from dragoman.core.agents.status import entry_of, look_again
 from dragoman.core.budgets import budget
-from dragoman.core.commands import ChangeState, WaitAnew
+from dragoman.core.commands import ChangeState, WaitAgain
 from dragoman.core.delivery.direct_messages import head_starts
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import policy
@@ -323,7 +323,7 @@ def write(
         refuse_hopeless(work)
     if registry is Registry.POLICY and work.policy.retry != waits:
         for id in sorted(work.directory.conversing):
-            work.ask_afterwards(WaitAnew(agent=id, since=work.now))
+            work.ask_afterwards(WaitAgain(agent=id, since=work.now))
     take_effect(work, registry, subject)
     return entity
 

@@ -65,7 +65,7 @@ from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import Asking, Priority, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.policy.replay import mark_of, note, other_words, receipt
 from dragoman.core.routing.routes import absent, present, reads_soon, weight_of
-from dragoman.core.tasks.questions import close, go_on, held_or, order_of, question_id, told_of
+from dragoman.core.tasks.questions import close, go_on, held_or, order_of, question_id, with_question_event
 from dragoman.core.tasks.submit import submit
 from dragoman.core.work import Work
 from dragoman.messages.brevity import in_short
@@ -135,7 +135,7 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
     """Its owner asked for help: the task stands still until it came."""
     assert task.owner is not None
     withdraw(work, task, task.owner)  # who asks has begun
-    task = told_of(work, task, question)
+    task = with_question_event(work, task, question)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     task = move(
         work.sign_of_life(task), Status.WAITING, work.now, waiting=held_or(task, Waiting.HELP),
@@ -239,7 +239,7 @@ def now_asked(work: Work, question: Question, *, escalated: bool = False) -> Que
     work.put(question)
     task = None if question.task is None else work.task(question.task)
     if task is not None and task.question == question.id:
-        work.put(told_of(work, task, question, question.details.escalations[-1] if escalated else None))
+        work.put(with_question_event(work, task, question, question.details.escalations[-1] if escalated else None))
     return question
 
 

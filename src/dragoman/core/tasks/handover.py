@@ -291,7 +291,7 @@ def taken(
 ) -> Question:
     """The task is somebody else's from now on."""
     question = closed(work, question, {**terms, "accepted": True, "agent_id": agent.id})
-    task = told_whole(work, task, question, agent.id)
+    task = with_handoff_event(work, task, question, agent.id)
     if agent.converses:
         link = reach(work, agent.id)
         task = move(
@@ -323,7 +323,7 @@ def taken(
     return question
 
 
-def told_whole(work: Work, task: Task, question: Question, to: AgentId) -> Task:
+def with_handoff_event(work: Work, task: Task, question: Question, to: AgentId) -> Task:
     """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
     source = read_request(work.event(task.id, task.attempt.source).body)
     asked = read_handoff(work.event(task.id, question.details.asked).body)
@@ -420,7 +420,7 @@ def exhausted(work: Work, task: Task, question: Question) -> Question:
 def to_a_person(work: Work, question: Question, task: Task) -> Question:
     """It is escalated and no agent can: a person does it, and their answer is its result."""
     question = closed(work, question, {"accepted": True, "agent_id": PERSON})
-    task = told_whole(work, task, question, PERSON)
+    task = with_handoff_event(work, task, question, PERSON)
     job = Question(
         id=QuestionId(work.mint()),
         task=task.id,

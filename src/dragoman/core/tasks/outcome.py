@@ -25,7 +25,7 @@ from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, Questio
 from dragoman.core.policy.replay import note, other_words, receipt
 from dragoman.core.routing import subtask_owner
 from dragoman.core.routing.dispatch import fill, make_room
-from dragoman.core.routing.routes import addressed, last_heard, route_of, serves
+from dragoman.core.routing.routes import addressed, last_seen, route_of, serves
 from dragoman.core.tasks.dependencies import how_it_ended, release
 from dragoman.core.tasks.output import (
     PIECE,
@@ -88,7 +88,7 @@ def finish(work: Work, command: Finish) -> Task:
         raw=command.raw,
     )
     leave_unanswered(work, waited_for)
-    heard(work, command.principal, probe=task.origin.principal == HUB)
+    note_answer(work, command.principal, probe=task.origin.principal == HUB)
     fill(work, command.principal)
     return task
 
@@ -110,7 +110,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if task is None or task.final:
         return task
     if command.protocol is not None:
-        command = replace(command, fault=said_of(task, command.fault))
+        command = replace(command, fault=as_reported(task, command.fault))
     probe = task.origin.principal == HUB
     said = command.content.usage or {}
     over = None
@@ -137,7 +137,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
             booked=True,
         )
     if probe or command.fault.kind not in work.rules.breaking:
-        heard(work, command.principal, probe=probe)
+        note_answer(work, command.principal, probe=probe)
     fill(work, command.principal)
     return task
 
@@ -257,7 +257,7 @@ def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
     if facts.get("last_heartbeat", "") is not None or facts.get("agent_id") != owner or "code" in facts:
         return fault
     agent = work.agent(owner)
-    last = None if agent is None else last_heard(work, agent)
+    last = None if agent is None else last_seen(work, agent)
     if last is None:
         return fault
     return replace(fault, facts=facts | {"last_heartbeat": rfc3339(last)})
@@ -282,7 +282,7 @@ def hushed(task: Task, fault: Fault | None) -> Fault | None:
     return unsaid(fault)
 
 
-def said_of(task: Task, fault: Fault) -> Fault:
+def as_reported(task: Task, fault: Fault) -> Fault:
     """A fault that an agent told of: where it is usually the hub's own, and not hushed, its words are dropped here."""
     if task.agreement.personal and fault.kind in OURS:
         return unsaid(fault)
@@ -442,7 +442,7 @@ def failed(work: Work, agent_id: AgentId) -> None:
         work.put(with_wake_time(work, replace(agent, breaker=now)))
 
 
-def heard(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
+def note_answer(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
     """The agent answered: its failures are forgotten."""
     agent = work.agent(agent_id)
     if agent is None or agent.breaker == breaker.CLOSED:

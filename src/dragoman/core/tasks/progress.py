@@ -21,7 +21,7 @@ from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.policy.replay import other_words
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.outcome import end, end_children, finish, heard, owned, says_otherwise
+from dragoman.core.tasks.outcome import end, end_children, finish, note_answer, owned, says_otherwise
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import call_back, put_question, stood_still_for, unasked
 from dragoman.core.work import Work
@@ -34,7 +34,7 @@ URGENT = frozenset({Priority.HIGH, Priority.CRITICAL})
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
     task = owned(work, command.task_id, command.principal, command.request_id)
-    if _heard_already(task, command):
+    if _is_repeated(task, command):
         return task  # its acknowledgment got lost
     if task.final:
         raise refuse(
@@ -84,7 +84,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     if command.ask is not None:  # its turn is over: it has a seat for somebody else
         fill(work, command.principal)
     if task.origin.principal == HUB:  # a health check that gets going is answered
-        heard(work, command.principal, probe=True)
+        note_answer(work, command.principal, probe=True)
     return task if command.span is None else gap_closed(work, task, command)
 
 
@@ -135,7 +135,7 @@ def _mark(command: ReportProgress) -> str:
     return said if command.span is None else PIECE + said
 
 
-def _heard_already(task: Task, command: ReportProgress) -> bool:
+def _is_repeated(task: Task, command: ReportProgress) -> bool:
     """Whether this message came before; with other words under its id it is refused (all-D5)."""
     if command.message_id is None:
         return False

@@ -56,7 +56,7 @@ def put_question(work: Work, task: Task, ask: Ask) -> Task:
     assert task.owner is not None
     question = newly_asked(work, QuestionId(work.mint()), task, task.owner, ask)
     work.put(question)
-    task = told_of(work, task, question)
+    task = with_question_event(work, task, question)
     if ask.implied:
         return replace(task, question=question.id)
     return replace(task, waiting=Waiting.PERSON, question=question.id, attempt=replace(task.attempt, session=None))
@@ -87,7 +87,7 @@ def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, a
     )
 
 
-def told_of(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
+def with_question_event(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
     """The task with an event that says what is asked, and of whom if that is no person (not yet put). `after`: another
     agent was asked first, and said this when it passed the question on."""
     said = messages.Question(
@@ -135,7 +135,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
     if task is not None:
         withdraw(work, task, command.principal)  # who asks has begun
         if new:
-            task = told_of(work, task, question)
+            task = with_question_event(work, task, question)
             offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
         task = work.sign_of_life(task)
         if command.blocking and question.status is QuestionStatus.OPEN:
@@ -177,9 +177,9 @@ def mark(task: Task) -> str:
 
 def place_of(task: Task, request_id: str) -> int | None:
     """Which of its attempt's questions a request was, if it came before."""
-    for heard in task.output.recent:
-        if heard.startswith(mark(task)):
-            place, _, request = heard.removeprefix(mark(task)).partition(":")
+    for seen in task.output.recent:
+        if seen.startswith(mark(task)):
+            place, _, request = seen.removeprefix(mark(task)).partition(":")
             if request == request_id:
                 return int(place)
     return None

@@ -120,7 +120,7 @@ async def look(
     """One entity. A task is found by the name that agents know it by, or by its id."""
     if registry is not Registry.TASK:
         return await handler.state.one(registry, name, reader)
-    known = await handler.state.one(registry, task_id(name), reader, story=history)
+    known = await handler.state.one(registry, task_id(name), reader, history=history)
     found = known or await handler.state.one(registry, name, reader)
     return None if found is None else msgspec.structs.replace(found, name=found.value.get("id", name))
 

@@ -92,7 +92,7 @@ STATEMENTS: tuple[str, ...] = (
 )
 
 EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
-ENTITY, CHANGED, HEARD, CONTRACT = 14, 17, 20, 23
+ENTITY, CHANGED, SEEN, CONTRACT = 14, 17, 20, 23
 """Where a kind's statements begin: added, changed, removed."""
 MASTER_KEY, PERSON, SERIES = 26, 27, 30
 

@@ -103,7 +103,7 @@ def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection
     return answer
 
 
-def _heard(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
+def _seen_messages(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
     def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
         found = connection.execute(sql, astuple(lookup))
         return [SeenMessage(id=id, digest=digest, at=at) for id, digest, at in found]
@@ -219,8 +219,8 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         contract_from,
         "SELECT body FROM contract WHERE (created_at, id) > (?, ?) AND created_at < ? ORDER BY created_at, id LIMIT ?",
     ),
-    SeenMessageById: _heard("SELECT id, digest, at FROM heard WHERE id = ?"),
-    Spent: _heard("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
+    SeenMessageById: _seen_messages("SELECT id, digest, at FROM heard WHERE id = ?"),
+    Spent: _seen_messages("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
     Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
     LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
     Unacknowledged: _bodies(

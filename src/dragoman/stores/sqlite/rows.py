@@ -152,7 +152,7 @@ def _contracts(rows: list[Contract], _: Number) -> list[tuple[Any, ...]]:
     ]
 
 
-def _heard(rows: list[SeenMessage], _: Number) -> list[tuple[Any, ...]]:
+def _seen_messages(rows: list[SeenMessage], _: Number) -> list[tuple[Any, ...]]:
     return [(row.id, row.digest, row.at) for row in rows]
 
 
@@ -172,7 +172,7 @@ BUILDERS: dict[type[Any], tuple[int, Callable[[Any, Number], list[tuple[Any, ...
     DeadLetter: (frames.DEAD_LETTER, _dead_letters),
     Question: (frames.QUESTION, _questions),
     Entity: (frames.ENTITY, _entities),
-    SeenMessage: (frames.HEARD, _heard),
+    SeenMessage: (frames.SEEN, _seen_messages),
     Contract: (frames.CONTRACT, _contracts),
     Changed: (frames.CHANGED, _changed),
 }
@@ -185,7 +185,7 @@ REMOVERS: dict[type[Any], Callable[[Any, Number], tuple[int, list[tuple[Any, ...
     DeadLetter: lambda rows, _: (frames.DEAD_LETTER + 2, [(row.id,) for row in rows]),
     Question: lambda rows, _: (frames.QUESTION + 2, [(row.id,) for row in rows]),
     Contract: lambda rows, _: (frames.CONTRACT + 2, [(row.id,) for row in rows]),
-    SeenMessage: lambda rows, _: (frames.HEARD + 2, [(row.id,) for row in rows]),
+    SeenMessage: lambda rows, _: (frames.SEEN + 2, [(row.id,) for row in rows]),
     Entity: lambda rows, _: (frames.ENTITY + 2, [(row.id,) for row in rows]),
     Changed: lambda rows, _: (frames.CHANGED + 2, [(row.cursor,) for row in rows]),
 }

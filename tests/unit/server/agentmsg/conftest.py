@@ -98,7 +98,7 @@ class ScriptedState(StateView):
         }
 
     async def one(
-        self, registry: Registry, name: str, reader: AgentId | None = None, *, story: bool = True
+        self, registry: Registry, name: str, reader: AgentId | None = None, *, history: bool = True
     ) -> Entity | None:
         return self.entities.get(f"{registry.value}/{name}")
 
