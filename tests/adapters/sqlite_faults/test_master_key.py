@@ -81,7 +81,10 @@ class Data:
     def age(self) -> None:
         """As a version before the table of master keys wrote it."""
         connection = apsw.Connection(str(self.file))
-        connection.execute("DROP TABLE master_key; DROP TABLE used; PRAGMA user_version = 8")
+        connection.execute(
+            "DROP TABLE master_key; DROP TABLE used; DROP TABLE person; DROP TABLE series; DROP INDEX event_at;"
+            " PRAGMA user_version = 8"
+        )
         connection.close()
 
 
