@@ -49,6 +49,7 @@ from dragoman.core.model.agents import Agent, Breaker, BreakerState, Offer
 from dragoman.core.model.audit import GENESIS, AuditRecord, seal
 from dragoman.core.model.contracts import Contract, Party, Standing
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, MessageKind, SeenMessage
+from dragoman.core.model.people import Person, Role
 from dragoman.core.model.state import Change, Changed, Entity, Operation, Registry
 from dragoman.core.model.tasks import Event, EventKind, Origin, Question, QuestionStatus, Status, Task
 from dragoman.messages.faults import Fault, Kind
@@ -142,6 +143,10 @@ def changed_state(cursor: int, count: int = 1) -> Changed:
 
 def agent(id: str, **fields: Any) -> Agent:
     return Agent(**{"id": AgentId(id), "protocol": "chiffon", "created_at": Instant(1), "token_hash": "h", **fields})
+
+
+def person(name: str, role: Role = Role.VIEWER, **fields: Any) -> Person:
+    return Person(id=name, role=role, created_at=Instant(1), **fields)
 
 
 def chain(count: int, *, after: AuditRecord | None = None, **fields: Any) -> list[AuditRecord]:

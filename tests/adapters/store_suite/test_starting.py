@@ -15,6 +15,7 @@ from dragoman.core.lookups import Row
 from dragoman.core.model.contracts import Party, Standing
 from dragoman.core.model.deliveries import DeliveryState, DirectMessage, MessageKind
 from dragoman.core.model.holdings import Holding
+from dragoman.core.model.people import Role
 from dragoman.core.model.state import Registry
 from dragoman.core.model.tasks import Origin, Status
 from dragoman.core.ports import Changes, Recovered, Store
@@ -29,6 +30,7 @@ from tests.adapters.records import (
     entity,
     every_lookup,
     origin,
+    person,
     question,
     task,
 )
@@ -67,9 +69,12 @@ async def test_opening_returns_what_a_hub_begins_with(kind: str, tmp_path: Path)
     ada, bob = agent("ada"), agent("bob", wake_at=7)
     grant = entity("ada:tokens", Registry.RESOURCE)
     audit = chain(4)
+    ann, zoe = person("ann"), person("zoe", Role.ADMIN, token_hash="h")
     rows = [
         bob,
         ada,
+        zoe,
+        ann,
         task("a", status=Status.RUNNING, owner=AgentId("bob")),
         task("b", status=Status.WAITING, owner=AgentId("bob")),
         task("c", status=Status.COMPLETED, owner=AgentId("bob")),
@@ -89,6 +94,7 @@ async def test_opening_returns_what_a_hub_begins_with(kind: str, tmp_path: Path)
     _, _, recovered = await reopened(kind, tmp_path, Changes(added=rows, audit=audit))
     assert recovered == Recovered(
         agents=[ada, bob],
+        people=[ann, zoe],
         active={AgentId("bob"): [TaskId("a"), TaskId("b")]},
         backlog={"code": 2, "text": 1},
         audit_seq=4,

@@ -17,6 +17,8 @@ from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.settings import Settings
 from dragoman.cli.serving import banner
 
+LOGIN = "http://127.0.0.1:8420/login/code-of-a-link"
+
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Settings, dict[str, Any]]]:
@@ -25,7 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Setti
 
     def run(settings: Settings, greet: Any, *, demo: bool) -> int:
         calls.append((settings, {"demo": demo}))
-        greet(Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid()))
+        greet(Whereabouts("http://127.0.0.1:8420", "127.0.0.1:50051", "secret", os.getpid(), login=LOGIN))
         return 0
 
     process = types.ModuleType("dragoman.app.process")
@@ -44,6 +46,7 @@ def test_dev_hands_its_flags_over_and_says_in_json_when_it_serves(started: Any, 
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out.splitlines()[0]) == {
         "http": "http://127.0.0.1:8420", "grpc": "127.0.0.1:50051", "data": "here", "admin_token": "secret",
+        "login": LOGIN,
     }  # fmt: skip
     settings, how = started[0]
     assert (settings.server.port, settings.server.grpc_port, settings.data) == (0, 0, "here")
@@ -54,13 +57,15 @@ def test_without_ready_json_people_are_greeted_on_stderr(started: Any, run: Any)
     done = run("dev", "--port", "0", "--grpc-port", "0", "--no-demo")
     assert (done.code, done.out, started[0][1]) == (0, "", {"demo": False})
     assert "dragoman serves at  http://127.0.0.1:8420" in done.err
-    assert "http://127.0.0.1:8420/#token=secret" in done.err  # also where it is redirected
+    assert (LOGIN in done.err, "secret" in done.err) == (True, False)  # also where it is redirected
 
 
-def test_the_log_of_a_service_does_not_have_the_token(started: Any, run: Any) -> None:
+def test_the_log_of_a_service_has_neither_the_token_nor_a_login_link(started: Any, run: Any) -> None:
     Path("dragoman.toml").write_text("[server]\nport = 0\ngrpc_port = 0\n")  # another hub may have the usual ones
     done = run("serve", "-c", "dragoman.toml")
-    assert ("dragoman serves at" in done.err, "secret" in done.err) == (True, False)
+    assert "dragoman serves at" in done.err
+    assert "secret" not in done.err
+    assert "/login/" not in done.err
 
 
 def test_serve_reads_its_file(started: Any, run: Any) -> None:
