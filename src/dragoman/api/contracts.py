@@ -12,7 +12,7 @@ from dragoman.api.problems import Problem, list_of
 from dragoman.core.commands import EndContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Party, Standing
-from dragoman.core.model.policy import NAME, borders_in
+from dragoman.core.model.policy import NAME, domain_policies_in
 from dragoman.core.model.state import Entity, Registry
 from dragoman.messages.faults import Kind
 from dragoman.server.a2acp.contracts import patience
@@ -143,7 +143,7 @@ class DomainPolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policies_out(value: Any) -> DomainPolicies:
-    found = sorted(borders_in(value), key=lambda one: (one.source, one.target))
+    found = sorted(domain_policies_in(value), key=lambda one: (one.source, one.target))
     return DomainPolicies(domains=msgspec.convert(found, tuple[DomainPolicy, ...], from_attributes=True))
 
 

@@ -81,11 +81,11 @@ def expire(work: Work, task: Task) -> None:
     work.audit(
         principal=origin.principal, action="task.expire", protocol=origin.protocol, subject=task.id, reason=str(fault)
     )
-    said = DirectMessage(
+    unanswered = DirectMessage(
         sender=origin.principal, message_id=origin.request_id, kind="", digest=origin.digest,
         body=msgspec.Raw(b"null"), protocol=origin.protocol,
     )  # fmt: skip
-    tell_sender(work, said, fault, task.rank)
+    tell_sender(work, unanswered, fault, task.rank)
     end(work, task, Status.FAILED, fault=fault)
 
 
@@ -181,8 +181,8 @@ def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
         )
         return
     retry_at = Instant(work.now + min(delays[tries], left))
-    said = AttemptFailed(fault=fault, attempt=tries, retry_at=rfc3339(retry_at))
-    task = work.record(task, EventKind.ATTEMPT_FAILED, said)
+    event = AttemptFailed(fault=fault, attempt=tries, retry_at=rfc3339(retry_at))
+    task = work.record(task, EventKind.ATTEMPT_FAILED, event)
     work.put(
         replace(
             task,

@@ -48,7 +48,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.expected: dict[str, Expected] = {}
-        self.said = 0
+        self.count = 0
 
     def of(self, task: str, now: Instant) -> Expected | None:
         """What is expected of a task, unless its sender has given it up."""
@@ -109,8 +109,8 @@ class Pipelined:
         self._stream = stream
         self._begins = begins
         self._held_back: bool | None = None
-        pipeline.said += 1
-        self._place = pipeline.said
+        pipeline.count += 1
+        self._place = pipeline.count
 
     def __call__(self, outcome: Any, refusal: Refused | None) -> None:
         self._then(outcome, refusal)

@@ -276,8 +276,8 @@ class Work:
     def task_version(self, task: Task) -> int:
         """The version of a task as if the unit ended here: steps of this unit that others will see count."""
         entry = self._dirty[Task].get(task.id)
-        told: Any = self._versioned.get(task.id) or (entry and entry.base)
-        return task.version + (told is not None and step(told, task) is not None)
+        published: Any = self._versioned.get(task.id) or (entry and entry.base)
+        return task.version + (published is not None and step(published, task) is not None)
 
     def first_in(self, queue: str) -> Task | None:
         """The best task that still stands in a queue.
@@ -636,8 +636,8 @@ class Work:
     ) -> None:
         last = self._audit[-1] if self._audit else None
         seq, prev = (last.seq, last.hash) if last else (self.directory.audit_seq, self.directory.audit_hash)
-        said = (principal, action, outcome, protocol, subject, reason, digest)
-        self._audit.append(sealed(seq + 1, self.now, prev, *said))
+        content = (principal, action, outcome, protocol, subject, reason, digest)
+        self._audit.append(sealed(seq + 1, self.now, prev, *content))
         self._undo.append((self._audit.pop, -1, ...))
 
     # -- the intake's side ---------------------------------------------------------------------------------------------
@@ -705,15 +705,15 @@ class Work:
             base: Any = entry.base
             if row is base or row is None:
                 continue
-            told = versioned.get(id) if versioned else None
+            published = versioned.get(id) if versioned else None
             if base is None:
                 patch: dict[str, Any] | None = beginning(row)
-                raised = told is not None and step(told, row) is not None
+                raised = published is not None and step(published, row) is not None
             else:
                 patch = step(base, row)
-                if patch is None and told is None:
+                if patch is None and published is None:
                     continue
-                raised = told is None or step(told, row) is not None
+                raised = published is None or step(published, row) is not None
             if raised:
                 entry.row = row = replace(row, version=row.version + 1)
             operation = Operation.CREATE if base is None else Operation.UPDATE

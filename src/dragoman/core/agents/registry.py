@@ -165,7 +165,7 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         )
         raise refuse(Kind.FORBIDDEN, message, field="role", agent_id=agent.id, token_status="valid, but not for this")
     given = tuple(name for name in agent.capabilities if name not in agent.declared)
-    said = agent.declared if command.capabilities is None else tuple(dict.fromkeys(command.capabilities))
+    declared = agent.declared if command.capabilities is None else tuple(dict.fromkeys(command.capabilities))
     seats = agent.max_concurrent if agent.added_concurrent is None else agent.added_concurrent
     agent = replace(
         agent,
@@ -174,8 +174,8 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         role=agent.role or command.role,
         version=command.version or agent.version,
         work_types=command.work_types,
-        capabilities=tuple(dict.fromkeys((*given, *said))),
-        declared=tuple(name for name in said if name not in given),
+        capabilities=tuple(dict.fromkeys((*given, *declared))),
+        declared=tuple(name for name in declared if name not in given),
         max_concurrent=command.max_concurrent or seats,  # what a former process had is no matter
         added_concurrent=None if command.max_concurrent in (None, seats) else seats,
         memory_mb=command.memory_mb,

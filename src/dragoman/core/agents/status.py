@@ -112,8 +112,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
         failed(work, command.principal)
     if task is None or task.final:
         return task
-    said = ErrorReported(report=command.report, severity=command.severity)
-    task = work.record(task, EventKind.ERROR_REPORTED, said, agent=command.principal)
+    event = ErrorReported(report=command.report, severity=command.severity)
+    task = work.record(task, EventKind.ERROR_REPORTED, event, agent=command.principal)
     task = work.sign_of_life(task, acknowledged=False)
     work.put(task)
     if command.severity is not Severity.CRITICAL:
@@ -136,7 +136,7 @@ def note_error(work: Work, agent: Agent, command: ReportError, id: str | None, *
     errors = value.get("errors", [])
     if id is not None and any(error.get("error_id") == id for error in errors):
         return False
-    said = {
+    entry = {
         "error_id": id,
         "at": rfc3339(work.now),
         "severity": command.severity.value,
@@ -144,8 +144,8 @@ def note_error(work: Work, agent: Agent, command: ReportError, id: str | None, *
         "message": HUSHED if private else command.fault.message[:1000],
         "task_id": command.task_id,
     }
-    kept = [*errors, said][-work.rules.error_history :]
-    write(work, agent, value | {"errors": kept, "last_error": said["at"]}, remember=False)
+    kept = [*errors, entry][-work.rules.error_history :]
+    write(work, agent, value | {"errors": kept, "last_error": entry["at"]}, remember=False)
     return True
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dragoman.core.ids import ADMIN, HUB, AgentId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
-from dragoman.core.model.policy import ANY, Border
+from dragoman.core.model.policy import ANY, DomainPolicy
 from dragoman.core.work import Work
 from dragoman.messages.faults import Kind, refuse
 
@@ -32,15 +32,15 @@ def domain_of(agent: Agent) -> str:
     return agent.domain or HOME
 
 
-def are_open(drawn: Sequence[Border], source: str, target: str, intent: str) -> bool:
+def are_open(drawn: Sequence[DomainPolicy], source: str, target: str, intent: str) -> bool:
     """Whether the policies let two domains work together under a contract."""
-    found = [border for border in drawn if border.covers(source, target, intent)]
-    return all(border.allow for border in found) and (bool(found) or source == target)
+    found = [policy for policy in drawn if policy.covers(source, target, intent)]
+    return all(policy.allow for policy in found) and (bool(found) or source == target)
 
 
 def check(work: Work, source: str, target: str, intent: str) -> bool:
     """Whether what passes must be encrypted; refused if no policy lets them work together."""
-    drawn = work.policy.borders
+    drawn = work.policy.domain_policies
     if not are_open(drawn, source, target, intent):
         raise refuse(
             Kind.FORBIDDEN,
@@ -49,7 +49,7 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
             target_domain=target,
             intent=intent,
         )
-    return any(border.encrypt for border in drawn if border.covers(source, target, intent))
+    return any(policy.encrypt for policy in drawn if policy.covers(source, target, intent))
 
 
 def check_standing(work: Work, contract: Contract) -> None:
@@ -65,29 +65,29 @@ def check_standing(work: Work, contract: Contract) -> None:
 
 def view(work: Work, asker: AgentId, intent: str) -> View:
     """The borders as they are for an agent that asks for something. For people there are none."""
-    borders = work.policy.borders
-    agent = work.agent(asker) if borders and asker not in (ADMIN, HUB) else None
+    domain_policies = work.policy.domain_policies
+    agent = work.agent(asker) if domain_policies and asker not in (ADMIN, HUB) else None
     if agent is None:
         return ()
     source = domain_of(agent)
     may: dict[str, bool | None] = {source: True}
-    for border in borders:
-        if border.concerns(source, intent):
-            may[border.target] = border.allow and not border.encrypt and may.get(border.target) is not False
-        elif border.allow and agent.domain is not None:
-            may.setdefault(border.target, None)
+    for policy in domain_policies:
+        if policy.concerns(source, intent):
+            may[policy.target] = policy.allow and not policy.encrypt and may.get(policy.target) is not False
+        elif policy.allow and agent.domain is not None:
+            may.setdefault(policy.target, None)
     return tuple(sorted(may.items()))
 
 
-def is_open(borders: View, domain: str) -> bool:
-    said = {may for name, may in borders if name in (ANY, domain)}
-    return False not in said and (True in said or not said)
+def is_open(domains: View, domain: str) -> bool:
+    answers = {may for name, may in domains if name in (ANY, domain)}
+    return False not in answers and (True in answers or not answers)
 
 
 def check_open(work: Work, asker: AgentId, target: Agent, intent: str) -> None:
     """Whether an agent may ask another without a contract."""
-    borders = view(work, asker, intent)
-    if not borders or is_open(borders, domain_of(target)):
+    domains = view(work, asker, intent)
+    if not domains or is_open(domains, domain_of(target)):
         return
     agent = work.agent(asker)
     assert agent is not None

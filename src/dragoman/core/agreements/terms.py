@@ -50,9 +50,9 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         what = "the contract is not yours to ask on; shake hands for one"
         raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.agreement.contract)
     check_in_force(work, contract)
-    for field, said, meant in (("intent", command.type, contract.intent),):
-        if said != meant:
-            what = f"the contract is about {meant!r}, not {said!r}; shake hands for that"
+    for field, asked, meant in (("intent", command.type, contract.intent),):
+        if asked != meant:
+            what = f"the contract is about {meant!r}, not {asked!r}; shake hands for that"
             raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
     if contract.encrypted and contract.end_to_end and not command.agreement.sealed:
         what = "the contract wants payloads that only the two agents can read; send it as aes256"
@@ -180,7 +180,7 @@ def check_content(content: Any, offer: Offer, contract: Contract | None) -> None
         raise refuse(kind, what, field="payload", schema="input", **facts(contract, found))
 
 
-def kept(work: Work, task: Task, said: Result) -> Result | Fault:
+def kept(work: Work, task: Task, result: Result) -> Result | Fault:
     """A result as everybody is told of it, or why it breaks what its agent promised.
 
     In some protocols a result is nothing but words. They may be JSON that fits, which is the result then; or fit as
@@ -188,35 +188,37 @@ def kept(work: Work, task: Task, said: Result) -> Result | Fault:
     """
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None and contract.end_to_end:
-        return said
+        return result
     owner = None if task.owner is None else work.agent(task.owner)
     offer = contract.offer if contract is not None else None if owner is None else owner.offer(task.type)
     if offer is None or offer.output_schema is True:
-        return said
-    content = said.content
+        return result
+    content = result.content
     terms = LIBRARY.compiled(offer.output_schema, key=key(contract, "output"))
     if type(content) is str:
         meant = read(content)
         if meant is not None and terms.accepts(meant):
-            return replace(said, result=meant)
+            return replace(result, result=meant)
         if terms.accepts({"output": content}):
-            return said
+            return result
         if type(meant) is dict and not terms.accepts(content):
             content = meant
     if terms.accepts(content):
-        return said
+        return result
     found = misfits(terms, content, hidden=is_private(offer, contract))
     message = f"the result does not fit the output schema that was promised: {_first(found)}"
     return Fault(kind=Kind.CONTRACT, message=message, field="payload", facts=facts(contract, found))
 
 
-def unwrapped(said: Result) -> Result:
+def unwrapped(result: Result) -> Result:
     """A result whose agent had to put a value into an object, as it was before: `value_in` says in which field, or,
     empty, that there is none."""
-    name, content = said.value_in, said.result
-    if type(name) is not str or type(content) is not dict or said.envelope is not None:  # sealed, it is theirs to read
-        return said
-    return replace(said, result=content.get(name))
+    name, content = result.value_in, result.result
+    if (
+        type(name) is not str or type(content) is not dict or result.envelope is not None
+    ):  # sealed, it is theirs to read
+        return result
+    return replace(result, result=content.get(name))
 
 
 def read(words: str) -> Any:

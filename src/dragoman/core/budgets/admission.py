@@ -84,8 +84,8 @@ def hold(work: Work, task: Task) -> Task:
         personal=task.agreement.personal,
     )
     work.put(question)
-    said = messages.Question(question_id=question.id, question=words, options=question.options)
-    task = work.record(task, EventKind.ASKED, said)
+    event = messages.Question(question_id=question.id, question=words, options=question.options)
+    task = work.record(task, EventKind.ASKED, event)
     task = move(
         task,
         Status.WAITING,

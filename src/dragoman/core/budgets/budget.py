@@ -148,8 +148,8 @@ def set_aside(constraints: dict[str, Any], per_task: float | None) -> Amounts:
 def names_usd(constraints: dict[str, Any]) -> bool:
     """Whether a task says how many USD it may use, and be it 0."""
     budget = constraints.get("budget")
-    said = budget.get("usd") if isinstance(budget, dict) else budget
-    return said is not None or constraints.get("budget_usd") is not None
+    limit = budget.get("usd") if isinstance(budget, dict) else budget
+    return limit is not None or constraints.get("budget_usd") is not None
 
 
 def needed(work: Work, task: Task) -> Amounts:
@@ -343,12 +343,12 @@ def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mappi
 
 def used(usage: Mapping[str, Any]) -> Amounts:
     """What a report about a task says was used of what is used up."""
-    said = {kind: _amount(usage.get(KINDS[kind][1] or "")) for kind in USED_UP}
-    return {kind: amount for kind, amount in said.items() if amount}
+    amounts = {kind: _amount(usage.get(KINDS[kind][1] or "")) for kind in USED_UP}
+    return {kind: amount for kind, amount in amounts.items() if amount}
 
 
-def _amount(said: Any) -> float | None:
-    return said if isinstance(said, int | float) and not isinstance(said, bool) and 0 <= said < UNLIMITED else None
+def _amount(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < UNLIMITED else None
 
 
 def book(

@@ -42,8 +42,8 @@ def _amount(resource: Resource, constraints: dict[str, Any]) -> int:
 def account_of(agent: Agent, resource: Resource, held: Iterable[Task]) -> Account:
     """What an agent has of a resource, by the tasks that it holds. A task that was stored with a need that is no number
     counts for nothing, so that no other caller is refused for it."""
-    said = (task.agreement.constraints.get(resource.constraint) for task in held)
-    reserved = sum(amount for amount in said if type(amount) is int and amount > 0)
+    amounts = (task.agreement.constraints.get(resource.constraint) for task in held)
+    reserved = sum(amount for amount in amounts if type(amount) is int and amount > 0)
     return Account(resource.name, getattr(agent, resource.name), 0, reserved, 0)
 
 

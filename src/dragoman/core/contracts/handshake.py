@@ -236,7 +236,7 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
         reason = f"renewed as {contract.id}"
         over = {"standing": Standing.SUPERSEDED, "since": work.now, "by": question.agent, "reason": reason}
         work.put(replace(old, **over))
-    question = told(work, question, QuestionStatus.ANSWERED, {"contract_id": contract.id})
+    question = conclude(work, question, QuestionStatus.ANSWERED, {"contract_id": contract.id})
     tell(work, contract.target.agent, MessageKind.CONTRACT, contract=contract.id)
     return question
 
@@ -248,7 +248,7 @@ def needs_key(work: Work, contract: Contract) -> bool:
 
 
 def failed(work: Work, question: Question, fault: Fault) -> Question:
-    return told(work, question, QuestionStatus.ANSWERED, {"fault": msgspec.to_builtins(fault)})
+    return conclude(work, question, QuestionStatus.ANSWERED, {"fault": msgspec.to_builtins(fault)})
 
 
 def too_late(work: Work, question: Question) -> None:
@@ -258,7 +258,7 @@ def too_late(work: Work, question: Question) -> None:
     failed(work, question, Fault(kind=Kind.TIMEOUT, message=message, retryable=True, facts=facts))
 
 
-def told(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
+def conclude(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
     """It is over: the source hears how, and a proposal that the target has not taken yet is taken back."""
     question = replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
     work.put(question)

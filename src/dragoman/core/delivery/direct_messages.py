@@ -152,17 +152,17 @@ def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
     """Whether the same direct message came before; now it did. Other words under its id are refused (all-D5)."""
     id = name_of(direct_message.sender, direct_message.message_id, turn)
     if direct_message.once:
-        said = mark_of(direct_message.digest)
+        mark = mark_of(direct_message.digest)
         known = work.passed(id)
         if known is None:
-            work.note_passed(id, said)
+            work.note_passed(id, mark)
     else:
-        said = direct_message.digest
+        mark = direct_message.digest
         seen = work.one(SeenMessageById(id))
         known = None if seen is None else seen.digest
         if known is None:
-            work.put(SeenMessage(id=id, digest=said, at=work.now))
-    if known is not None and known != said:
+            work.put(SeenMessage(id=id, digest=mark, at=work.now))
+    if known is not None and known != mark:
         raise other_words()
     return known is not None
 

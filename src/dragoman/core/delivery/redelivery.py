@@ -54,8 +54,8 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
         own = work.known_task(delivery.task).timing.retry
         if own is not None and own.attempts is not None:
             return own.attempts
-    said = work.policy.retry
-    return work.rules.direct_message_attempts if said is None or said.attempts is None else said.attempts
+    retry = work.policy.retry
+    return work.rules.direct_message_attempts if retry is None or retry.attempts is None else retry.attempts
 
 
 def outlived(work: Work, delivery: Delivery) -> bool:
@@ -88,11 +88,11 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
     work.remove(delivery)
     vacate(work, delivery)
     direct_message = delivery.direct_message
-    told = direct_message is not None and not direct_message.once and delivery.kind is MessageKind.DIRECT_MESSAGE
+    notify = direct_message is not None and not direct_message.once and delivery.kind is MessageKind.DIRECT_MESSAGE
     if direct_message is not None and direct_message.asks is not None:
         work.ask_afterwards(Unanswered(question=direct_message.asks, agent=delivery.receiver))
-        told = False
-    if direct_message is not None and told:
+        notify = False
+    if direct_message is not None and notify:
         tell_sender(work, direct_message, fault, delivery.rank)
     if onward:
         advance(work, () if is_alone(delivery) else lane_of(work, delivery))
@@ -128,8 +128,8 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
     )
     if not delivery.alone:
         task = work.known_task(delivery.task)
-        said = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
-        task = work.record(task, EventKind.DEAD_LETTERED, said, agent=delivery.receiver)
+        event = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
+        task = work.record(task, EventKind.DEAD_LETTERED, event, agent=delivery.receiver)
         if delivery.kind is MessageKind.HANDOFF and task.owner == delivery.receiver and unbegun(task, delivery):
             task = replace(
                 task,

@@ -156,13 +156,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: int | None = None
 
     @classmethod
-    def of(cls, said: object) -> Profile:
+    def of(cls, source: object) -> Profile:
         """From anything that has these fields, and perhaps more."""
-        return msgspec.convert(said, cls, from_attributes=True)
+        return msgspec.convert(source, cls, from_attributes=True)
 
     def admitted(self, id: AgentId, protocol: str, *, at: Instant, token_hash: str) -> Agent:
-        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        return Agent(id=id, protocol=protocol, created_at=at, token_hash=token_hash, **said)
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return Agent(id=id, protocol=protocol, created_at=at, token_hash=token_hash, **given)
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -50,7 +50,7 @@ def sealed(
     chain: str = "main",
 ) -> AuditRecord:
     """A record with its hash: over everything else it says, as JSON, in this order."""
-    said = (seq, at, prev, principal, action, outcome, protocol, subject, reason, digest, chain)
+    content = (seq, at, prev, principal, action, outcome, protocol, subject, reason, digest, chain)
     return AuditRecord(
         seq=seq,
         at=at,
@@ -63,7 +63,7 @@ def sealed(
         reason=reason,
         digest=digest,
         chain=chain,
-        hash=hashlib.sha256(_encoder.encode(said)).hexdigest(),
+        hash=hashlib.sha256(_encoder.encode(content)).hexdigest(),
     )
 
 

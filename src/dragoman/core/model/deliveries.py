@@ -213,12 +213,12 @@ def wait_of(rules: Rules, id: str, attempt: int, policy: Backoff | None = None, 
     if policy is None and own is None:
         whole: float = min(base * factor ** min(attempt - 1, 40), most)
         return int(whole * _share(id, attempt)) if rules.direct_message_jitter else int(whole)
-    said = [backoff for backoff in (own if attempt <= OWN else None, policy) if backoff is not None]
-    jitter = _first([backoff.jitter for backoff in said], rules.direct_message_jitter)
+    configured = [backoff for backoff in (own if attempt <= OWN else None, policy) if backoff is not None]
+    jitter = _first([backoff.jitter for backoff in configured], rules.direct_message_jitter)
     whole = grown(
-        _first([backoff.base for backoff in said], base),
-        _first([backoff.most for backoff in said], most),
-        _first([backoff.factor for backoff in said], factor),
+        _first([backoff.base for backoff in configured], base),
+        _first([backoff.most for backoff in configured], most),
+        _first([backoff.factor for backoff in configured], factor),
         attempt,
     )
     return max(SHORTEST, min(int(whole * _share(id, attempt) if jitter else whole), LONGEST))
@@ -233,8 +233,8 @@ def grown(base: float, most: float, factor: float, attempt: int) -> float:
     return most if attempt - 1 >= steps else min(base * factor ** (attempt - 1), most)
 
 
-def _first(said: list[Any], otherwise: Any) -> Any:
-    return next((value for value in said if value is not None), otherwise)
+def _first(values: list[Any], otherwise: Any) -> Any:
+    return next((value for value in values if value is not None), otherwise)
 
 
 def _share(id: str, attempt: int) -> float:

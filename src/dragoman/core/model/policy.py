@@ -38,7 +38,7 @@ RISK = {"low": 0.25, "high": 0.60}
 BREAKER = {"error_threshold": 3, "timeout_ms": 30_000, "reset_timeout_ms": 300_000}
 
 
-class Border(msgspec.Struct, frozen=True, omit_defaults=True):
+class DomainPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is said of one domain asking another; no intents means all of them."""
 
     source: str
@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     limits: bool
     """Whether there are any."""
     retry: Backoff | None = None
-    borders: tuple[Border, ...] = ()
+    domain_policies: tuple[DomainPolicy, ...] = ()
 
 
 def default_value(rules: Rules) -> dict[str, Any]:
@@ -124,28 +124,28 @@ def read(value: dict[str, Any]) -> Policy:
         breaker_pause=int(breaker["reset_timeout_ms"] * MILLISECOND),
         limits=any(limit is not None for limit in (per_task, per_agent, total)),
         retry=backoff_in(value.get("retry_config")),
-        borders=borders_in(value),
+        domain_policies=domain_policies_in(value),
     )
 
 
-def borders_in(value: dict[str, Any]) -> tuple[Border, ...]:
+def domain_policies_in(value: dict[str, Any]) -> tuple[DomainPolicy, ...]:
     try:
-        return msgspec.convert(value.get(DOMAINS, ()), tuple[Border, ...])
+        return msgspec.convert(value.get(DOMAINS, ()), tuple[DomainPolicy, ...])
     except msgspec.ValidationError:
         return ()  # written by hand, and wrongly: nothing is allowed by it
 
 
-def backoff_in(said: dict[str, Any] | None) -> Backoff | None:
+def backoff_in(config: dict[str, Any] | None) -> Backoff | None:
     """A RetryConfig, or as much of it as there is."""
-    if not said:
+    if not config:
         return None
-    base, most = said.get("base_delay_ms"), said.get("max_delay_ms")
+    base, most = config.get("base_delay_ms"), config.get("max_delay_ms")
     return Backoff(
         base=None if base is None else base * MILLISECOND,
         most=None if most is None else most * MILLISECOND,
-        factor=said.get("backoff_multiplier"),
-        jitter=said.get("jitter"),
-        attempts=said.get("max_attempts"),
+        factor=config.get("backoff_multiplier"),
+        jitter=config.get("jitter"),
+        attempts=config.get("max_attempts"),
     )
 
 

@@ -163,6 +163,6 @@ def _details(event: Event) -> Any:
         return {"from": handoff.source, "to": handoff.to, "reason": handoff.reason}
     if len(memoryview(event.body)) > LONGEST:
         return {}
-    said = msgspec.json.decode(event.body)
+    body = msgspec.json.decode(event.body)
     parts = BRIEF.get(event.kind)
-    return said if parts is None else {name: said[name] for name in parts if name in said}
+    return body if parts is None else {name: body[name] for name in parts if name in body}

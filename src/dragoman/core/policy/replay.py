@@ -105,13 +105,13 @@ def receipt(work: Work, sender: AgentId, message_id: str, digest: str) -> str | 
     seen = work.one(SeenMessageById(name_of(sender, message_id)))
     if seen is None:
         return None
-    said, _, outcome = seen.digest.partition(" ")
-    if said != digest:
+    known, _, outcome = seen.digest.partition(" ")
+    if known != digest:
         raise other_words()
     return outcome
 
 
 def note(work: Work, sender: AgentId, message_id: str, digest: str, outcome: str = "") -> None:
     """It came, and what it came to, in a word."""
-    said = f"{digest} {outcome}" if outcome else digest
-    work.put(SeenMessage(id=name_of(sender, message_id), digest=said, at=work.now))
+    mark = f"{digest} {outcome}" if outcome else digest
+    work.put(SeenMessage(id=name_of(sender, message_id), digest=mark, at=work.now))

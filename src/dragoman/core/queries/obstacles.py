@@ -38,7 +38,7 @@ from dragoman.core.model.state import AgentState, Standing
 from dragoman.core.queries.tasks import moment
 from dragoman.core.routing.routes import Route, meets_terms
 
-SAID = {
+REPORTED = {
     AgentState.ERROR: "says that something is wrong with it",
     AgentState.OFFLINE: "says that it is offline",
     AgentState.MAINTENANCE: "says that it is in maintenance",
@@ -129,7 +129,7 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
         say(each.lacking, f"has {has} {each.unit}, the task may need {needed}", has=has, needs=needed)
     if not meets_terms(agent, route):
         say("other_terms", f"does {route.type} on terms that the task does not meet (dragoman agent show {agent.id})")
-    if not is_open(route.borders, domain_of(agent)):
+    if not is_open(route.domains, domain_of(agent)):
         text = f"is of the domain {domain_of(agent)}, which whoever asked may not ask for it (dragoman policy ls)"
         say("other_domain", text, domain=domain_of(agent))
     return tuple(found)
@@ -153,7 +153,7 @@ def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ..
         until = facts.standing.until
         if facts.standing.away:
             state = AgentState(facts.state or AgentState.OFFLINE)
-            say("away", SAID[state], state=state.value)
+            say("away", REPORTED[state], state=state.value)
         if until is not None and until > now:
             at = rfc3339(until)
             say("away", f"takes no work before {at}, by its own word", f"wait until {at}", until=at)

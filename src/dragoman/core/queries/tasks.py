@@ -237,7 +237,7 @@ class _Handed(_Hands):
     handover: _Hands | None = None
 
 
-class _Said(msgspec.Struct):
+class _Body(msgspec.Struct):
     """Every field of an event's body that a log line may use."""
 
     agent: str | None = None
@@ -259,7 +259,7 @@ class _Said(msgspec.Struct):
     lines: tuple[_Line, ...] = ()
 
 
-_said = msgspec.json.Decoder(_Said).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
 _handed = msgspec.json.Decoder(_Handed).decode
 HANDS = frozenset({EventKind.HANDOVER_ASKED, EventKind.HANDED_OVER})
 
@@ -270,27 +270,27 @@ def _time(at: Instant | str) -> str:
 
 def log_line(event: Event) -> LogLine:
     """The event in words, with the output it brought, cut after a page."""
-    said = _said(event.body)
+    body = _decode_body(event.body)
     words = [
-        f"to {said.agent}" if said.agent else "",
-        f"attempt {said.attempt}" if said.attempt else "",
-        f"in a sandbox: {said.sandbox}" if said.sandbox else "",
-        "" if said.percent is None else f"{said.percent} %",
-        _text(said.step.name) if said.step else "",
-        f"exit code {said.exit_code}" if said.exit_code is not None else "",
-        said.message or "",
-        f"thinking: {said.thinking}" if said.thinking else "",
-        f"uses {_text(said.tool_use.name)}" if said.tool_use else "",
-        _gave(said.tool_result) if said.tool_result else "",
-        f"file {_text(said.file.name)}" if said.file else "",
+        f"to {body.agent}" if body.agent else "",
+        f"attempt {body.attempt}" if body.attempt else "",
+        f"in a sandbox: {body.sandbox}" if body.sandbox else "",
+        "" if body.percent is None else f"{body.percent} %",
+        _text(body.step.name) if body.step else "",
+        f"exit code {body.exit_code}" if body.exit_code is not None else "",
+        body.message or "",
+        f"thinking: {body.thinking}" if body.thinking else "",
+        f"uses {_text(body.tool_use.name)}" if body.tool_use else "",
+        _gave(body.tool_result) if body.tool_result else "",
+        f"file {_text(body.file.name)}" if body.file else "",
         _hands(event) if event.kind in HANDS else "",
-        f"of {said.asked_of}" if said.asked_of else "",
-        said.question or "",
-        said.fault.message if said.fault else "",
-        f"again at {_time(said.retry_at)}" if said.retry_at else "",
+        f"of {body.asked_of}" if body.asked_of else "",
+        body.question or "",
+        body.fault.message if body.fault else "",
+        f"again at {_time(body.retry_at)}" if body.retry_at else "",
     ]
     text = " · ".join(word for word in words if word)
-    output = (said.output or "").rstrip("\n") or "\n".join(f"{entry.level}: {entry.message}" for entry in said.lines)
+    output = (body.output or "").rstrip("\n") or "\n".join(f"{entry.level}: {entry.message}" for entry in body.lines)
     if output:
         text = f"{text}\n{output}" if text else output
     if len(text) > MOST_LINE:
@@ -299,8 +299,8 @@ def log_line(event: Event) -> LogLine:
 
 
 def _hands(event: Event) -> str:
-    said = _handed(event.body)
-    hands = said.handover or said
+    body = _handed(event.body)
+    hands = body.handover or body
     why = f" ({hands.reason.replace('_', ' ')})" if hands.reason else ""
     return f"from {hands.giver} to {hands.taker or 'whoever can'}{why}"
 

@@ -177,16 +177,16 @@ def _who(task: Task, candidates: Sequence[Candidate]) -> list[Reason]:
     free = [one.agent for one in able if one.free]
     if free:
         return [_say("free_agents", f"free to take it: {', '.join(free[:MOST_NAMED])}", agents=free)]
-    told = "; ".join(f"{one.agent}: {', '.join(r.text for r in one.reasons)}" for one in (able or candidates)[:5])
+    reasons = "; ".join(f"{one.agent}: {', '.join(r.text for r in one.reasons)}" for one in (able or candidates)[:5])
     if able:
         more = f"; and {len(able) - MOST_NAMED} more" if len(able) > MOST_NAMED else ""
-        return [_say("nobody_free", f"nobody who could do it is free: {told}{more}")]
+        return [_say("nobody_free", f"nobody who could do it is free: {reasons}{more}")]
     route = route_of(task.routing.route)
     kind = f" --kind {route.kind}" if route.kind else ""
     add = f"dragoman agent add {route.pinned or 'NAME'} --protocol chiffon{kind}"
     if candidates:
         advice = f"start an agent that does {task.type} (dragoman agent ls), or let one in: {add}"
-        return [_say("nobody_able", f"no agent can do {task.type} as asked: {told}", advice)]
+        return [_say("nobody_able", f"no agent can do {task.type} as asked: {reasons}", advice)]
     return [_say("no_agents", "no agent is known to the hub; add one", add)]
 
 

@@ -109,10 +109,10 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
     if attempt == 1 and task.timing.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.timing.total_limit))
     level = agent.sandbox
-    said = Assigned(agent=agent.id, attempt=attempt, sandbox=level)
+    event = Assigned(agent=agent.id, attempt=attempt, sandbox=level)
     delivery_id = DeliveryId(work.mint())
     task = move(
-        work.record(task, EventKind.ASSIGNED, said, agent=agent.id),
+        work.record(task, EventKind.ASSIGNED, event, agent=agent.id),
         Status.ASSIGNED,
         work.now,
         queue=None,

@@ -33,12 +33,15 @@ UNDECLARED = 1 << 30
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
-    """`besides`: whoever asked for it, where it is addressed to nobody: that means somebody else. `budgeted`: its tasks
-    need room in an allocation, each its own; nobody who asks for nothing stands behind them. `memory_mb`
-    and `gpu_vram_mb`: what each of them may need of its agent's memory, where that one said how much it has.
+    """What a task asks of an agent. It is stored as the name of a queue, as an array: new fields come last.
 
-    Of work that is for nobody by name: `personal`, whether it is; `unfit`, whose declared terms it does not meet;
-    `granted`, what of all that offers of such work require was given to whoever asked; `borders`, where it may go."""
+    `besides`: the caller, which does not get its own work back unless it names itself. `budgeted`: its tasks need room
+    in an allocation, each its own; tasks that need none never wait behind them. `memory_mb` and `gpu_vram_mb`: what a
+    task may need of its agent's memory, where the agent reported how much it has.
+
+    Where no agent is named: `personal`: the work is personal data for at least one agent that does it. `unfit`: agents
+    whose declared terms the task does not meet. `granted`: the capabilities that offers of such work require and the
+    caller has. `domains`: the domains that the caller may ask."""
 
     type: str
     kind: str | None = None
@@ -51,7 +54,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     personal: bool = False
     unfit: tuple[AgentId, ...] = ()
     granted: tuple[str, ...] = ()
-    borders: View = ()
+    domains: View = ()
     gpu_vram_mb: int = 0
 
     @property
@@ -94,7 +97,7 @@ def could_claim(agent: Agent, route: Route) -> bool:
     """Whether it could be given such work, also what it asked of others."""
     if not is_able(agent, route) or (agent.offers and not meets_terms(agent, route)):
         return False
-    return not route.borders or is_open(route.borders, domain_of(agent))
+    return not route.domains or is_open(route.domains, domain_of(agent))
 
 
 def meets_terms(agent: Agent, route: Route) -> bool:

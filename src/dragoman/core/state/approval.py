@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.core.budgets.admission import APPROVE
 from dragoman.core.commands import Answer, ChangeState, SetDomainPolicy
 from dragoman.core.lookups import QuestionById
-from dragoman.core.model.policy import DOMAINS, NAME, Border
+from dragoman.core.model.policy import DOMAINS, NAME, DomainPolicy
 from dragoman.core.model.state import Entity, Operation, Registry
 from dragoman.core.model.tasks import EventKind, Question, Status
 from dragoman.core.routing.dispatch import place
@@ -56,9 +56,9 @@ def set_domain_policy(work: Work, command: SetDomainPolicy) -> Entity:
     """Allow or forbid a pair of domains; the newest word about a pair replaces the one before."""
     policy = policy_entity(work)
     pair = (command.source, command.target)
-    kept = [border for border in work.policy.borders if (border.source, border.target) != pair]
+    kept = [one for one in work.policy.domain_policies if (one.source, one.target) != pair]
     if command.allow is not None:
-        kept.append(Border(*pair, command.allow, tuple(sorted(command.intents)), command.encrypt))
+        kept.append(DomainPolicy(*pair, command.allow, tuple(sorted(command.intents)), command.encrypt))
     return change_state(
         work,
         ChangeState(

@@ -144,7 +144,7 @@ def changed(work: Work, command: ChangeState) -> Entity:
     held = roles(work, command.principal, subject, entity)
     permit(command, WHAT[command.entity], held)
     if command.entity is Registry.POLICY and Role.ADMIN not in held:
-        leave_borders_alone(command, entity)
+        keep_domain_policies(command, entity)
     if command.operation is CREATE and entity is not None and is_there(entity):
         raise outdated(f"{entity.id} is there already", entity.version)
     if command.operation is not CREATE or command.version != 0 or entity is None:  # what was deleted may be made anew
@@ -244,7 +244,7 @@ def permit(command: ChangeState, what: What, held: set[Role]) -> None:
     )
 
 
-def leave_borders_alone(command: ChangeState, entity: Entity | None) -> None:
+def keep_domain_policies(command: ChangeState, entity: Entity | None) -> None:
     """Only people open borders between domains (a2acp-D19). Who writes the whole policy may repeat what it says."""
     stands = [] if entity is None else entity.value.get(policy.DOMAINS, [])
     if command.changes.get(policy.DOMAINS, stands) != stands:
@@ -281,9 +281,9 @@ def write(
             quotas.check(work, command.principal, entities=1)
     elif registry is Registry.RESOURCE:
         whose, _, kind = name.rpartition(":")
-        for field, said in (("agent_id", whose), ("resource_type", kind)):
-            if command.changes.get(field) not in (None, said):
-                raise refuse(Kind.INVALID, f"{name} says {said}; write the same", field=f"changes.{field}")
+        for field, expected in (("agent_id", whose), ("resource_type", kind)):
+            if command.changes.get(field) not in (None, expected):
+                raise refuse(Kind.INVALID, f"{name} says {expected}; write the same", field=f"changes.{field}")
         if "limit" in command.changes and command.changes["limit"] is None:
             message = "a limit is a number; DELETE the allocation to have none"
             raise refuse(Kind.INVALID, message, field="changes.limit")

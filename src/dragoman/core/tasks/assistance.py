@@ -176,8 +176,8 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         and reads_soon(work, agent)
         and not absent(work, work.standing(agent.id))
     ]
-    borders = view(work, question.agent, topic)
-    able = [agent for agent in able if is_open(borders, domain_of(agent))]
+    domains = view(work, question.agent, topic)
+    able = [agent for agent in able if is_open(domains, domain_of(agent))]
 
     def place(agent: Agent) -> tuple[Any, ...]:
         return (not present(work, agent.id), work.load_of(agent.id), *weight_of(work.standing(agent.id)), agent.id)
@@ -255,12 +255,12 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
     return answered(work, question, command)
 
 
-def escalated(work: Work, question: Question, direct_message: DirectMessage, said: Any) -> Question:
+def escalated(work: Work, question: Question, direct_message: DirectMessage, answer: Any) -> Question:
     """The agent that is asked passes the request on: its direct message goes to the asker, and the next agent that can
     help is asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
     about = question.details.task_id
     carry(work, direct_message, question.agent, Priority.HIGH, about)
-    return now_asked(work, ask_next(work, passed_over(noted(question, said))), escalated=True)
+    return now_asked(work, ask_next(work, passed_over(noted(question, answer))), escalated=True)
 
 
 def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
@@ -397,8 +397,8 @@ def noted(question: Question, answer: Any) -> Question:
 def direct_message_about(question: Question, answer: Any) -> DirectMessage:
     """What an agent without help responses said, to the asker. The same escalation again is the same direct message."""
     escalation = escalation_of(question, answer)
-    told = {**msgspec.to_builtins(escalation), "request_id": question.request_id}
-    body = msgspec.json.encode(told)
+    content = {**msgspec.to_builtins(escalation), "request_id": question.request_id}
+    body = msgspec.json.encode(content)
     return DirectMessage(
         sender=escalation.agent,
         message_id=str(uuid5(DIRECT_MESSAGES, f"{question.id}/{len(question.asked_before)}")),

@@ -170,8 +170,8 @@ def taken_from_agent(work: Work, task: Task) -> Task:
         task = budget.release(work, task)
         make_room(work)
     fault = Fault(kind=Kind.CANCELLED, message="a person began the task anew")
-    said = AttemptFailed(fault=fault, attempt=task.attempt.count)
-    task = work.record(task, EventKind.ATTEMPT_FAILED, said, agent=owner)
+    event = AttemptFailed(fault=fault, attempt=task.attempt.count)
+    task = work.record(task, EventKind.ATTEMPT_FAILED, event, agent=owner)
     call_back(work, task, owner, waited_for)
     return replace(
         task,

@@ -76,9 +76,9 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
     had = {giver for giver, _ in task.lineage.handed}
 
     def place(agent: Agent) -> tuple[Any, ...]:
-        said = weight_of(work.standing(agent.id))
+        weight = weight_of(work.standing(agent.id))
         undeclared = agent.work_types is None
-        return (not present(work, agent.id), agent.id in had, undeclared, *order(work, agent), *said, agent.id)
+        return (not present(work, agent.id), agent.id in had, undeclared, *order(work, agent), *weight, agent.id)
 
     return sorted(able, key=place)
 

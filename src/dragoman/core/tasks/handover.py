@@ -152,7 +152,7 @@ def take_down(work: Work, command: HandOver) -> Task:
     route = Route(
         type=command.type, capabilities=tuple(sorted(command.required_capabilities)), besides=command.principal
     )
-    told = Submit(
+    submit = Submit(
         principal=command.principal,
         protocol=command.protocol,
         request_id=f"handover:{command.direct_message.message_id}",
@@ -166,9 +166,9 @@ def take_down(work: Work, command: HandOver) -> Task:
         routing=Routing(required_capabilities=command.required_capabilities),
         lineage=Lineage(trace_id=command.trace_id),
     )
-    budget.check_task(work, budget.needs(told.constraints))
-    needs_in(told.constraints)  # refused where they are no numbers
-    task = work.record(newborn(work, told, route), EventKind.SUBMITTED, Request(input=command.known.metadata or {}))
+    budget.check_task(work, budget.needs(submit.constraints))
+    needs_in(submit.constraints)  # refused where they are no numbers
+    task = work.record(newborn(work, submit, route), EventKind.SUBMITTED, Request(input=command.known.metadata or {}))
     link = reach(work, command.principal)
     task = move(
         task,
@@ -186,7 +186,7 @@ def take_down(work: Work, command: HandOver) -> Task:
 # -- asking -----------------------------------------------------------------------------------------------------
 
 
-def ask_next(work: Work, question: Question, said: str | None = None) -> Question:
+def ask_next(work: Work, question: Question, refusal: str | None = None) -> Question:
     """Ask the best who was not asked; if there is nobody, a person or nobody takes it. `said` is why the last one would
     not."""
     assert question.task is not None
@@ -219,8 +219,8 @@ def ask_next(work: Work, question: Question, said: str | None = None) -> Questio
     why = f"{named} has no {obstacle} now" if named else f"nobody who could take it has a {obstacle} now"
     if named and unable is not None:
         why = unable
-    if said is not None:
-        why = f"nobody who could take it does; who was asked last said: {said}"
+    if refusal is not None:
+        why = f"nobody who could take it does; who was asked last said: {refusal}"
     return kept(work, question, f"{why}; the task stays yours")
 
 
@@ -367,16 +367,16 @@ def with_handoff_event(work: Work, task: Task, question: Question, to: AgentId) 
     )
 
 
-def sooner(deadline: Instant, said: str | None) -> Instant:
+def sooner(deadline: Instant, text: str | None) -> Instant:
     """When a task must be done after a handover (agentmsg-D8: of two deadlines, the earlier)."""
-    return deadline if said is None else min(deadline, instant(msgspec.convert(said, datetime)))
+    return deadline if text is None else min(deadline, instant(msgspec.convert(text, datetime)))
 
 
-def tightened(constraints: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def tightened(constraints: dict[str, Any], requested: dict[str, Any]) -> dict[str, Any]:
     """What a task may use after a handover: whoever hands it over may let it use less, never more, and does not change
     what its caller said of its chain, its risk and the memory that it may need."""
     kept = {name: constraints[name] for name in CALLERS if name in constraints}
-    terms = {name: value for name, value in said.items() if value is not None and name not in CONSTRAINTS}
+    terms = {name: value for name, value in requested.items() if value is not None and name not in CONSTRAINTS}
     new = {**constraints, **terms, **kept}
     wanted = budget.needs(new)
     bounds = budget.needs(constraints).items()

@@ -112,11 +112,11 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
     if command.protocol is not None:
         command = replace(command, fault=as_reported(task, command.fault))
     probe = task.origin.principal == HUB
-    said = command.content.usage or {}
+    used = command.content.usage or {}
     over = None
-    if not probe and budget.spend(work, command.principal, said):
+    if not probe and budget.spend(work, command.principal, used):
         refuse_hopeless(work)
-        task = usage.noted(work.known_task(task.id), budget.used(said))
+        task = usage.noted(work.known_task(task.id), budget.used(used))
         over = usage.excess(work, task)
     if over is not None and command.fault.kind in work.rules.retried:
         task = give_up(work, task, over)  # it may not begin again
@@ -131,7 +131,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
             Status.CANCELLED if command.fault.kind is Kind.CANCELLED else Status.FAILED,
             fault=command.fault,
             agent=command.principal,
-            content=Failure(fault=command.fault, usage=said or None),
+            content=Failure(fault=command.fault, usage=used or None),
             protocol=command.protocol,
             raw=command.raw,
             booked=True,
@@ -162,7 +162,7 @@ def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
     if not digest:
         return False
     marks = (mark.removeprefix(PIECE).partition(" ") for mark in task.output.recent)
-    return any(id == message_id and bool(said) and said != digest for id, _, said in marks)
+    return any(id == message_id and bool(known) and known != digest for id, _, known in marks)
 
 
 def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None = None) -> Task:
@@ -217,9 +217,9 @@ def fail_attempt(
         return end(work, task, Status.FAILED, fault=fault)
     if fault.kind not in work.rules.retried or attempts >= len(delays) or retry_at >= task.timing.deadline:
         return give_up(work, task, fault)
-    said = AttemptFailed(fault=fault, attempt=task.attempt.count, retry_at=rfc3339(retry_at))
+    event = AttemptFailed(fault=fault, attempt=task.attempt.count, retry_at=rfc3339(retry_at))
     task = move(
-        work.record(forget_output(task), EventKind.ATTEMPT_FAILED, said, agent=owner),
+        work.record(forget_output(task), EventKind.ATTEMPT_FAILED, event, agent=owner),
         Status.WAITING if paused else Status.QUEUED,
         work.now,
         queue=None,
@@ -292,8 +292,8 @@ def as_reported(task: Task, fault: Fault) -> Fault:
 def unsaid(fault: Fault) -> Fault:
     """The same without anybody's words."""
     who = "it was cancelled" if fault.kind is Kind.CANCELLED else f"its agent gave it up ({fault.kind.value})"
-    said = f"{who}; why is personal"
-    return Fault(kind=fault.kind, message=said, field=fault.field, retryable=fault.retryable, named=fault.named)
+    message = f"{who}; why is personal"
+    return Fault(kind=fault.kind, message=message, field=fault.field, retryable=fault.retryable, named=fault.named)
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:
@@ -316,8 +316,8 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         reason=hushed(task, fault) or fault,
     )
     work.put(dead_letter)
-    said = DeadLettered(fault=fault, dead_letter=dead_letter.id, message_kind=dead_letter.kind)
-    task = work.record(task, EventKind.DEAD_LETTERED, said)
+    event = DeadLettered(fault=fault, dead_letter=dead_letter.id, message_kind=dead_letter.kind)
+    task = work.record(task, EventKind.DEAD_LETTERED, event)
     work.put(task)
     return task
 

@@ -58,7 +58,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         protocol=command.protocol,
         raw=command.raw,
     )
-    said = task.seq
+    reported = task.seq
     task = _remembered(work, task, command)
     task = work.sign_of_life(
         task,
@@ -78,7 +78,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     work.put(task)
     urgent = command.priority in URGENT
     rank = rank_of(work, command.priority) if urgent else None
-    offer(work, task, task.origin.principal, MessageKind.PROGRESS, said, kept=urgent, rank=rank)
+    offer(work, task, task.origin.principal, MessageKind.PROGRESS, reported, kept=urgent, rank=rank)
     if usage and (fault := excess(work, task)) is not None:
         return stop(work, task, fault, usage)
     if command.ask is not None:  # its turn is over: it has a seat for somebody else
@@ -131,8 +131,8 @@ def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
 
 def _mark(command: ReportProgress) -> str:
     """What the message is remembered by."""
-    said = f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
-    return said if command.span is None else PIECE + said
+    mark = f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
+    return mark if command.span is None else PIECE + mark
 
 
 def _is_repeated(task: Task, command: ReportProgress) -> bool:

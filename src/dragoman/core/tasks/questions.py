@@ -90,14 +90,14 @@ def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, a
 def with_question_event(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
     """The task with an event that says what is asked, and of whom if that is no person (not yet put). `after`: another
     agent was asked first, and said this when it passed the question on."""
-    said = messages.Question(
+    event = messages.Question(
         question_id=question.id,
         question=question.question,
         options=question.options,
         asked_of=question.asked_of,
         escalated=None if after is None else msgspec.to_builtins(after),
     )
-    task = work.record(task, EventKind.ASKED, said, agent=question.agent)
+    task = work.record(task, EventKind.ASKED, event, agent=question.agent)
     return replace(task, lineage=replace(task.lineage, has_questions=True))
 
 
@@ -270,8 +270,8 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
         return
     if task.final or task.owner != question.agent or task.status not in HELD:
         return
-    said = messages.Answer(question_id=question.id, answer=question.answer)
-    task = work.record(task, EventKind.ANSWERED, said)
+    event = messages.Answer(question_id=question.id, answer=question.answer)
+    task = work.record(task, EventKind.ANSWERED, event)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     if task.question == question.id and task.waiting is Waiting.HELD:
         task = replace(task, question=None)
@@ -332,13 +332,13 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
     task = unasked(work, task)
     if task.owner is not None:
         withdraw(work, task, task.owner)  # an order that nobody acknowledged is of the round that is over
-    said = messages.read_request(work.event(task.id, task.attempt.source).body).next_round(
+    request = messages.read_request(work.event(task.id, task.attempt.source).body).next_round(
         answer=answer,
         asked_by=task.owner if asked is None else asked.agent,
         question=None if asked is None else asked.question,
         expired=expired or None,
     )
-    task = work.record(task, EventKind.ANSWERED, said)
+    task = work.record(task, EventKind.ANSWERED, request)
     task = move(
         task,
         Status.QUEUED,

@@ -107,7 +107,7 @@ def submit(work: Work, command: Submit) -> Task:
         capabilities=tuple(sorted(routing.required_capabilities)),
         besides=None if pinned or routing.kind or command.principal in (ADMIN, HUB) else command.principal,
         budgeted=bool(asked),
-        borders=() if pinned else view(work, command.principal, command.type),
+        domains=() if pinned else view(work, command.principal, command.type),
     )
     if needs := needs_in(command.constraints):
         route = replace(route, **needs)
@@ -285,7 +285,7 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             last_heartbeat=None,
         )
     if not any(serves(agent, route) for agent in agents):
-        within = replace(route, borders=())
+        within = replace(route, domains=())
         for agent in agents:
             if serves(agent, within):
                 check_open(work, command.principal, agent, command.type)
@@ -366,10 +366,10 @@ def again(work: Work, command: Submit, first: Task) -> Task:
         return redo(work, first)
     if first.final:
         kind = OUTCOME_KINDS[first.status]
-        told = [d for d in work.find(Lane(first.id, command.principal)) if d.kind in OUTCOMES]
-        if not told:
+        outcomes = [d for d in work.find(Lane(first.id, command.principal)) if d.kind in OUTCOMES]
+        if not outcomes:
             offer(work, first, command.principal, kind, first.outcome.event or first.seq)
-        for delivery in told:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
+        for delivery in outcomes:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
             repeat(work, delivery, first)
     return first
 
@@ -408,7 +408,7 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
     wanted: set[str] = set()
     left = personal = False
     for agent in addressed(work, route):
-        if agent.id == route.besides or not is_able(agent, route) or not is_open(route.borders, domain_of(agent)):
+        if agent.id == route.besides or not is_able(agent, route) or not is_open(route.domains, domain_of(agent)):
             continue
         offer = agent.offer(command.type)
         personal = personal or (offer is not None and offer.pii)
@@ -451,8 +451,8 @@ def tell_again(work: Work, command: TellAgain) -> None:
 
 def under_way(work: Work, lane: TaskId, receiver: AgentId, kind: Iterable[MessageKind]) -> bool:
     """Whether the answer is a delivery already. The lease of a poll whose owner says that it has nothing is none."""
-    told = [one for one in work.find(Lane(lane, receiver)) if one.kind in kind]
-    for one in told:
+    pending = [one for one in work.find(Lane(lane, receiver)) if one.kind in kind]
+    for one in pending:
         if one.state is DeliveryState.LEASED and not one.ordered:
             work.put(waiting_again(one, head=one.head))
-    return bool(told)
+    return bool(pending)

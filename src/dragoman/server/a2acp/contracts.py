@@ -20,7 +20,7 @@ from dragoman.core.ids import EPOCH, SECOND, Instant
 from dragoman.core.model import contracts as model
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import listed
-from dragoman.core.model.policy import ANY, Border
+from dragoman.core.model.policy import ANY, DomainPolicy
 from dragoman.messages.tasks import Json
 from dragoman.protocols.a2acp.codec import compatible
 from dragoman.protocols.a2acp.contracts import Capability, Contract, Held, SecurityPolicy, Standing
@@ -164,7 +164,7 @@ def rotated(row: model.Contract, key: KeyGrant | None, thread: str | None = None
 
 
 def discovered(
-    asked: Discover, asker: Agent, agents: Iterable[tuple[Agent, bool]], drawn: Sequence[Border] = ()
+    asked: Discover, asker: Agent, agents: Iterable[tuple[Agent, bool]], drawn: Sequence[DomainPolicy] = ()
 ) -> Discovered:
     """The offers of other agents, of any protocol, for which the asker could make a contract. Each agent comes with
     whether it can be reached; `drawn` are the domain policies. An offer without a schema takes anything."""

@@ -96,7 +96,7 @@ class Judge:
         seen = inbound.message.message_id
         await self._hub.execute(NoteRead(principal=me.id, protocol=PROTOCOL, what=intents.DISCOVER, seen=seen))
         agents = ((agent, self._hub.reachable(agent.id)) for agent in self._hub.agents())
-        found = intents.payload(discovered(asked, me, agents, self._hub.policy.borders))
+        found = intents.payload(discovered(asked, me, agents, self._hub.policy.domain_policies))
         present = {name: value for name, value in found.items() if value is not None}
         return {**present, "correlation_id": inbound.message.thread}
 

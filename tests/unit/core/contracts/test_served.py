@@ -55,7 +55,7 @@ async def test_what_is_listed_and_what_can_be_agreed_on_are_the_same():
             why = refused.fault.kind
         assert why in (None, Kind.NOT_FOUND, Kind.UNSUPPORTED_WORK, Kind.FORBIDDEN)
         if why in (None, Kind.FORBIDDEN):
-            assert are_open(world.intake.policy.borders, "lab", domain_of(agent), intent) is (why is None)
+            assert are_open(world.intake.policy.domain_policies, "lab", domain_of(agent), intent) is (why is None)
             (agreed if why is None else kept_out).add((id, intent))
     assert told == agreed | kept_out
     assert kept_out == {("abroad", "paint"), ("allied", "provision"), ("hostile", "paint")}

@@ -11,7 +11,7 @@ from dragoman.core.ids import SECOND
 from dragoman.core.model.agents import Offer
 from dragoman.core.model.contracts import Standing
 from dragoman.core.model.deliveries import MessageKind
-from dragoman.core.model.policy import Border
+from dragoman.core.model.policy import DomainPolicy
 from dragoman.core.model.tasks import EventKind
 from dragoman.messages.faults import Fault, Kind, Refused
 from dragoman.protocols.a2acp.errors import TABLE, refusal_of, retry_after, status_of
@@ -213,7 +213,7 @@ def test_discovery_finds_by_everything_that_is_given(kit: Any) -> None:
     dan = kit.agent("dan", "lab", "x", protocol="coven")
     eve = kit.agent("eve", "lab", "x", work_types=("echo",))
     agents = [(dan, True), (ada, True), (bob, True), (cat, False), (eve, True)]
-    drawn: tuple[Border, ...] = (Border("lab", "ward"),)
+    drawn: tuple[DomainPolicy, ...] = (DomainPolicy("lab", "ward"),)
 
     def found(**asked: Any) -> list[tuple[str, str]]:
         told = discovered(Discover(**asked), ada, agents, drawn).capabilities
@@ -227,7 +227,7 @@ def test_discovery_finds_by_everything_that_is_given(kit: Any) -> None:
     assert found(version="2.0.0") == found(domain="elsewhere") == found(capability="fly") == []
     assert found(agent_id="cat") == [("cat", "echo")]
     assert discovered(Discover(limit=1), ada, agents, drawn).more
-    drawn = (Border("lab", "ward", intents=("other",)),)
+    drawn = (DomainPolicy("lab", "ward", intents=("other",)),)
     assert found(domain="ward") == [("bob", "other")]
     drawn = ()
     assert found() == [("cat", "echo"), ("dan", "*")]
