@@ -209,12 +209,15 @@ class Store(Protocol):
         ...
 
     async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
-        """Events of all tasks that happened after this instant, the oldest first. Commits have growing instants, so an
-        event that becomes visible later is never older than one that was read."""
+        """Events of all tasks that happened after this instant, the oldest first; those of one instant in the order of
+        their tasks and their numbers. Commits have growing instants, so an event that becomes visible later is never
+        older than one that was read."""
         ...
 
     async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
-        """Figures of this resolution that begin within these seconds, the oldest first."""
+        """Figures of this resolution that begin within these seconds, the oldest first. They are written as added rows;
+        written again, they replace those before. The store deletes what is older than the newest one by more than
+        `core.model.series.KEPT`."""
         ...
 
     async def deliveries(

@@ -38,7 +38,7 @@ from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.deliveries import DeadLetter, Delivery, DeliveryState, SeenMessage
 from dragoman.core.model.holdings import NOTHING, Holding, holding_of
 from dragoman.core.model.people import Person
-from dragoman.core.model.series import SeriesRow
+from dragoman.core.model.series import KEPT, SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
 from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
@@ -216,6 +216,8 @@ class MemoryStore:
             self._tables[type(row)][key(row)] = row
             if isinstance(row, Task):
                 self._requests[row.origin.principal, row.origin.request_id] = row.id
+            elif isinstance(row, SeriesRow):
+                self._bound_series(row)
         self._audit.update((record.seq, record) for record in changes.audit)
         self._used.update(changes.used)
         for id in list(islice(self._used, max(0, len(self._used) - USED))):
@@ -227,6 +229,12 @@ class MemoryStore:
         if failure is not None:
             raise failure
 
+    def _bound_series(self, newest: SeriesRow) -> None:
+        rows = self._tables[SeriesRow]
+        oldest = newest.at - KEPT[newest.step]
+        for name in [name for name, row in rows.items() if row.step == newest.step and row.at < oldest]:
+            del rows[name]
+
     def _check(self, changes: Changes) -> None:
         seen: set[tuple[type[Any], Hashable]] = set()
         requests: set[tuple[AgentId, str]] = set()
@@ -237,6 +245,8 @@ class MemoryStore:
                 if name in seen:
                     raise StoreFailed(f"{type(row).__name__} {key(row)} stands twice in one unit")
                 seen.add(name)
+                if isinstance(row, SeriesRow):  # written again, it replaces the one before
+                    continue
                 if (name[1] in self._tables[name[0]]) is not must_exist:
                     exists = "does not exist" if must_exist else "exists already"
                     raise StoreFailed(f"{type(row).__name__} {key(row)} {exists}")
@@ -314,12 +324,19 @@ class MemoryStore:
         return sorted(found, key=lambda event: event.seq)[:limit]
 
     async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
-        found = sorted((row for row in self.rows(Event) if row.at > at), key=lambda row: (row.at, row.task, row.seq))
-        return found[:limit]
+        place = {id: number for number, id in enumerate(self._tables[Task])}
+        found = [row for row in self.rows(Event) if row.at > at]
+        return sorted(found, key=lambda row: (row.at, place[row.task], row.seq))[:limit]
 
     async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
-        found = [row for row in self.rows(SeriesRow) if row.step == step and since <= row.at < (until or row.at + 1)]
-        return sorted(found, key=lambda row: row.at)
+        return sorted(
+            (
+                row
+                for row in self.rows(SeriesRow)
+                if row.step == step and row.at >= since and (until is None or row.at < until)
+            ),
+            key=lambda row: row.at,
+        )
 
     async def deliveries(
         self, *, task: TaskId | None = None, receiver: AgentId | None = None, limit: int = 1000

@@ -14,6 +14,7 @@ from tests.adapters.records import file, task
 
 from dragoman.core.ids import AgentId, DeliveryId, Instant, QuestionId, SessionId, TaskId
 from dragoman.core.model.deliveries import Backoff
+from dragoman.core.model.series import KEPT
 from dragoman.core.model.tasks import (
     Origin,
     OutputCursor,
@@ -144,3 +145,20 @@ def test_a_database_of_before_learns_which_tasks_were_asked_on_a_contract(
         insert(old, 3, flat(task("other")))
     new = schema.connect(str(tmp_path / "old.db"))
     assert list(new.execute("SELECT contract, task FROM under")) == [("c1", "on it")]
+
+
+def test_a_database_of_before_has_room_for_people_and_figures_and_finds_its_events_by_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with version(11, tmp_path / "old.db", monkeypatch) as old:
+        insert(old, 1, encode(task("t")).decode())
+        old.executemany("INSERT INTO event (key, at, kind, body) VALUES (?, ?, 'progress', '{}')", [(25, 7), (26, 5)])
+    new = schema.connect(str(tmp_path / "old.db"))
+    new.execute("INSERT INTO person (id, body) VALUES ('eve', '{}')")
+    for step, kept in KEPT.items():
+        new.executemany("INSERT INTO series (step, at, body) VALUES (?, ?, '{}')", [(step, 0), (step, kept + 1)])
+        assert list(new.execute("SELECT at FROM series WHERE step = ?", (step,))) == [(kept + 1,)]
+    by_time = "SELECT key FROM event WHERE at > 0 ORDER BY at"
+    assert list(new.execute(by_time)) == [(26,), (25,)]
+    assert "USING COVERING INDEX event_at" in str(list(new.execute(f"EXPLAIN QUERY PLAN {by_time}")))
+    assert list(new.execute("PRAGMA user_version")) == [(schema.VERSION,)]

@@ -154,13 +154,16 @@ def events(connection: apsw.Connection, task: TaskId, after: int, limit: int) ->
     return [event_from(task, row) for row in connection.execute(sql, bounds)]
 
 
+EVENT_OF_ALL = "key, at, kind, agent, CAST(event.body AS BLOB), event.protocol, raw, personal"
+"""`EVENT_COLUMNS`, beside those of its task."""
+
+
 def events_since(connection: apsw.Connection, at: Instant, limit: int) -> list[Event]:
     sql = (
-        f"SELECT {EVENT_COLUMNS}, (SELECT id FROM task WHERE no = event.key >> {frames.SEQ_BITS}) FROM event"
-        " WHERE at > ? ORDER BY at, key LIMIT ?"
+        f"SELECT {EVENT_OF_ALL}, task.id FROM event CROSS JOIN task ON task.no = event.key >> {frames.SEQ_BITS}"
+        " WHERE event.at > ? ORDER BY event.at, event.key LIMIT ?"
     )
-    found = connection.execute(sql, (at, limit))
-    return [event_from(TaskId(task), row) for *row, task in found if task is not None]
+    return [event_from(TaskId(task), row) for *row, task in connection.execute(sql, (at, limit))]
 
 
 def series(connection: apsw.Connection, step: int, since: int, until: int | None) -> list[SeriesRow]:

@@ -192,10 +192,11 @@ class Disk:
             self._clear(*AT_ONCE)
 
     def _all(self, statement: str, rows: list[Any]) -> None:
-        """Each of the rows must be there."""
+        """Each row that is changed or removed must be there. Inserts fail by themselves, and what a trigger deletes
+        along with one is not counted."""
         before = self.connection.total_changes()
         self.connection.executemany(statement, rows)
-        if self.connection.total_changes() - before != len(rows):
+        if not statement.startswith("INSERT") and self.connection.total_changes() - before != len(rows):
             raise ValueError(f"a row that should be changed or removed does not exist ({statement.split(' SET')[0]})")
 
     def step(self, operation: list[Any]) -> int:
