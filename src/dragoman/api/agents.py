@@ -17,7 +17,7 @@ from dragoman.api.bodies import (
 from dragoman.api.context import PROTOCOL, Call, Context, Plain, respond
 from dragoman.api.problems import Next, Problem, list_of
 from dragoman.core.agreements.terms import LIBRARY
-from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
+from dragoman.core.commands import AddAgent, PauseAgent, RemoveAgent, ResumeAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
 from dragoman.core.model.agents import Agent, Offer, Profile
 from dragoman.core.model.holdings import NOTHING
@@ -329,6 +329,18 @@ async def remove_agent(context: Context, call: Plain) -> None:
     await context.execute(call, RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
     if context.children is not None:
         context.children.dismiss(agent.id)  # it has its grace period; the request does not wait for that
+
+
+async def pause_agent(context: Context, call: Call[None, Nothing]) -> AgentDetails:
+    agent = find_agent(context, call.id)
+    await context.execute(call, PauseAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    return agent_details(context, find_agent(context, call.id))
+
+
+async def resume_agent(context: Context, call: Call[None, Nothing]) -> AgentDetails:
+    agent = find_agent(context, call.id)
+    await context.execute(call, ResumeAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
+    return agent_details(context, find_agent(context, call.id))
 
 
 async def rotate_token(context: Context, call: Call[None, Nothing]) -> Credential:

@@ -165,6 +165,19 @@ class WireQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limit: Limit = 50
 
 
+class PlaygroundIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Work for an agent, sent as an agent of `protocol` would send it."""
+
+    protocol: Literal["chiffon", "agentmsg", "forge", "a2acp", "coven", "api"]
+    agent: Name
+    work: Name
+    input: dict[str, Any] = {}
+
+
+class HandoverIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    agent: Name
+
+
 class BulkTasksIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     action: Literal["retry", "cancel"]
     ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=500)]

@@ -71,6 +71,7 @@ class Context:
         live: Live,
         series: Series,
         encode: Encode | None = None,
+        playground: Any = None,  # Any: `api.playground.Playground`, which is above
     ) -> None:
         """`children` where the hub runs agents itself, `auth` where it signs tokens. `encode` puts an outgoing message
         into the bytes of its receiver's protocol, to show them."""
@@ -88,6 +89,7 @@ class Context:
         self.live = live
         self.series = series
         self.encode = encode
+        self.playground = playground
         self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
         self.overviews: dict[str, tuple[float, Any]] = {}
         self._counts: tuple[float, Mapping[str, int]] = (0.0, {})

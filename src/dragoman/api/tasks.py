@@ -16,6 +16,7 @@ from dragoman.api.bodies import (
     Budget,
     CancelIn,
     EditedIn,
+    HandoverIn,
     Nothing,
     ResumeIn,
     TaskIn,
@@ -28,7 +29,7 @@ from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol, find_task, whole_task
 from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
-from dragoman.core.commands import Cancel, Lineage, Pause, Resume, Retry, Routing, Submit, Timing
+from dragoman.core.commands import Cancel, Lineage, Pause, Reassign, Resume, Retry, Routing, Submit, Timing
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.state import Registry, standing_of
@@ -198,6 +199,12 @@ async def retry_task(context: Context, call: Call[None, EditedIn]) -> TaskOut:
 async def pause_task(context: Context, call: Call[None, Nothing]) -> TaskOut:
     task = await find_task(context, call.id)
     command = Pause(principal=ADMIN, protocol=PROTOCOL, task_id=task.id)
+    return await whole_task(context, await context.execute(call, command))
+
+
+async def hand_task_over(context: Context, call: Call[None, HandoverIn]) -> TaskOut:
+    task = await find_task(context, call.id)
+    command = Reassign(principal=ADMIN, protocol=PROTOCOL, task_id=task.id, agent=AgentId(call.body.agent))
     return await whole_task(context, await context.execute(call, command))
 
 

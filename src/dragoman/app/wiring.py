@@ -27,6 +27,7 @@ import structlog
 from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
 from dragoman.api.live import Live
+from dragoman.api.playground import Playground
 from dragoman.api.series import Series
 from dragoman.api.sessions import Sessions
 from dragoman.app.background import remove_unused_regularly, wake_rows
@@ -58,6 +59,7 @@ from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import Files, Store
 from dragoman.core.streams import Streams
 from dragoman.protocols.a2acp.types import Agent
+from dragoman.sdk.address import Address
 from dragoman.security.tokens import token_hash
 from dragoman.server.a2acp.contracts import version_of
 from dragoman.server.a2acp.tokens import AuthService
@@ -213,6 +215,10 @@ async def hub(
             coven=lambda: {} if coven is None else coven.counts,
             memory=memory,
         )
+
+        def place_of(protocol: str) -> Address | None:
+            return _own_address(protocol, serving.url, grpc, certificates)
+
         context = ApiContext(
             intake,
             store,
@@ -228,6 +234,7 @@ async def hub(
             live=live,
             series=series,
             encode=shown_bytes,
+            playground=Playground(place_of),
         )
         await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(
@@ -241,6 +248,7 @@ async def hub(
             patience=settings.memory.wait_seconds,
             hosts=hosts_of(settings),
         )
+        grpc = ""
         try:
             await serving.start()
             grpc = await start_coven(coven, settings)
@@ -254,12 +262,32 @@ async def hub(
             timer.cancel()  # an agent that cannot reach the hub any more is not late
             intake.part()
             context.waiters.close()
+            await context.playground.close()
             await asyncio.gather(
                 serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
                 stop_coven(coven, settings),
                 children.drain(settings.server.drain_seconds),
             )
             await children.stop()
+
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+def _own_address(protocol: str, http: str, grpc: str, certificates: Certificates) -> Address | None:
+    """Where the hub itself reaches its endpoint of a protocol."""
+    if protocol == COVEN and not grpc:
+        return None
+    scheme, _, place = http.partition("://")
+    if protocol == COVEN:
+        scheme, place = "http" if certificates.coven is None else "https", grpc
+    host, _, port = place.rpartition(":")
+    return Address(
+        protocol=protocol,
+        transport="grpc" if protocol == COVEN else "ws",
+        base=f"{scheme}://{EVERYWHERE.get(host, host)}:{port}",
+        certificate=certificates.shown if scheme == "https" else "",
+    )
 
 
 @asynccontextmanager

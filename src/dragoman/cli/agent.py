@@ -16,7 +16,9 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import Column, col
 
-app = App(name="agent", help="Add agents, or run them: add, run, ls, show, logs, restart, rm, token, revoke.")
+app = App(
+    name="agent", help="Add agents, or run them: add, run, ls, show, logs, pause, resume, restart, rm, token, revoke."
+)
 app.command(
     "dragoman.cli.agent_processes:run",
     name="run",
@@ -193,6 +195,24 @@ def rm(id: AgentName, /, *, output: Output = "table", location: HubLocation = LO
         f"agent {line(id)} is removed; its unfinished work went back to the queue",
         "dragoman agent ls",
     )
+
+
+@app.command
+def pause(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
+    """Give an agent no new work. It finishes what it has."""
+    agent = Hub.find(location).post("agents", id, "pause")
+    left = len(agent.get("current_tasks") or ())
+    has = f"; it still has {printing.count(left, 'task')}" if left else ""
+    printing.done(
+        agent, output, f"agent {line(id)} is paused and gets no new work{has}", f"dragoman agent resume {line(id)}"
+    )
+
+
+@app.command
+def resume(id: AgentName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
+    """Give a paused agent work again."""
+    agent = Hub.find(location).post("agents", id, "resume")
+    printing.done(agent, output, f"agent {line(id)} gets work again", f"dragoman agent show {line(id)}")
 
 
 def _pending(held: object) -> str | None:

@@ -19,7 +19,7 @@ from dragoman.cli.lists import Since, cut
 from dragoman.cli.printing import Column, col
 from dragoman.cli.task_view import body_of, event_line, follow, log_line
 
-app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume.")
+app = App(name="task", help="Tasks: ls, show, logs, why, retry, cancel, pause, resume, handover.")
 
 Status = Literal["queued", "assigned", "running", "waiting", "completed", "failed", "cancelled"]
 
@@ -214,6 +214,19 @@ def pause(id: TaskName, /, *, output: Output = "table", location: HubLocation = 
 def resume(id: TaskName, /, *, output: Output = "table", location: HubLocation = LOCAL) -> None:
     """Let a held task go on."""
     _change(location, id, "resume", {}, "goes on", output)
+
+
+@app.command
+def handover(
+    id: TaskName,
+    agent: Annotated[str, Parameter(help="The agent that gets it.")],
+    /,
+    *,
+    output: Output = "table",
+    location: HubLocation = LOCAL,
+) -> None:
+    """Give an unfinished task to another agent. The agent that has it is told to stop."""
+    _change(location, id, "handover", {"agent": agent}, f"given to {line(agent)}", output)
 
 
 def _change(location: HubLocation, id: str, verb: str, body: Mapping[str, Any], done: str, output: Output) -> None:

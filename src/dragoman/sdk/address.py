@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -66,6 +66,10 @@ STDIO = "stdio"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+Record = Callable[[bool, bytes], None]
+"""Whether the message leaves, and its bytes."""
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """A hub, the way to speak with it, and our token."""
 
@@ -75,6 +79,10 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     instance: str | None = None
     """Which process of an agent we are: another one has nothing of what the hub gave to this one."""
+    certificate: str = ""
+    """PEM: the hub's, where it is known without a note."""
+    record: Record | None = None
+    """Is called with each message as it leaves and as it comes, to show the bytes to people."""
 
     def __repr__(self) -> str:
         return f"Address({self.protocol}+{self.transport} {self.base})"

@@ -93,7 +93,7 @@ async def test_an_agent_is_shown_without_its_credential(world: Any, make: Any) -
         "domain": None, "version": None, "capabilities": ["k8s"], "work_types": ["a"], "current_tasks": ["t-1"],
         "max_concurrent": 8,
         "breaker": {"state": "open", "failures": 5, "until": "2026-01-19T04:22:04Z"},
-        "untrusted": False, "sandbox": None, "protocol_version": None, "callback_url": None,
+        "paused": False, "untrusted": False, "sandbox": None, "protocol_version": None, "callback_url": None,
         "created_at": "2026-01-19T04:21:04Z", "registered_at": "2026-01-19T04:21:04Z",
         "last_seen": "2026-01-19T04:21:04Z", "details": {},
     }  # fmt: skip

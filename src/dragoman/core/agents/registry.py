@@ -12,8 +12,10 @@ from dragoman.core.commands import (
     AdmitGuest,
     ClearOut,
     EndContractsOf,
+    PauseAgent,
     RegisterAgent,
     RemoveAgent,
+    ResumeAgent,
     RevokeToken,
     RotateToken,
 )
@@ -121,6 +123,19 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
     end_handshakes_with(work, agent.id)
     work.ask_afterwards(ClearOut(agent=agent.id))
     end_contracts_of(work, EndContractsOf(agent=agent.id, until=work.now, by=command.principal))
+    return agent
+
+
+def pause(work: Work, command: PauseAgent) -> Agent:
+    agent = replace(known(work, command.agent), paused=True)
+    work.put(agent)
+    return agent
+
+
+def resume(work: Work, command: ResumeAgent) -> Agent:
+    agent = replace(known(work, command.agent), paused=False)
+    work.put(agent)
+    fill(work, agent.id)
     return agent
 
 

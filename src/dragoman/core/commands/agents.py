@@ -42,6 +42,28 @@ class RemoveAgent(Command, frozen=True, gc=False, kw_only=True):
         return self.agent
 
 
+class PauseAgent(Command, frozen=True, gc=False, kw_only=True):
+    """A person lets an agent get no new work; it finishes what it has. Outcome: the agent."""
+
+    action: ClassVar = "agent.pause"
+    agent: AgentId
+
+    @property
+    def subject(self) -> str:
+        return self.agent
+
+
+class ResumeAgent(Command, frozen=True, gc=False, kw_only=True):
+    """A paused agent gets work again. Outcome: the agent."""
+
+    action: ClassVar = "agent.resume"
+    agent: AgentId
+
+    @property
+    def subject(self) -> str:
+        return self.agent
+
+
 class RotateToken(Command, frozen=True, gc=False, kw_only=True):
     """A new credential; links made with the old one are closed."""
 

@@ -257,6 +257,14 @@ class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
     """JSON of an edited input, or None for the old one."""
 
 
+class Reassign(AboutTask, frozen=True, gc=False, kw_only=True):
+    """A person gives an unfinished task to another agent: from the queue, or from the agent that has it. Outcome: the
+    task."""
+
+    action: ClassVar = "task.handover"
+    agent: AgentId
+
+
 class AskPerson(Command, frozen=True, gc=False, kw_only=True):
     """An agent asks a person and goes on, or waits; it is told the answer by a delivery. Outcome: the question.
 

@@ -69,6 +69,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     `added_concurrent` is how many tasks at once it was added with, where it says another number itself.
     `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
     an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
+    `paused`: a person lets it get no new work.
     `instance` is the newest of its processes, where they say which one they are, `former_instances` those before it.
     """
 
@@ -103,6 +104,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     details: dict[str, Any] = {}
     offers: tuple[Offer, ...] = ()
     revoked: tuple[Revoked, ...] = ()
+    paused: bool = False
 
     @property
     def called(self) -> str:

@@ -16,8 +16,11 @@ from dragoman.core.commands import (
     Discard,
     EndContract,
     NoteRefusal,
+    PauseAgent,
+    Reassign,
     Redrive,
     RemoveAgent,
+    ResumeAgent,
     RevokeToken,
     RotateKey,
     RotateToken,
@@ -62,8 +65,8 @@ class PeopleOnly:
     """Agents do not administer the hub."""
 
     COMMANDS = (
-        AddAgent, RemoveAgent, RotateToken, RevokeToken, Redrive, Discard, SetDomainPolicy, AddPerson, RemovePerson,
-        SetPersonToken, OfferLogin, LogIn, EndSessions,
+        AddAgent, RemoveAgent, RotateToken, RevokeToken, PauseAgent, ResumeAgent, Reassign, Redrive, Discard,
+        SetDomainPolicy, AddPerson, RemovePerson, SetPersonToken, OfferLogin, LogIn, EndSessions,
     )  # fmt: skip
 
     def check(self, work: Work, command: Command) -> None:

@@ -14,6 +14,7 @@ all are told.
     lacks_gpu_memory   it has less GPU memory than the task may need               yes
     other_terms        it does such work on terms that the task does not meet      yes
     other_domain       no domain policy lets whoever asked ask its domain          yes
+    paused             a person paused it                                          no
     silent             it converses, and was not heard for too long                no
     offline            no link to it is open                                       no
     away               it said itself that it takes no work, or none before a time no
@@ -46,6 +47,7 @@ REPORTED = {
 """Why an agent is away, by the state it reported."""
 
 NEXT: Mapping[str, str] = {
+    "paused": "let it get work again: dragoman agent resume {agent}",
     "silent": "see whether {agent} still runs: it is back with its next message",
     "offline": "start {agent} where it runs (a new token: dragoman agent token {agent})",
     "away": "wait, or let {agent} report that it is IDLE again (what it said: dragoman agent show {agent})",
@@ -144,6 +146,8 @@ def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ..
         found.append(Reason(code=code, text=text, facts=known, next=advice))
 
     seen = moment(agent.last_seen_at)
+    if agent.paused:
+        say("paused", "paused by a person")
     if agent.silent_since is not None:
         say("silent", f"not heard any more since {rfc3339(agent.silent_since)}", since=rfc3339(agent.silent_since))
     elif not facts.reachable:

@@ -21,6 +21,7 @@ class AgentStatus(enum.StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     OFFLINE = "offline"
+    PAUSED = "paused"  # by a person: it is connected, and gets no new work
 
 
 class BreakerOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ class AgentOut(msgspec.Struct, frozen=True, kw_only=True):
     current_tasks: tuple[str, ...]
     max_concurrent: int
     breaker: BreakerOut
+    paused: bool
     untrusted: bool
     sandbox: str | None
     protocol_version: str | None
@@ -113,6 +115,8 @@ class AuditOut(msgspec.Struct, frozen=True, kw_only=True):
 def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
     if agent.silent_since is not None or not reachable:
         return AgentStatus.OFFLINE
+    if agent.paused:
+        return AgentStatus.PAUSED
     if load:
         return AgentStatus.BUSY
     if agent.registered_at is None and agent.last_seen_at is None:
@@ -143,6 +147,7 @@ def agent_out(
         breaker=BreakerOut(
             state=agent.breaker.state, failures=agent.breaker.failures, until=moment(agent.breaker.until)
         ),
+        paused=agent.paused,
         untrusted=agent.untrusted,
         sandbox=agent.sandbox,
         protocol_version=agent.protocol_version,

@@ -4,8 +4,9 @@ A *route* is what a task asks of an agent: a kind or one agent by name, a work t
 same route stand in the same queue, which is named by the route itself, so that "who could serve this queue" needs
 no look at the tasks in it.
 
-Among those who can: reachable, breaker closed, with a free seat, memory and room in their allocations, and not away by
-their own word; idle ones first, then the least loaded (chiffon-D8), then who fails least, then who is most capable.
+Among those who can: not paused by a person, reachable, breaker closed, with a free seat, memory and room in their
+allocations, and not away by their own word; idle ones first, then the least loaded (chiffon-D8), then who fails
+least, then who is most capable.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def seat(work: Work, agent: Agent) -> Link | None:
 
 def has_room(work: Work, agent: Agent) -> bool:
     """Whether an agent could take one more task, if it can be reached."""
-    if agent.silent_since is not None or work.directory.stopping:
+    if agent.paused or agent.silent_since is not None or work.directory.stopping:
         return False
     return agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
 

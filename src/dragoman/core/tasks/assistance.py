@@ -172,6 +172,7 @@ def helpers(work: Work, question: Question) -> Iterator[Agent]:
         agent
         for agent in work.all_agents()
         if agent.id not in tried
+        and not agent.paused
         and can_help(agent, topic)
         and reads_soon(work, agent)
         and not absent(work, work.standing(agent.id))

@@ -1,4 +1,5 @@
-"""What people and callers do to tasks: cancel, pause, resume and retry them, and send or discard dead letters."""
+"""What people and callers do to tasks: cancel, pause, resume and retry them, give them to another agent, and send or
+discard dead letters."""
 
 from __future__ import annotations
 
@@ -7,24 +8,27 @@ from msgspec.structs import replace
 
 from dragoman.core.agreements.terms import check_again
 from dragoman.core.budgets import budget
-from dragoman.core.commands import Cancel, Discard, Pause, Redrive, Resume, Retry
+from dragoman.core.commands import Cancel, Discard, Pause, Reassign, Redrive, Resume, Retry
 from dragoman.core.delivery.direct_messages import carry_again
 from dragoman.core.delivery.outbox import offer, withdraw
 from dragoman.core.delivery.redelivery import order_goes_on
 from dragoman.core.ids import ADMIN, HUB, AgentId, DeliveryId, Instant, TaskId
-from dragoman.core.lookups import DeadLetterById, DeadLettersOf, OpenQuestions
+from dragoman.core.lookups import DeadLetterById, DeadLettersOf, EventsOf, OpenQuestions
 from dragoman.core.model.authorization import governs
 from dragoman.core.model.deliveries import DeadLetter, MessageKind
 from dragoman.core.model.lifecycle import move
+from dragoman.core.model.shared_tasks import MOST_EVENTS, in_short
 from dragoman.core.model.tasks import EventKind, Status, Task, Waiting
 from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room, place
+from dragoman.core.routing.routes import route_of
 from dragoman.core.tasks.dependencies import begin_or_wait
+from dragoman.core.tasks.handoff_candidates import can_go_on, check_border
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
-from dragoman.messages.tasks import AttemptFailed, Progress, read_request
+from dragoman.messages.tasks import AttemptFailed, Handoff, Progress, read_request
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
@@ -157,7 +161,71 @@ def retry(work: Work, command: Retry) -> Task:
     return work.known_task(task.id)
 
 
-def taken_from_agent(work: Work, task: Task) -> Task:
+NOT_REASSIGNED = {
+    Waiting.HELD: "a person paused the task; resume it first",
+    Waiting.DEPENDENCY: "the task waits for what it depends on; give it to another agent when it has begun",
+    Waiting.PERSON: "a person must approve the task before an agent begins it; answer its question first",
+}
+"""Why a task that no agent has cannot be given to one."""
+
+
+def reassign(work: Work, command: Reassign) -> Task:
+    """A person gives a task to another agent, which is not asked. It is a new round with fresh attempts, and the agent
+    that had the task is told to stop, as when a task is begun anew; the new one learns what happened so far. The task
+    is the new agent's alone from now on: it waits for that agent, if that is busy or away."""
+    task = unfinished(work, command.task_id, command.principal)
+    agent = work.agent(command.agent)
+    if agent is None:
+        message = f"there is no agent {command.agent!r}; see `dragoman agent ls`"
+        raise refuse(Kind.NOT_FOUND, message, field="agent")
+    has_agent = task.owner is not None and (
+        task.status in (Status.ASSIGNED, Status.RUNNING) or task.waiting in WITH_AN_AGENT
+    )
+    owner = task.owner if has_agent else None
+    if agent.id in (owner, task.origin.principal):
+        why = "has the task already" if agent.id == owner else "asked for the task itself"
+        raise refuse(Kind.CONFLICT, f"{agent.id} {why}; name another agent", task_id=task.id)
+    if not has_agent and task.waiting is not None:
+        raise refuse(Kind.CONFLICT, NOT_REASSIGNED[task.waiting], task_id=task.id, status=task.status.value)
+    if task.agreement.contract is not None:
+        message = "the task is under a contract between its caller and its agent; cancel it, and ask the other agent"
+        raise refuse(Kind.CONFLICT, message, task_id=task.id)
+    if not can_go_on(work, task, agent):
+        message = f"{agent.id} does not do {task.type!r}, or not on the terms of this task"
+        raise refuse(Kind.UNSUPPORTED_WORK, message, field="agent", task_id=task.id)
+    check_border(work, task, agent)
+    if owner is not None:
+        task = taken_from_agent(work, task, f"a person gave the task to {agent.id}")
+    source = read_request(work.event(task.id, task.attempt.source).body)
+    known = Handoff(
+        source=owner,
+        to=agent.id,
+        reason="a person decided it",
+        hub_history=in_short(reversed(work.find(EventsOf(task.id, MOST_EVENTS)))),
+    )
+    task = work.record(task, EventKind.HANDED_OVER, source.next_round(handover=known), agent=agent.id)
+    route = replace(
+        route_of(task.routing.route), kind=None, pinned=agent.id, besides=None, unfit=(), granted=(), domains=()
+    )
+    again = task.attempt.round + 1
+    task = move(
+        task,
+        Status.QUEUED,
+        work.now,
+        owner=None,
+        queue=None,
+        routing=replace(task.routing, route=route.queue, pinned=agent.id),
+        attempt=replace(task.attempt, round=again, source=task.seq, count=0, unreached=0, session=None),
+        timing=replace(task.timing, deadline=task.due(work.now), last_sign_at=work.now),
+    )
+    work.put(task)
+    place(work, task, prefer=agent.id)
+    if owner is not None:
+        fill(work, owner)
+    return work.known_task(task.id)
+
+
+def taken_from_agent(work: Work, task: Task, why: str = "a person began the task anew") -> Task:
     """The task in no agent's hands (not yet put): its agent is told to stop, and nobody answers what it asked."""
     owner = task.owner
     assert owner is not None
@@ -169,7 +237,7 @@ def taken_from_agent(work: Work, task: Task) -> Task:
     if task.spending.reserved is not None:
         task = budget.release(work, task)
         make_room(work)
-    fault = Fault(kind=Kind.CANCELLED, message="a person began the task anew")
+    fault = Fault(kind=Kind.CANCELLED, message=why)
     event = AttemptFailed(fault=fault, attempt=task.attempt.count)
     task = work.record(task, EventKind.ATTEMPT_FAILED, event, agent=owner)
     call_back(work, task, owner, waited_for)

@@ -187,6 +187,9 @@ class HttpPost:
 
     async def send(self, frame: bytes) -> tuple[bool, bytes]:
         response = await self._do("POST", MESSAGES, content=frame, headers=LATER)
+        if (record := self._address.record) is not None:
+            record(True, frame)
+            record(False, response.content)
         if response.is_success:
             return True, response.content if _is_message(response.content) else b""
         if error_in(response.content) is None:

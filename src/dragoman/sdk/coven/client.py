@@ -90,6 +90,8 @@ class CovenClient:
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
         request = codec.encode_send(self._message(target, work, given, options))
+        if self._address.record is not None:
+            self._address.record(True, request)
         tries = self._retries.begin()
         while True:
             call = self._at(SEND)(request, metadata=self._metadata())
@@ -154,6 +156,8 @@ class CovenClient:
             try:
                 while (data := await call.read()) is not grpc.aio.EOF:
                     tries.reached()
+                    if self._address.record is not None:
+                        self._address.record(False, data)
                     event = seen.add(codec.decode_response(data, _LIMITS))
                     if event is not None:
                         yield event

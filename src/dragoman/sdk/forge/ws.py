@@ -1,4 +1,5 @@
-"""Forge's messages over a WebSocket: MessagePack where the hub speaks it, else JSON; compressed beyond this machine."""
+"""Forge's messages over a WebSocket: MessagePack where the hub speaks it, else JSON; compressed beyond this machine.
+Messages that are recorded, for people, are JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class WebSocketWire(WebSocket):
         super().__init__(
             address,
             PATH,
-            [Encoding.MSGPACK.value, Encoding.JSON.value],
+            [Encoding.JSON.value] if address.record else [Encoding.MSGPACK.value, Encoding.JSON.value],
             largest=RECEIVED.bytes,
             refusal=_refusal,
             compress=not address.is_loopback,

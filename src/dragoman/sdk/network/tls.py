@@ -27,9 +27,11 @@ def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SS
     """What to speak TLS with, or None where it is not spoken."""
     if not address.is_secure:
         return None
-    note = read_note(environ)
     try:
-        return trust.context(note.certificate if note is not None and note.http == address.base else "", environ)
+        shown = address.certificate
+        if not shown and (note := read_note(environ)) is not None and note.http == address.base:
+            shown = note.certificate
+        return trust.context(shown, environ)
     except trust.TrustProblem as problem:
         raise Misconfigured(str(problem)) from None
 
@@ -49,8 +51,10 @@ def files(address: Address, environ: Mapping[str, str] = os.environ) -> Files:
     note = read_note(environ)
     try:
         mine = trust.shown(environ)
-        if note is not None and note.certificate and note.grpc == urlsplit(address.base).netloc:
-            roots: bytes | None = note.certificate.encode()
+        if address.certificate:
+            roots: bytes | None = address.certificate.encode()
+        elif note is not None and note.certificate and note.grpc == urlsplit(address.base).netloc:
+            roots = note.certificate.encode()
         else:
             roots = _read(trust.CA, Path(environ[trust.CA])) if environ.get(trust.CA) else None
         if mine is None:

@@ -92,13 +92,16 @@ class WebSocket:
     async def receive(self) -> bytes:
         assert self._socket is not None
         try:
-            return await self._socket.recv(decode=False)
+            frame = await self._socket.recv(decode=False)
         except ConnectionClosed as closed:
             reason = closed.rcvd.reason if closed.rcvd is not None else ""
             final = FINAL.get(closed.rcvd.code) if closed.rcvd is not None else None
             if final is not None:
                 raise final(reason or "the hub ended the connection for good") from None
             raise LinkDown(f"the connection ended{': ' if reason else ''}{reason}") from None
+        if self._address.record is not None:
+            self._address.record(False, frame)
+        return frame
 
     def send(self, frame: bytes) -> None:
         self._frames.append(frame)
@@ -121,7 +124,10 @@ class WebSocket:
             return
         protocol = socket.protocol
         say = protocol.send_binary if self.is_binary else protocol.send_text
+        record = self._address.record
         for frame in frames:
+            if record is not None:
+                record(True, frame)
             say(frame)
         socket.transport.write(b"".join(protocol.data_to_send()))
 
