@@ -1,4 +1,4 @@
-"""The thin end of HTTP: a router for the few hot paths, bodies with a bound, answers in one write.
+"""HTTP below the endpoints: a router for the few hot paths, bodies with a limit, answers in one write.
 
 A dictionary finds a hot path in one step; everything else (management, operations, dashboard) falls through to an
 ordinary Starlette application. Handlers speak raw ASGI: at twenty thousand requests a second, request and response
@@ -30,7 +30,8 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 SILENT = "http.silent"
-"""A message beside those of ASGI: the client sends nothing more. It may still read, or be gone (`limits.Cycle`)."""
+"""A message type beside those of ASGI: the client closed its sending side. It may still read, or be gone
+(`limits.Cycle`)."""
 
 
 STRANGE_HOST = (
@@ -49,7 +50,7 @@ LONGEST_RETRY_AFTER = 60
 
 
 def retry_after(fault: Fault, default: int = 1) -> int:
-    """What `Retry-After` says beside a refusal: as many seconds as the refusal itself, whatever the protocol."""
+    """The `Retry-After` header of a refusal: as many seconds as the refusal itself names, in every protocol."""
     seconds = fault.facts.get("retry_after")
     if not isinstance(seconds, int | float):
         return default
@@ -57,12 +58,12 @@ def retry_after(fault: Fault, default: int = 1) -> int:
 
 
 class Disconnected(Exception):
-    """The client went away while we read its request."""
+    """The client disconnected while the hub read its request."""
 
 
 class Router:
-    """`hot` by exact path, `prefixes` by the path's beginning, the rest to `fallback`. What a request holds of `memory`
-    it gives back when it is over."""
+    """Routes to `hot` by exact path, to `prefixes` by the path's beginning, and the rest to `fallback`. A request gives
+    the `memory` that it holds back when it ends."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Router:
                 held.release()
 
     async def _refuse_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Somebody wants a WebSocket where there is none."""
+        """Refuse a WebSocket at a path that has none."""
         there = ", ".join(sorted(known for known, app in self._hot.items() if speaks_websocket(app)))
         detail = f"No WebSocket is opened at this address. Open it at one of: {there}."
         await self._send_problem(scope, receive, send, 404, "not_found", "Not found", detail)
@@ -113,7 +114,7 @@ class Router:
     async def _send_problem(
         self, scope: Scope, receive: Receive, send: Send, status: int, kind: str, title: str, detail: str
     ) -> None:
-        """Refuse a request or a WebSocket before anybody looks at it, as a problem (RFC 9457)."""
+        """Refuse a request or a WebSocket before an endpoint gets it, with a problem document (RFC 9457)."""
         problem = {
             "type": f"urn:dragoman:problem:{kind}",
             "title": title,
@@ -137,7 +138,7 @@ class Router:
 
 
 def speaks_websocket(app: ASGIApp) -> bool:
-    """Whether it takes what comes by a WebSocket; most know only requests (`websocket_endpoint` is what does)."""
+    """Whether the application takes WebSockets (`websocket_endpoint`); most take only requests."""
     return bool(getattr(app, "speaks_websocket", False))
 
 
@@ -158,8 +159,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int, principal: str =
     """The whole body; raises `RemoteProtocolError` (SIZE) as soon as it is known to be too large, and `Refused` when
     the hub has no memory for it.
 
-    A declared length above the limit is refused before a byte is read; so is one that does not fit into what the hub
-    holds of everybody's messages, and of this principal's. A body without a length is held as it comes.
+    A declared length is refused before a byte is read where it is above the limit, or above the memory that the hub has
+    left for all messages or for this principal's. A body without a length takes memory as it comes.
     """
     declared = header(scope, b"content-length")
     promised = int(declared) if declared is not None and declared.isdigit() else 0
@@ -189,13 +190,13 @@ async def read_body(scope: Scope, receive: Receive, limit: int, principal: str =
 
 
 async def departure(receive: Receive) -> None:
-    """Until the client of a request that was read has gone away, or may have."""
+    """Wait until the client of a request that was read has disconnected, or may have."""
     while (await receive())["type"] not in ("http.disconnect", SILENT):
         pass
 
 
 async def is_gone(receive: Receive) -> bool:
-    """Whether it has by now."""
+    """Whether the client has disconnected by now, or may have."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0):
             await departure(receive)
@@ -206,7 +207,7 @@ async def is_gone(receive: Receive) -> bool:
 async def answer(
     send: Send, status: int, body: bytes, *, headers: tuple[tuple[bytes, bytes], ...] = (), kind: Any = JSON
 ) -> None:
-    """One whole response."""
+    """Send one whole response."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [kind, length, *headers]})
     await send({"type": "http.response.body", "body": body})
@@ -216,19 +217,19 @@ async def answer(
 
 LOCAL = "localhost"
 REMEMBERED = 256
-"""Headers that were found good are recognised by their bytes."""
+"""So many accepted headers are recognised by their bytes, without parsing."""
 
 
 class Hosts:
     """Which names a hub answers to, so that no web page reaches it by a name of its own (DNS rebinding).
 
-    A browser that was sent to `evil.example` may resolve this name to 127.0.0.1 later, and sends what the page says to
-    a hub on loopback, with `Host: evil.example`. So a hub that only this machine can reach answers to `localhost`, to
-    names below it, to addresses, and to the names its operator allows; one that others can reach answers to any name,
-    unless the operator allows some. `allowed` is None for any name.
+    A browser with a page of `evil.example` may resolve that name to 127.0.0.1 later, and then send the page's requests
+    to a hub on loopback, with `Host: evil.example`. So a hub that only this machine can reach answers to `localhost`,
+    to names below it, to addresses, and to the names its operator allows. One that others can reach answers to any
+    name, unless the operator allows only some. `allowed` is None for any name.
 
     A browser opens a WebSocket for a page of another site without a check of its own, but names the site (`Origin`).
-    That must be the host it connects to, or an allowed one. Other clients name none.
+    That must be the host it connects to, or an allowed one. Other clients send no `Origin`.
     """
 
     def __init__(self, allowed: Iterable[str] | None = None) -> None:
@@ -236,7 +237,8 @@ class Hosts:
         self._good: set[bytes] = set()
 
     def knows(self, host: bytes | None) -> bool:
-        """Whether a request with this Host header is for us. One without is of no browser."""
+        """Whether a request with this Host header is for this hub. A request without one does not come from a
+        browser."""
         if self._allowed is None or host is None or host in self._good:
             return True
         if not self._is_ours(_name(host.decode("latin-1"))):
@@ -263,11 +265,11 @@ class Hosts:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # nobody resolves an address
+        return True  # an address is not resolved, so DNS rebinding cannot use it
 
 
 def _name(host: str) -> str:
-    """A host without its port, as names are compared."""
+    """A host without its port, in the form in which names are compared."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -277,13 +279,13 @@ def _name(host: str) -> str:
 # -- the bytes that requests hold
 
 HOLD = "dragoman.hold"
-"""Where a handler finds it in its ASGI scope."""
+"""The key of a request's `RequestMemory` in its ASGI scope."""
 
 
 class RequestMemory:
     """The bytes of one request that the hub holds, from before its body is read until it is answered (`core.memory`).
 
-    The router gives every HTTP request one in its scope and releases it when the request is over, however it ends. A
+    The router puts one into the scope of every HTTP request and releases it when the request ends, in whatever way. A
     request for which there is no room waits a moment, unread; then the hub refuses it as retryable.
     """
 
@@ -296,7 +298,7 @@ class RequestMemory:
         self.size = 0
 
     async def take(self, principal: str, size: int) -> None:
-        """Take so many bytes more; raises `Refused` when there was no room for so long."""
+        """Take so many bytes more; raises `Refused` when there was no room within the waiting time."""
         if not self.size:
             self._principal = principal
         fault = self._budget.take(self._principal, size, self.size)
@@ -335,7 +337,7 @@ async def hold(scope: MutableMapping[str, Any], principal: str, size: int) -> No
 
 
 async def room_for(budget: MemoryBudget, principal: str, seconds: float | None = None) -> bool:
-    """Until a link of this principal should go on reading, or the time is up; whether it should."""
+    """Wait until there is room for more bytes of this principal, or the time is up; gives whether there is."""
     if budget.has_room(principal):
         return True
     room: asyncio.Future[None] = asyncio.get_running_loop().create_future()

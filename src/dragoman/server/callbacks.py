@@ -10,7 +10,7 @@ this is no wire of the connection loop, which has one order for all.
     a notice       the session is closed and opened again after a pause, which doubles each time;
                    the hub offers what was not acknowledged again, in order
 
-An agent that opens another ordered session (a WebSocket) replaces this one, which waits until that one is gone.
+An ordered session that the agent opens itself (a WebSocket) replaces this one, which opens again when that one ends.
 
 The hub resolves and checks a URL each time the session opens, and connects to that address (`security.urls`). Redirects
 are failures, proxies of the environment are not used, and the hub sends nothing but the message, the delivery's id and
@@ -52,14 +52,14 @@ ANSWER_BYTES = 64 * 1024
 
 
 class Callbacks:
-    """For a hub that calls no URLs."""
+    """Does nothing: for a hub that calls no URLs."""
 
     async def check(self, url: str) -> None:
         """Raises `UrlRefused`."""
         raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
 
     def follow(self, agent: AgentId) -> None:
-        """The agent registered, perhaps again: post to the URL it has now, if it has one."""
+        """The agent registered or changed its URL: post to the one it has now, if any."""
 
 
 class CallbackSender(Callbacks, Endpoint):
@@ -84,7 +84,7 @@ class CallbackSender(Callbacks, Endpoint):
         self._client: httpx2.AsyncClient | None = None
 
     def start(self) -> None:
-        """Go on where the last run of the hub ended."""
+        """Open the sessions of all agents that have a URL."""
         for agent in self._hub.agents():
             if agent.protocol == self._handler.protocol and agent.callback_url:
                 self.follow(agent.id)
@@ -120,8 +120,8 @@ class CallbackSender(Callbacks, Endpoint):
             self._connections[agent] = (url, asyncio.ensure_future(connection.run()))
 
     async def post(self, to: Pinned, frame: bytes, about: Mapping[str, str]) -> bool:
-        """Whether the agent took it."""
-        import httpx2  # here, because it is slow to import and most hubs push to nobody
+        """Post a frame; gives whether the agent accepted it."""
+        import httpx2  # imported here because it is slow to import, and most hubs call no URL
 
         if self._client is None:
             self._client = httpx2.AsyncClient(timeout=self._seconds, follow_redirects=False, trust_env=False)
@@ -185,7 +185,7 @@ class CallbackConnection:
                 log.warning("callback refused", agent=self._agent, why=str(refused))
             except Refused as refused:
                 log.warning("no link", agent=self._agent, why=refused.fault.kind.value)
-            while self._replaced and self._hub.reachable(self._agent):  # noqa: ASYNC110 - links tell nobody that they go
+            while self._replaced and self._hub.reachable(self._agent):  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(self._first_pause * 5)
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
@@ -239,7 +239,7 @@ class CallbackConnection:
             try:
                 async with self._turns:
                     taken = await self._send(outgoing)
-            except Exception as error:  # nothing would send this lane any more
+            except Exception as error:  # else nothing would send this lane again
                 why = disclosed(error, personal=outgoing.personal)
                 log.error("not sent", task=task, kind=outgoing.delivery.kind.value, exc_info=why)
                 taken = False

@@ -17,10 +17,10 @@ It knows no protocol: a `session.Session` decodes a frame and encodes an outgoin
 - *Answers*: a refused frame is answered with an error of its protocol, and the connection goes on. Receipts for
   accepted ones, where the peer wants them, are gathered and sent together. What follows a frame about a task that was
   refused for now does not overtake it (`core.pipelining`).
-- *Acknowledgment*: a peer that acknowledges explicitly is believed. For one that does not, a ping goes behind what was
-  written, and its pong acknowledges the notices before it: they have arrived in the peer's WebSocket. Where the
-  protocol has acknowledgments, the peer has a moment for its first ones. Work is not acknowledged so: its first status
-  does that (chiffon-D5), or the hub's clock runs out.
+- *Acknowledgment*: the hub believes a peer that acknowledges explicitly. To any other it sends a ping behind what it
+  wrote, and the pong acknowledges the notices before it: they have arrived in the peer's WebSocket. Where the protocol
+  has acknowledgments, the peer has `acknowledgment_seconds` for its first ones. A pong never acknowledges work: the
+  first status of the task does that (chiffon-D5), or its lease ends.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ log = structlog.get_logger("dragoman.server")
 
 
 PACE = 1024 * 1024
-"""After so many bytes the hub learns how far writing has come: a fraction of what a link may have (`link_bytes`)."""
+"""The loop reports to the hub after so many written bytes: a fraction of what a link may have (`link_bytes`)."""
 AGAIN_SECONDS = 1.0
 BEHIND = 4 * 1024 * 1024
 JOINED = 1024 * 1024
-"""Pieces of text of so many characters wait to be joined; beyond, we stop reading."""
+"""Pieces of text of so many characters wait to be joined; beyond that the loop stops reading."""
 LONG = 4 * 1024
-"""Bytes above which a frame is kept as it came until its turn: decoded it takes many times the room."""
+"""A frame of more bytes is not decoded before its turn: decoded it takes many times the memory."""
 
 FIRST_ACKNOWLEDGMENT_SECONDS = 1.0
-"""So long a peer that could acknowledge explicitly has for its first acknowledgments, before its pongs count as such:
-it may die over the first notices of a connection, and then they must come again."""
+"""How long a peer that can acknowledge explicitly has for its first acknowledgments, before its pongs count instead: it
+may crash while it reads the first notices of a connection, and then the hub must deliver them again."""
 
 
 class Wire(Protocol):
@@ -82,13 +82,14 @@ class Wire(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the peer keeps up with what is written; `writable` of the loop is called when it does again."""
+        """Whether the peer keeps up with what is written. The wire calls the loop's `writable` when it does again."""
         ...
 
     def write(self, frames: Sequence[bytes]) -> None: ...
 
     def ping(self) -> None:
-        """Ask for a sign that everything written so far has arrived; `ponged` of the loop is called then."""
+        """Ask the peer to confirm that everything written so far has arrived. The wire calls the loop's `ponged`
+        then."""
         ...
 
     def stop_reading(self) -> None: ...
@@ -100,8 +101,8 @@ S = TypeVar("S", bound=Session)
 
 
 class ConnectionLoop(Generic[S]):
-    """One connection: `core.ports.LinkEnd` towards the hub, a listener towards its wire. `session` makes the protocol's
-    side of it."""
+    """One connection. The hub calls it as a `core.ports.LinkEnd`, the wire as its listener; `session` makes the
+    protocol's side."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class ConnectionLoop(Generic[S]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._unwritten: deque[tuple[bytes, int]] = deque()
-        """Frames for which the peer has no room, and how much of what the hub gave us is written with each."""
+        """Frames that wait until the peer reads, each with the weight of the outgoing message that it completes."""
         self._written = 0
         self._paced = 0
         self._reports_pace = paced
@@ -143,11 +144,11 @@ class ConnectionLoop(Generic[S]):
         self._undecided = 0
         """Messages whose commands the hub has not decided and committed yet."""
         self._all_decided: asyncio.Future[None] | None = None
-        """There while a frame that reads waits for them."""
+        """Set while a lookup waits until those are decided."""
         self._behind: deque[bytes | Decoded] = deque()
         self._behind_bytes = 0
         self._pieces: list[Piece] = []
-        """Text that waits until the text before it is decided, to go in as one command."""
+        """Text that waits until the text before it is decided; then it becomes one command."""
         self._pieces_size = 0
         self._joined_bytes = joined_bytes
         self._texts_undecided = 0
@@ -161,7 +162,7 @@ class ConnectionLoop(Generic[S]):
         self._draining = False
         self._memory = hub.memory
         self._crowded = False
-        """Whether we do not read because the hub holds too many bytes."""
+        """Whether the loop does not read because the hub holds too many bytes."""
         self.session = session(self)
 
     # -- in: the wire calls
@@ -183,7 +184,7 @@ class ConnectionLoop(Generic[S]):
         self._act(decoded, len(frame))
 
     def _act(self, decoded: Decoded, size: int = 0) -> None:
-        """`size`: how many bytes the hub holds of it until it is decided."""
+        """`size`: how many bytes of the frame the hub holds until it has decided."""
         match decoded:
             case CommandFrame(command=command, request=request):
                 self.enqueue(command, request, size)
@@ -237,8 +238,8 @@ class ConnectionLoop(Generic[S]):
         )
 
     def _join(self, piece: Piece) -> None:
-        """Text that comes while earlier text is being committed goes in as one command when that is done. Every other
-        command goes behind the text before it, so nothing changes its place."""
+        """Text that comes while earlier text is being committed becomes one command after that commit. Every other
+        command goes behind the text before it, so the order stays."""
         if self._pieces and self._pieces[0].about != piece.about:
             self._flush_pieces()
         if not self._texts_undecided and not self._pieces:
@@ -272,7 +273,7 @@ class ConnectionLoop(Generic[S]):
         self._hub.enqueue_then(command, self._in_order(command, piece.request, decided))
 
     def _note_refusal(self, invalid: Invalid, size: int) -> None:
-        """Answer it when its refusal is in the audit record."""
+        """Record the refusal, then answer with it."""
         self._undecided += 1
         protocol = self.session.protocol
         note = NoteRefusal(
@@ -320,7 +321,8 @@ class ConnectionLoop(Generic[S]):
             self._wire.resume_reading()
 
     async def _look_up(self, lookup: LookUp, size: int) -> None:
-        """Answer what needs reading, or find the command it comes to; then go on with what came behind it."""
+        """Read what the frame asks for and answer, or enqueue the command that it becomes; then process the frames that
+        waited behind it."""
         request, protocol = lookup.request, self.session.protocol
         try:
             if lookup.after_commits and self._undecided:
@@ -355,7 +357,7 @@ class ConnectionLoop(Generic[S]):
             self._end(held)
 
     def _decided(self, command: Command, request: Request, size: int, outcome: Any, refusal: Refused | None) -> None:
-        """The hub has decided the command that a message came to, and committed it."""
+        """The hub has decided and committed the command of a message."""
         if refusal is not None and request.otherwise is not None:
             meant = request.otherwise(refusal.fault)
             if meant is not None:
@@ -438,7 +440,7 @@ class ConnectionLoop(Generic[S]):
     # -- writing
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Behind all that waits for room."""
+        """Write the frames, behind those that wait for room."""
         if self._unwritten or not self._wire.has_room:
             self._unwritten.extend((frame, 0) for frame in frames)
             return
@@ -454,7 +456,7 @@ class ConnectionLoop(Generic[S]):
         return True
 
     def writable(self) -> None:
-        """The wire calls: the peer has read what held us up."""
+        """The wire calls: the peer reads again."""
         while self._unwritten and self._wire.has_room:
             frame, weight = self._unwritten.popleft()
             self._wire.write([frame])
@@ -475,13 +477,13 @@ class ConnectionLoop(Generic[S]):
         self._hub.enqueue_then(pace, self._pace_reported)
 
     def _pace_reported(self, outcome: Any, refusal: Refused | None) -> None:
-        if refusal is not None and not self._closed:  # nothing is committed just now; but the hub must know
+        if refusal is not None and not self._closed:  # the store cannot commit now: report again
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._report_pace)
 
     # -- acknowledgments of a peer that sends none
 
     def _ping(self) -> None:
-        """Ask for a sign that what was written arrived, one at a time."""
+        """Send a ping behind what was written, unless one is under way."""
         if self._pinged or not self._unpinged:
             return
         if self.acknowledges:
@@ -503,13 +505,13 @@ class ConnectionLoop(Generic[S]):
             self._ping()
 
     def _none_came(self) -> None:
-        """A peer that does not acknowledge explicitly, then."""
+        """The peer sent no acknowledgment in time: from now on its pongs count."""
         if not self._closed and not self._draining:
             self._acknowledgment_seconds = 0.0
             self.acknowledge_arrived()
 
     def acknowledge_arrived(self) -> None:
-        """Whatever has arrived, unless the peer acknowledges explicitly."""
+        """Acknowledge what has arrived, unless the peer acknowledges explicitly."""
         arrived, self._arrived = self._arrived, []
         if arrived and not self.acknowledges:
             self._hub.enqueue_and_forget(
@@ -545,8 +547,8 @@ class _Outcomes:
 
 
 def close_link(hub: Intake, command: CloseLink) -> Future[Any]:
-    """Enqueue the end of a link, and let go of its session when that is decided: until then the hub may still give it
-    something. Whether the hub could commit it does not matter to anybody: the next hub finds out by itself."""
+    """Enqueue the end of a link, and detach its session when that is decided: until then the hub may still give it
+    outgoing messages. A failed commit does no harm: after a restart the hub has no open links."""
     session = command.session
 
     def closed(done: asyncio.Future[Any]) -> None:

@@ -1,14 +1,14 @@
-"""Files of agents, for every endpoint that takes, names or gives some.
+"""Files of agents, for every endpoint that uploads, attaches or downloads them.
 
-Chiffon, agentmsg and a2acp have no message for a file itself: an agent keeps it first (`POST /api/agent/files`) and
-then names it by its id, each protocol in a place of its own. What it means is the same.
+Chiffon, agentmsg and a2acp have no message for a file itself: an agent uploads it first (`POST /api/agent/files`) and
+then names its id in a field of the protocol. The meaning is the same in all of them.
 
 A download may be a part of a file (RFC 9110, 14): `Range`, `If-Range`, 206 and 416.
 
     bytes=0-99     the first hundred bytes          bytes=-100     the last hundred
     bytes=100-     from there to the end            bytes=0-,5-9   several: the whole file is given instead
 
-What is no range of ours is ignored, as the document wants, and the whole file is given.
+The hub ignores any other range, as the RFC requires, and gives the whole file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 LARGEST = 16 * 1024 * 1024
 CLAIM = 30 * SECOND
-"""So long after a message named a file it is not removed: the message may still be on its way to a task."""
+"""The hub keeps a file so long after a message named it: the message may still be on its way to a task."""
 FIELD = "payload.file"
 _id = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 _RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.IGNORECASE)
@@ -49,7 +49,7 @@ _RANGES = (b"range", b"if-range")
 async def find_named(
     files: Files | None, owner: AgentId, ids: Sequence[str], *, field: str | None = None
 ) -> list[FileRef]:
-    """The files with these ids; raises `Refused` where one is not there, or somebody else's."""
+    """The files with these ids; raises `Refused` where one does not exist or belongs to another principal."""
     found = []
     for id in ids:
         kept = None if files is None else await files.describe(id)
@@ -61,8 +61,8 @@ async def find_named(
 
 
 def file_id_in(payload: Any) -> str | None:
-    """The id that `file` of a progress report has, by itself or in `{"id": …}` as it is told to others. A `file` that
-    is nothing of ours is a field nobody here knows (all-D6)."""
+    """The id in the field `file` of a progress report: a string, or `{"id": …}` as the hub itself writes it. Any other
+    `file` is an unknown field (all-D6)."""
     named = payload.get("file") if type(payload) is dict else None
     if type(named) is dict:
         named = named.get("id")
@@ -81,10 +81,10 @@ async def with_file(command: ReportProgress, files: Files | None, id: str) -> Re
 
 
 class FileKeeper:
-    """The files port, for calls that may be cut off.
+    """The files port, for calls that may be cancelled.
 
-    A call that ends early must leave neither bytes that no task refers to nor a task that refers to bytes which were
-    dropped. So keeping always runs to its end, and only then is it known whether a task wants the file.
+    A cancelled call must leave neither bytes that no task refers to nor a task that refers to dropped bytes. So keeping
+    always runs to its end; only then does the keeper decide whether to drop the file.
     """
 
     def __init__(self, files: Files) -> None:
@@ -92,7 +92,7 @@ class FileKeeper:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str) -> FileRef:
-        """Keep a file; if the caller is cut off meanwhile, drop it again."""
+        """Keep a file; drop it again if the call is cancelled meanwhile."""
         keeping = self._begin(self._files.keep(data, name=name, mime_type=mime_type, owner=owner))
         try:
             return await asyncio.shield(keeping)
@@ -104,11 +104,11 @@ class FileKeeper:
         return await self._files.fetch(id)
 
     def drop(self, id: str) -> None:
-        """In a task of its own."""
+        """Drop a file, in a task of its own."""
         self._begin(self._files.drop(id))
 
     async def to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Work that goes on to its end even if its caller is cut off."""
+        """Run this work to its end even if the call is cancelled."""
         return await asyncio.shield(self._begin(work))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -133,8 +133,8 @@ class FileKeeper:
 async def remove_file(
     hub: Intake, store: Store, files: Files, id: str, *, by: AgentId, attached_too: bool = False
 ) -> None:
-    """Forget a file, and note in the audit record who wanted that; raises `Refused`. `attached_too`: also one that
-    belongs to a task, which then names a file that is not there any more."""
+    """Remove a file and record who asked for that; raises `Refused`. `attached_too`: also one that belongs to a task,
+    which then refers to a missing file."""
     if await store.attached([id]):
         if not attached_too:
             what = "the file belongs to a task, and stays as long as that is kept"
@@ -156,7 +156,7 @@ async def send_file(scope: Scope, send: Send, ref: FileRef, data: bytes) -> None
 
 
 def download_headers(ref: FileRef) -> tuple[tuple[bytes, bytes], ...]:
-    """A file is a download: whatever it claims to be, no browser shall show it as a page of ours."""
+    """The headers of a download: no browser may show the file as a page of the hub, whatever its type."""
     return (
         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(ref.name, safe='')}".encode("latin-1")),
         (b"x-content-type-options", b"nosniff"),

@@ -4,8 +4,8 @@ An endpoint is the server side of one protocol on one transport of the HTTP port
 `endpoints` that makes all of its own. The wiring puts them into one list, and the server (`server.HttpServer`) asks
 each for its paths, starts and drains it. It knows no protocol by name.
 
-There is one handler for each protocol: who sends, how a refusal is encoded, and what an outgoing message is on the
-wire. So the same message is decoded, refused and recorded in the same way over HTTP, a WebSocket and a child's pipes.
+There is one handler for each protocol: it authenticates the sender, and encodes refusals and outgoing messages. So the
+same message is decoded, refused and recorded in the same way over HTTP, a WebSocket and a child's pipes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dragoman.wire.errors import RemoteProtocolError
 INSTANCE = b"dragoman-instance"
 LONGEST_INSTANCE = 128
 UNKNOWN = "unknown"
-"""The receiver of an answer to a sender that is not known."""
+"""The receiver of an answer when the sender is unknown."""
 
 
 class Endpoint:
@@ -46,10 +46,10 @@ class Endpoint:
         return {}
 
     def start(self) -> None:
-        """The port is open."""
+        """The server calls this when the port is open."""
 
     async def drain(self, seconds: float) -> None:
-        """Answer what was received, and let go of every connection, within this time."""
+        """Answer what was received, and close every connection, within this time."""
 
 
 class Handler(ABC):
@@ -86,7 +86,8 @@ class Handler(ABC):
         return agent
 
     def holder(self, scope: Scope) -> Agent:
-        """The same, of any protocol. The hub has its agents in memory: this costs no read."""
+        """The agent of any protocol whose credential came; raises `Refused`. Agents are in memory: this reads no
+        store."""
         token = tokens.bearer(header(scope, b"authorization"))
         agent = None if token is None else self.hub.agent_of(tokens.token_hash(token))
         if agent is None:
@@ -97,7 +98,7 @@ class Handler(ABC):
         return agent
 
     def is_admin(self, scope: Scope) -> bool:
-        """Whether the administrator's token came along. Hashes are compared, in constant time."""
+        """Whether the request has the administrator's token. Compares hashes, in constant time."""
         token = tokens.bearer(header(scope, b"authorization"))
         return bool(token and self._admin_hash and tokens.same(tokens.token_hash(token), self._admin_hash))
 
@@ -111,19 +112,19 @@ class Handler(ABC):
 
 
 class HttpHandler(Handler):
-    """Of a protocol that also has requests and polls."""
+    """The handler of a protocol that also has requests and polls."""
 
     def fault_of(self, error: RemoteProtocolError) -> Fault:
-        """Of what was refused before a message was decoded; a protocol adds its own errors."""
+        """The fault of a request that could not be decoded; a protocol adds its own errors."""
         return Fault(kind=Kind.TOO_LARGE, message=error.what)
 
     @abstractmethod
     def json(self, data: bytes) -> dict[str, Any]:
-        """A small body that is no message; raises `Refused`."""
+        """Decode a small body that is not a message of the protocol; raises `Refused`."""
 
     @abstractmethod
     async def encode(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes]:
-        """An outgoing message as its messages; raises `Refused` where no message of the protocol holds it."""
+        """The wire messages of an outgoing message; raises `Refused` where the protocol cannot carry it."""
 
     def receipts(self, outgoing: Outgoing, count: int) -> Sequence[str]:
         """The ids by which a receiver acknowledges each of so many messages."""

@@ -1,17 +1,17 @@
-"""What a protocol's HTTP endpoints share: long polls, acknowledgments, and saying no.
+"""What a protocol's HTTP endpoints share: long polls, acknowledgments and refusals.
 
     GET  …/messages?wait=SECONDS&max=COUNT    200 {"messages":[{"delivery_id":…,"message":{…}}]}
                    &ack=ID,ID                 what came before is acknowledged first
     POST …/ack {"delivery_ids":[…]}           200 {"acknowledged":COUNT}
 
-A poll is a link that takes what waits, or waits for it, and is gone. What it took and did not acknowledge is offered
-again when its lease ends, so a client that goes away in the middle loses nothing. Of a task it may get several messages
-at once, in order; what of them is not acknowledged comes again in that order. One that sends nothing more may have
-gone: its poll is answered with what there is, and waits for nothing. A request that waits for its own answer is a poll
-that takes only that (`core.delivery.outbox`).
+A poll is a link that takes the deliveries that wait, or waits for one, and ends. The hub delivers what it took and did
+not acknowledge again when the lease ends, so a client that disconnects in the middle loses nothing. A poll may take
+several messages of one task, in order; those that are not acknowledged come again in that order. A client that closes
+its sending side may have gone: the hub answers its poll at once. A request that waits for its own answer is a poll that
+takes only that answer (`core.delivery.outbox`).
 
-Everything that is refused is answered with the protocol's own error and its status, and is in the audit record: by the
-hub, if it decided (`Decided`), by us, if it did not get that far.
+The hub answers a refused request with the protocol's own error and status, and records it for the audit: the core does
+if it decided (`Decided`), the endpoint if the request never became a command.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dragoman.wire.errors import RemoteProtocolError
 log = structlog.get_logger("dragoman.server")
 
 SMALL_BODY = 1024 * 1024
-"""Registrations, acknowledgments and controls are never longer."""
+"""The largest registration, acknowledgment or control."""
 DEFAULT_COUNT = 32
 MOST_ACKS = 10_000
 
@@ -70,7 +70,7 @@ H = TypeVar("H", bound=HttpHandler)
 
 
 class HttpEndpoint(Endpoint, Generic[H]):
-    """The handlers of one protocol; `guarded` makes an endpoint of one."""
+    """The request handlers of one protocol; `guarded` makes an ASGI application of one."""
 
     def __init__(self, handler: H) -> None:
         self._handler = handler
@@ -84,7 +84,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
     async def poll(self, agent: Agent, scope: Scope, receive: Receive, send: Send) -> None:
         wait, count, arrived = self._query(scope["query_string"])
         instance, acknowledged = instance_in(scope), None
-        if arrived:  # decided before the poll is opened, for it was handed in before
+        if arrived:  # enqueued before the poll opens, so decided before it
             acknowledged = self._hub.enqueue(
                 Acknowledge(
                     principal=agent.id, protocol=self._handler.protocol, deliveries=tuple(map(DeliveryId, arrived))
@@ -100,7 +100,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         unread: set[TaskId] = set()
         for outgoing in outgoing_messages:
             if outgoing.delivery.task in unread:
-                continue  # it is offered again behind the one that could not be read
+                continue  # delivered again, behind the one that could not be read
             frames = await self._encoded(outgoing, agent, now)
             if frames is None:
                 unread.add(outgoing.delivery.task)
@@ -110,11 +110,12 @@ class HttpEndpoint(Endpoint, Generic[H]):
         await answer(send, 200, b'{"messages":[%b]}' % b",".join(entries))
 
     async def _encoded(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
-        """Its frames; none, if there are no words for it; None, if they cannot be found now."""
+        """The frames of an outgoing message; empty if the protocol has none for it; None if the store cannot be read
+        now."""
         try:
             return await self._handler.encode(outgoing, agent, now)
-        except StoreFailed as error:  # it is offered again when its lease ends
-            log.error("not told now", task=outgoing.delivery.task, why=str(error))
+        except StoreFailed as error:  # the hub delivers it again when its lease ends
+            log.error("the store cannot be read", task=outgoing.delivery.task, why=str(error))
             return None
         except Exception as error:
             report_unencodable(self._hub, agent.id, outgoing, error)
@@ -136,8 +137,8 @@ class HttpEndpoint(Endpoint, Generic[H]):
         return poll.outgoing_messages
 
     async def park(self, session: SessionId, opening: Command, wait: float, receive: Receive) -> tuple[Any, Poll]:
-        """The outcome of a command that opens a link without order, and the link's end when it is over: something came,
-        the time is up, the client is gone, or the hub stops. Raises `Refused`."""
+        """Open a poll with this command and wait until something comes, the time is up, the client is gone, or the hub
+        stops; then close the poll. Gives the command's outcome; raises `Refused`."""
         poll = Poll()
         self._hub.attach(session, poll)
         self._polls.add(poll)
@@ -147,16 +148,16 @@ class HttpEndpoint(Endpoint, Generic[H]):
                 await poll.wait(wait, receive)
         finally:
             self._polls.discard(poll)
-            if not poll.outgoing_messages:  # else the hub has let go of it: a poll takes outgoing messages once
+            if not poll.outgoing_messages:  # else the hub has closed it: a poll takes outgoing messages once
                 closed = close_link(self._hub, CloseLink(principal=opening.principal, session=session, lost=False))
-                with contextlib.suppress(Refused):  # then nothing was given to it either
-                    await closed  # until then something may still be given to it
+                with contextlib.suppress(Refused):  # then the hub gave it nothing either
+                    await closed  # until then the hub may still give it something
             else:
                 self._hub.detach(session)
         return outcome, poll
 
     def _query(self, query: bytes) -> tuple[float, int, Sequence[str]]:
-        """How long to wait, how much to take, and which deliveries have arrived."""
+        """How long to wait, how many messages to take, and which deliveries to acknowledge."""
         parameters = parse_qs(query.decode("latin-1"))
         arrived = [id for ids in parameters.get("ack", ()) for id in ids.split(",") if id]
         if len(arrived) > MOST_ACKS:
@@ -180,7 +181,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         await answer(send, 200, b'{"acknowledged":%d}' % known)
 
     async def acknowledged(self, agent: Agent, deliveries: tuple[DeliveryId, ...]) -> int:
-        """How many of them were known."""
+        """Acknowledge deliveries; gives how many of them the hub knew."""
         if not deliveries:
             return 0
         command = Acknowledge(principal=agent.id, protocol=self._handler.protocol, deliveries=deliveries)
@@ -195,7 +196,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
     # -- refusing
 
     def by_method(self, apps: Mapping[str, ASGIApp]) -> ASGIApp:
-        """The endpoint of a path where each method does something else."""
+        """The application of a path that has several methods."""
         allowed = ", ".join(apps)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,7 +209,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         return app
 
     def guarded(self, method: str, what: str, handle: Handler) -> ASGIApp:
-        """A handler that only has to say what goes well."""
+        """An application that calls `handle`, and answers and records every refusal."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             agent: Agent | None = None
@@ -231,7 +232,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         return app
 
     async def execute(self, command: Command) -> Any:
-        """Ask the hub; its refusal is in the audit record already."""
+        """Execute a command. The hub has recorded its refusal already (`Decided`)."""
         try:
             return await self._hub.execute(command)
         except Refused as refused:
@@ -251,7 +252,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         about: Any = None,
         subject: str | None = None,
     ) -> None:
-        """Refuse; `what` was tried, or None if the hub decided and recorded it itself."""
+        """Answer with a refusal. `what` names the operation; None if the hub has recorded the refusal itself."""
         if what is not None:
             who = agent.id if agent is not None else principal
             await self._handler.refusals.record(
@@ -271,7 +272,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
 
 
 class Poll:
-    """A parked poll: `core.ports.LinkEnd`. `gone`: its client went away, or may have."""
+    """A parked poll: `core.ports.LinkEnd`. `gone`: its client disconnected, or may have."""
 
     def __init__(self) -> None:
         self.outgoing_messages: list[Outgoing] = []
@@ -290,7 +291,7 @@ class Poll:
             self._woken.set_result(None)
 
     async def wait(self, seconds: float, receive: Receive) -> None:
-        """Until something comes, the time is up, or the client is gone."""
+        """Wait until something comes, the time is up, or the client is gone."""
         timer = asyncio.get_running_loop().call_later(seconds, self.wake)
         watcher = asyncio.ensure_future(self._watch(receive))
         try:

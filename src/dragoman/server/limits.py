@@ -8,16 +8,16 @@
     does not read what we write                 when nothing could be written for `write_seconds`, also on a WebSocket
     sends more header bytes than `header_bytes` at once, 431
     sends as many behind its body (trailers,
-    which nobody reads) or between its chunks   at once, 431
-    asks much more before it reads the answers  at once, 400, when more than `PIPELINED` requests wait for their turn
+    which are ignored) or between its chunks    at once, 431
+    pipelines too many requests                 at once, 400, when more than `PIPELINED` requests wait for their turn
     goes on sending a body that was refused     after `discard_bytes` more
-    is one too many                             at once, 503
-    sends what the memory has no room for       at once, 503
-    says that it sends nothing more             when what it asked for is answered; in the middle of a request, at once
+    connects above the number of connections    at once, 503
+    sends more than the hub has memory for      at once, 503
+    closes its sending side                     when its requests are answered; in the middle of a request, at once
 
-Checks are a sweep over all connections once a second: a request only sets a few attributes, and no timer is made or
-cancelled for it. So each may take a second longer, and what must be closed within ten seconds is allowed nine.
-WebSockets are watched by pings as well (`websocket`).
+A sweep over all connections checks these once a second: a request only sets a few attributes and needs no timer. So
+each check may come a second late, and a limit of ten seconds is configured as nine. WebSockets are also watched by
+pings (`websocket`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 1024 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient and how generous the endpoints are."""
+    """Times, sizes and numbers that the endpoints allow."""
 
     message_bytes: int = 8 * MIB
     message_depth: int = 64
@@ -51,23 +51,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 60.0
     poll_messages: int = 100
     unanswered_frames: int = 256
-    """Frames of one WebSocket that may wait for their commit; beyond, we stop reading."""
+    """Frames of one WebSocket that may wait for their commit; beyond that the hub stops reading."""
     ws_ping_seconds: float = 20.0
 
     @property
     def ws_bytes(self) -> int:
-        """Frames up to here get a refusal in the protocol's own words; longer ones end the link with 1009."""
+        """The hub refuses frames up to this size with the protocol's own error; longer ones end the link with 1009."""
         return self.message_bytes * 2
 
 
 PIPELINED = 1000
-"""Each costs much more than its bytes, and one read may bring ten thousand."""
+"""Requests that may wait on one connection. Each costs much more than its bytes, and one read may bring ten
+thousand."""
 
 FRAMING = 8
-"""Bytes that a byte of a body may cost: in a chunk of its own it costs six."""
+"""Bytes on the wire for each byte of a body: a chunk of one byte takes six."""
 
 OFFER = frozenset({b"connection", b"upgrade", b"http2-settings"})
-"""The headers of an offer to go on in another protocol, and what `Connection` says of it."""
+"""The headers of an offer to upgrade to another protocol, which `Connection` names as well."""
 
 _FULL = b"Too many connections; try again shortly.\n"
 _NO_MEMORY = b"The hub has no memory for this now; try again later.\n"
@@ -95,10 +96,10 @@ class GuardedHttp(HttpToolsProtocol):
         self._in_headers = True  # of a request, or of the next
         self._header_bytes = 0
         self._body_got = 0
-        self._around = 0  # bytes behind the headers that are no body
+        self._around = 0  # bytes after the headers that are not the body
         self._discarded = 0
-        self._offered = False  # its headers offer a protocol that is not spoken here
-        self._leaving = False  # answered for the last time, while the client still sends
+        self._offered = False  # its headers offer a protocol that the hub does not have
+        self._leaving = False  # the last answer is out, while the client still sends
         self._unwritten = 0
 
     # -- what the client does
@@ -126,9 +127,9 @@ class GuardedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _feed(self, data: bytes) -> None:
-        """As uvicorn's `data_received`, except for requests that offer to go on in a protocol which is not spoken here,
-        as every one of Java's client does (`Upgrade: h2c`): the parser would stop at their headers, and their body
-        would be lost. They are read once more, without the offer."""
+        """As uvicorn's `data_received`, except for requests that offer a protocol that the hub does not have, as every
+        request of Java's client does (`Upgrade: h2c`). The parser would stop at their headers and lose their body, so
+        they are parsed a second time without the offer."""
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -177,7 +178,7 @@ class GuardedHttp(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:  # it was no upgrade
-            self.headers = []  # what comes behind the body is no header of the request
+            self.headers = []  # trailers are no headers of the request
             self.cycle.transport = cast(asyncio.Transport, _Joined(self.transport, self.loop, self.leave))
             self.cycle.__class__ = OpenEnded if self.scope["http_version"] == "1.0" else Cycle
 
@@ -194,7 +195,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._give_up()
 
     def _give_up(self) -> None:
-        """There is no memory for this request. The rest of it is let go of, so that its sender reads why."""
+        """There is no memory for this request. Discard the rest of it, so that the client can read the refusal."""
         self.cycle.body = bytearray()
         self.cycle.disconnected = self.cycle.response_complete = True
         self.cycle.message_event.set()
@@ -209,7 +210,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._awaiting = self._in_headers = True
         if self._leaving:
             self.transport.close()
-        # The request is here; how long it takes is the hub's affair. If it was answered already, the next may come.
+        # The request is complete: the hub may take its time. If it was answered already, the next one may come.
         self.deadline = self.loop.time() + self.limits.idle_seconds if self._answered() else None
 
     def _answered(self) -> bool:
@@ -229,9 +230,9 @@ class GuardedHttp(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.limits.idle_seconds
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client has closed its side, or all of it, which looks the same from here. Whoever only stopped sending
-        reads on, so what was asked is answered, if it came whole; what waits is told, and waits no longer. TLS knows no
-        half of a connection: there it is over."""
+        """The client has closed its sending side, or the whole connection: the hub cannot tell which. It may still
+        read, so complete requests are answered, and a request that waits (a poll) is answered at once. TLS has no
+        half-closed connections: there the connection is over."""
         cycle = cast("Cycle | None", self.cycle)
         if cycle is None or cycle.more_body or self.scheme == "https":
             return False
@@ -243,8 +244,8 @@ class GuardedHttp(HttpToolsProtocol):
         return True
 
     def leave(self) -> None:
-        """Close after the last answer. Not while a refused body is on its way: whoever sends it would be cut off before
-        it reads why."""
+        """Close after the last answer, but not while a refused body still comes: the client would lose the connection
+        before it reads the refusal."""
         if self._in_headers:
             self.transport.close()
         else:
@@ -256,13 +257,13 @@ class GuardedHttp(HttpToolsProtocol):
         self._write_deadline = self.loop.time() + self.limits.write_seconds
 
     def shutdown(self) -> None:
-        """As uvicorn's; an answer that was given and waits to be written leaves first."""
+        """As uvicorn's, except that an answer that waits to be written leaves first."""
         if self._answered():
             self.cycle.transport.close()
         else:
             super().shutdown()
 
-    # -- what we do about it, once a second
+    # -- the sweep, once a second
 
     def sweep(self, now: float) -> None:
         """Close the connection if its time is up."""
@@ -284,10 +285,10 @@ class GuardedHttp(HttpToolsProtocol):
 
 
 class Cycle(RequestResponseCycle):
-    """A request and its answer. uvicorn makes the cycles, so it is put in the place of one.
+    """A request and its answer, in the place of the cycle that uvicorn makes.
 
-    That the client sends nothing more is told as a message of its own (`asgi.SILENT`), once and after the whole body:
-    to uvicorn nobody was there any more, and the answer would be lost.
+    When the client closes its sending side, the application gets a message for that (`asgi.SILENT`), once and after the
+    whole body. uvicorn would take the client for disconnected, and the answer would be lost.
     """
 
     _silent = False
@@ -310,7 +311,7 @@ class Cycle(RequestResponseCycle):
 
 
 class OpenEnded(Cycle):
-    """The answer to a request of HTTP/1.0, which knows no chunks: one without a length ends with the connection."""
+    """The answer to a request of HTTP/1.0, which has no chunks: a body without a length ends with the connection."""
 
     _open_ended = False
 
@@ -327,9 +328,9 @@ class OpenEnded(Cycle):
 class _Joined:
     """A transport for one response: head and body leave together.
 
-    uvicorn writes them one after the other, and a system call costs more than everything else about a small answer.
-    What is written in one go is gathered, and leaves as soon as whoever wrote it lets go of the loop, or when it is
-    much: the transport must see it, to say when to wait.
+    uvicorn writes them one after the other, and a system call costs more than everything else about a small answer. So
+    writes are gathered until the event loop runs again, or until they are many bytes: the transport must see those, to
+    apply its backpressure.
     """
 
     __slots__ = ("_leave", "_loop", "_pieces", "_size", "_transport")
@@ -355,7 +356,7 @@ class _Joined:
     def _flush(self) -> None:
         if self._pieces:
             pieces, self._pieces, self._size = self._pieces, [], 0
-            if not self._transport.is_closing():  # the client may be gone; what it was owed, it asks for again
+            if not self._transport.is_closing():  # the client may be gone; then it asks again
                 self._transport.write(b"".join(pieces))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What was refused before it became a command: kept in the audit record like everything else.
+"""Refusals of messages before they become commands, for the audit record.
 
 The refusal is committed before it is answered. A sender that is refused again and again gets no record for each: the
 core counts them (`core.model.refusals`), which costs no commit, and the log has a line for each record only.
@@ -20,16 +20,16 @@ from dragoman.messages.faults import Fault, Kind, Refused
 log = structlog.get_logger("dragoman.server")
 
 CALLER: ContextVar[str | None] = ContextVar("caller", default=None)
-"""Where the request that is being served comes from; endpoints set it. Every request is a task of its own."""
+"""The address of the request that is being served; endpoints set it. Every request is an asyncio task of its own."""
 
 SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
-"""What is refused because there is too much of it is not written down: the disk may be what is too slow."""
+"""Refusals for overload are not recorded: the disk may be what is overloaded."""
 SAY_SECONDS = 1.0
-"""The log tells of those no more often than this."""
+"""The log has a line about those no more often than this."""
 UNREADABLE = Fault(
     kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again in a moment", retryable=True
 )
-"""What every endpoint answers when a read of the store fails (`StoreFailed`): nothing happened, and it may pass."""
+"""What every endpoint answers when a read of the store fails (`StoreFailed`): nothing changed; a retry may work."""
 
 
 class RefusalLog:
@@ -44,7 +44,7 @@ class RefusalLog:
     async def record(
         self, what: str, fault: Fault, *, principal: AgentId | None, protocol: str, about: str | None = None
     ) -> None:
-        """`what` is the verb that was tried; `about` the message or path it was about."""
+        """`what` is the operation that was refused; `about` is its message or path."""
         self.count += 1
         who = principal or NOBODY
         if fault.kind in SHED:

@@ -1,12 +1,12 @@
 """uvicorn, started, watched and drained by us.
 
 uvicorn would take the process's signals, exit it when the port is busy, and wait for ever for clients that do not
-read. So we only borrow its protocols and its list of connections: the socket, the sweep over stalled clients
-and the order of the stop are ours. So is TLS: with a certificate the port speaks 1.3 and nothing else, and a client
-that does not finish its handshake has as little time as one that does not send its headers.
+read. So this module only uses its protocols and its list of connections; it has its own socket, sweep over stalled
+clients, order of the stop, and TLS. With a certificate the port speaks TLS 1.3 and nothing else, and a client has as
+little time for its handshake as for its headers.
 
-    stop, in order    no new connections; parked polls are answered; WebSockets answer what they have heard and
-                      are closed with 1012; requests under way end; whatever is left after the time is cut
+    stop, in order    accept no more connections; answer parked polls; answer what WebSockets have received, and close
+                      them with 1012; let requests under way end; abort what is left when the time is up
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = structlog.get_logger("dragoman.server")
 SWEEP_SECONDS = 1.0
 BACKLOG = 2048
 GOODBYE_SECONDS = 5.0
-"""A client of TLS that does not answer a close is cut off then."""
+"""How long a TLS client has to answer a close."""
 
 
 class PortBusy(OSError):
-    """Somebody else listens there; the text says what to do."""
+    """Another process listens on the port; the text says what to do."""
 
 
 class GrpcPortBusy(PortBusy):
-    """The same of coven's port."""
+    """Another process listens on coven's port."""
 
 
 class HttpServer:
@@ -121,7 +121,7 @@ class HttpServer:
         return frozenset(path for one in self._endpoints if one.compressed for path in one.routes())
 
     async def _open(self, listener: socket.socket, config: uvicorn.Config, server: uvicorn.Server) -> asyncio.Server:
-        """As uvicorn's `startup` does, with a bound on handshakes, of which it has none to give."""
+        """As uvicorn's `startup`, with a limit on the time of a TLS handshake, for which uvicorn has no setting."""
         make, state, shared = config.http_protocol_class, server.server_state, config.lifespan_class(config).state
         patience: dict[str, Any] = {}
         if self._tls is not None:
@@ -149,7 +149,7 @@ class HttpServer:
         state = server.server_state
         for connection in list(state.connections):
             connection.shutdown()
-        while (state.connections or state.tasks) and loop.time() < end:  # noqa: ASYNC110 - uvicorn tells nobody
+        while (state.connections or state.tasks) and loop.time() < end:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.02)
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -180,7 +180,7 @@ class HttpServer:
             self._tick(server)
 
     def _tick(self, server: uvicorn.Server) -> None:
-        """Answers are dated by the hub's clock, so that whoever wonders why their messages are too old can see it."""
+        """Date answers by the hub's clock, so that a client whose messages are too old can compare it with its own."""
         server.server_state.default_headers = [(b"date", formatdate(self._now() // SECOND, usegmt=True).encode())]
 
 

@@ -4,10 +4,10 @@ how to encode what the hub has for the agent.
 `decode` gives one of a closed union, which the loop takes apart:
 
     CommandFrame   a command for the hub
-    LookUp         something must be read or kept first; then it is a command, or answered
+    LookUp         something must be read or kept first; then it is a command, or the session answers it
     Invalid        a fault to answer with
-    Acknowledged   deliveries that the agent has
-    Answered       answered without the hub
+    Acknowledged   deliveries that the agent acknowledges
+    Answered       frames that answer it without a command
     Batch          several messages; each is decoded in its turn
     Piece          a piece of text; pieces that come during a commit are joined to one command
     Ignored        nothing to do
@@ -40,18 +40,18 @@ from dragoman.security.redaction import disclosed
 log = structlog.get_logger("dragoman.server")
 
 LATER: Sequence[bytes] = []
-"""The frames of an outgoing message follow. It counts as arrived only after they did."""
+"""The session writes the frames of the outgoing message later; it has not arrived before that."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is known of a message that becomes a command. `context` is the session's own: what an answer needs.
+    """What the session knows of a message that becomes a command. `context` is the session's own: what an answer needs.
 
-    `also` are commands that the same message becomes, behind the first: the hub accepts it when it accepts all of them,
-    and its outcome is the first one's. `otherwise` gives the command that it means after all if the hub refused the
-    first with this fault, if any. `receipt`: whether the sender gets a receipt, where receipts are given.
+    `also`: further commands of the same message, behind the first. The hub accepts the message when it accepts all of
+    them; its outcome is the first one's. `otherwise`: given the fault of a refusal, the command to try instead, if any.
+    `receipt`: whether the sender gets a receipt, where the connection has receipts.
 
-    `lane` is the task that it is about, where messages about one keep their order also when the hub refuses one of them
-    for now (`core.pipelining`).
+    `lane` is the task of the message, where messages about one task keep their order even when the hub refuses one of
+    them for now (`core.pipelining`).
     """
 
     message_id: str | None = None
@@ -68,9 +68,9 @@ class CommandFrame(msgspec.Struct, frozen=True):
 
 
 class LookUp(msgspec.Struct, frozen=True):
-    """`find` gives the frames to answer with, or the command to go on with; it may raise `Refused`. Frames that come
-    after it do not overtake it. `after_commits`: it reads what earlier messages of the connection may change, so it
-    begins only when those are committed (forge-D14)."""
+    """`find` gives the frames of the answer, or the command to enqueue; it may raise `Refused`. Later frames do not
+    overtake it. `after_commits`: it reads what earlier messages of the connection may change, so it begins only when
+    those are committed (forge-D14)."""
 
     find: Callable[[], Awaitable[Sequence[bytes] | Command]]
     request: Request
@@ -117,19 +117,19 @@ NOTHING = Ignored()
 
 
 class Connection(Protocol):
-    """What a session may do with its connection, beside what it is asked (`connection.ConnectionLoop`)."""
+    """What a session may do with its connection of its own accord (`connection.ConnectionLoop`)."""
 
     def write_if_room(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> bool:
-        """Write frames that nobody waits for, or those of an outgoing message that was to follow; False: there is no
-        room for them now."""
+        """Write frames that answer no request, or those of an outgoing message that was encoded `LATER`; False if there
+        is no room for them now."""
         ...
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Behind all that waits for room."""
+        """Write the frames, behind those that wait for room."""
         ...
 
     def enqueue(self, command: Command, request: Request, size: int = 0) -> None:
-        """A command of the session's own. `size`: bytes of the frame that brought it."""
+        """Enqueue a command of the session's own. `size`: bytes of the frame that brought it."""
         ...
 
 
@@ -147,11 +147,11 @@ class Session(ABC):
         self._waiting: deque[tuple[Outgoing, Agent]] = deque()
         self._writing: asyncio.Task[None] | None = None
 
-    # -- what a protocol says
+    # -- what a protocol implements
 
     @abstractmethod
     def decode(self, agent: Agent, frame: bytes) -> Decoded:
-        """Never raises: what cannot be understood is `Invalid`."""
+        """Never raises: a frame that cannot be decoded is `Invalid`."""
 
     @abstractmethod
     def encode_now(self, outgoing: Outgoing, agent: Agent, now: Instant) -> Sequence[bytes] | None:
@@ -159,7 +159,7 @@ class Session(ABC):
 
     @abstractmethod
     async def encode_after_reading(self, outgoing: Outgoing, agent: Agent) -> Sequence[bytes]:
-        """The frames, after whatever has to be read."""
+        """Read what the message needs, then encode it."""
 
     def encode_answer(self, command: Command, request: Request, outcome: Any, agent: Agent) -> Sequence[bytes]:
         """The answer to a message once its command is committed; nothing, in a protocol without responses."""
@@ -176,7 +176,7 @@ class Session(ABC):
     # -- the connection
 
     def writable(self) -> None:
-        """There may be room again for what `write_if_room` had none for."""
+        """There may be room again after `write_if_room` gave False."""
         self._room.set()
 
     def closed(self) -> None:
@@ -207,7 +207,7 @@ class Session(ABC):
                         await self._write([frame])
                     await self._write(frames[-1:], outgoing)  # it has arrived when its last frame has
                 except StoreFailed:
-                    log.warning("unread", task=outgoing.delivery.task)  # it was not acknowledged: it is offered again
+                    log.warning("unread", task=outgoing.delivery.task)  # so the hub delivers it again
                 except Exception as error:
                     report_unencodable(self._hub, self._agent, outgoing, error)
                 self._waiting.popleft()
@@ -215,7 +215,7 @@ class Session(ABC):
             self._writing = None
 
     async def _write(self, frames: Sequence[bytes], outgoing: Outgoing | None = None) -> None:
-        """When there is room for them."""
+        """Write the frames as soon as there is room for them."""
         while frames and not self._is_closed:
             self._room.clear()
             if self._connection.write_if_room(frames, outgoing):
@@ -233,7 +233,7 @@ PAGE = 200
 UNENCODABLE = Fault(kind=Kind.INTERNAL, message="the work cannot be put into this agent's protocol")
 
 UNREAD = Fault(kind=Kind.RESOURCES, message="the hub could not read what belongs to the work", retryable=True)
-"""Of a kind that is tried again, and held against no agent."""
+"""A kind that the hub retries, and does not count against the agent."""
 
 
 async def read_account(store: Store, task: TaskId, last: int, most: int = MOST_OUTPUT) -> Account:
@@ -256,9 +256,9 @@ def is_passing(error: Exception) -> bool:
 
 
 def report_unencodable(hub: Intake, agent: AgentId, outgoing: Outgoing, error: Exception) -> None:
-    """An outgoing message that cannot be encoded must not hold up the others: the attempt of work has failed; a notice
-    is never acknowledged, and becomes a dead letter in the end. `Refused`: no message of the protocol holds it.
-    Anything else is a fault of ours."""
+    """An outgoing message that cannot be encoded must not hold up the others. If it is work, the attempt has failed; a
+    notice is never acknowledged, and becomes a dead letter in the end. `Refused`: no message of the protocol can carry
+    it. Any other error is a defect of the hub."""
     kind, task = outgoing.delivery.kind, outgoing.delivery.task
     if is_passing(error):
         log.error("unread", task=task, kind=kind.value, why=str(disclosed(error, personal=outgoing.personal)))

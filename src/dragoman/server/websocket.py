@@ -81,7 +81,7 @@ class Listener(Protocol):
         ...
 
     def writable(self) -> None:
-        """The peer has read what held us up."""
+        """The peer reads again."""
         ...
 
 
@@ -165,7 +165,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self._process()
 
     def _process(self) -> None:
-        """Pass on what came, for a while."""
+        """Pass received messages to the listener, for `TURN_SECONDS`."""
         self._is_planned = False
         until = monotonic() + TURN_SECONDS
         while self._unread and not self._waits:
@@ -193,13 +193,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         binary: bool = False,
         frames_at_once: int | None = None,
     ) -> None:
-        """The `listener` gets the messages, which are the principal's and take their bytes from `memory`."""
+        """Pass messages to this `listener`; their bytes are taken from the principal's `memory`."""
         self.listener, self._principal, self._memory = listener, principal, memory
         self._kind = BINARY if binary else TEXT
         self._frames_at_once = frames_at_once
 
     def _reserve(self, expected: int) -> None:
-        """Take what the message that is being read needs; or read no more until there is room for it."""
+        """Take memory for the message that is being read, or stop reading until there is room for it."""
         memory, more = self._memory, expected - self._taken
         if memory is None or more <= 0 or expected <= SMALL or expected > self.config.ws_max_size:
             return
@@ -242,7 +242,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether the listener wants nothing more for now."""
+        """Whether the listener has stopped reading."""
         return self.read_paused and self.listener is not None
 
     def _hold(self, held: bool) -> None:
@@ -297,7 +297,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.resume_reading("pace")
 
     def handle_parser_exception(self) -> None:
-        """As uvicorn's, except that the connection is closed when the peer has had time to read why."""
+        """As uvicorn's, except that the peer has time to read the close code before the connection is closed."""
         close = self.conn.close_sent
         if close is None or self._lingers_until is not None:
             return
@@ -324,7 +324,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         answer = b"".join(self.conn.data_to_send())
-        if self.has_room:  # one that does not read its answers gets no more of them
+        if self.has_room:  # a peer that does not read gets no more answers
             self.transport.write(answer)
 
     def stop_reading(self, why: str = "loop") -> None:
@@ -354,7 +354,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return self.writable.is_set()
 
     def write(self, messages: Iterable[bytes]) -> None:
-        """What is written to a socket that is closing is lost, as on any socket."""
+        """Write messages. Those written while the socket closes are lost, as on any socket."""
         if not self.open:
             return
         if self._cutter is not None:

@@ -1,8 +1,8 @@
-"""The life of a WebSocket link, the same for every protocol that has one: who comes, the link opens, it ends.
+"""The life of a WebSocket link, the same for every protocol that has one: authenticate, open, serve, close.
 
-The credential is the Authorization header of the handshake; without a good one the answer is an HTTP status, with an
-error in the protocol's own words as its body. After that the hub closes a link only for these reasons (those that the
-core knows of are a table, `wire.closing`):
+The credential is the Authorization header of the handshake. Without a valid one the hub answers with an HTTP status and
+the protocol's own error as the body. After that the hub closes a link only for these reasons (those of the core are a
+table, `wire.closing`):
 
     code   why                                                what to do
     -----  -------------------------------------------------  ------------------------------
@@ -14,7 +14,7 @@ core knows of are a table, `wire.closing`):
     4001   the token was replaced, or the agent removed       get the new token
     4009   a newer connection of the same agent took over     nothing: the newer one serves
 
-A protocol's handler says who may connect and encodes refusals; its endpoint makes the session. The rest is here.
+A protocol's handler authenticates agents and encodes refusals; its endpoint makes the session. The rest is here.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ log = structlog.get_logger("dragoman.server")
 
 TOO_BIG = 1009
 IN_ORDER = (1000, 1001)
-"""How a peer closes that has had what it wanted. Without a code (1005) it may as well have died."""
+"""The codes of a peer that closes on purpose. Without a code (1005) it may have crashed."""
 TRY_LATER = 1013
 
 LINGER = 0.9
-"""How much of the time to drain a link at work may have to finish; the rest is for saying goodbye."""
+"""The share of the drain time that a link at work has to finish; the rest is for closing it."""
 LOOK_SECONDS = 0.05
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One that is open."""
+    """An open link."""
 
     agent: AgentId
     loop: ConnectionLoop[Session]
@@ -65,19 +65,19 @@ H = TypeVar("H", bound=Handler)
 
 
 class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
-    """The application behind one path."""
+    """The ASGI application of one path."""
 
     speaks_websocket: ClassVar = True
     path: ClassVar[str]
     subprotocols: ClassVar[tuple[str, ...]]
-    """What is spoken here; a client may offer none, and speaks the first then."""
+    """The subprotocols of this path. A client that offers none speaks the first."""
     vouches: ClassVar[bool] = False
-    """Whether an open link alone says that the agent is alive (`OpenLink.vouches`)."""
+    """Whether an open link alone proves that the agent is alive (`OpenLink.vouches`)."""
     frames_at_once: ClassVar[int | None] = None
     measured: ClassVar[bool] = False
-    """Whether the protocol has a measure for how fast its agents talk (`connection.ConnectionLoop`)."""
+    """Whether the protocol limits how fast its agents send (`connection.ConnectionLoop`)."""
     acknowledgment_seconds: ClassVar[float] = 0.0
-    """How long a peer may take for its first acknowledgment, where it has one
+    """How long a peer may take for its first acknowledgment, where the protocol has one
     (`connection.FIRST_ACKNOWLEDGMENT_SECONDS`)."""
 
     def __init__(self, handler: H) -> None:
@@ -86,29 +86,29 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         self._links: dict[SessionId, Link] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
-    # -- what a protocol says
+    # -- what a protocol overrides
 
     @abstractmethod
     def session(self, agent: Agent, subprotocol: str, connection: Connection) -> Session:
         """The protocol's side of a new connection."""
 
     def binary(self, subprotocol: str) -> bool:
-        """Whether frames are binary ones."""
+        """Whether frames are binary."""
         return False
 
     def receipts(self, scope: Scope) -> bool:
-        """Whether the peer is told of what was accepted."""
+        """Whether the peer gets receipts for accepted messages."""
         return False
 
     def one_by_one(self, scope: Scope) -> bool:
-        """Whether each message that was accepted is told by itself, rather than all that one commit held together."""
+        """Whether each accepted message gets a receipt of its own, rather than one for all messages of a commit."""
         return False
 
     def farewell(self, link: Link, seconds: float) -> None:
-        """Say that the hub stops, where the protocol has a word for it."""
+        """Announce that the hub stops, where the protocol has a message for that."""
 
     async def at_work(self, link: Link) -> bool:
-        """Whether a link whose farewell named a time has something to finish in it."""
+        """Whether the peer still has something to finish before the time that `farewell` gave it."""
         return False
 
     # -- a link's life
@@ -132,7 +132,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         await self._serve(agent, scope, receive, send, subprotocol)
 
     def _chosen(self, offered: Sequence[str]) -> str | None:
-        """The first of the client's that we speak."""
+        """The first offered subprotocol that this path has."""
         for name in offered:
             if name in self.subprotocols:
                 return name
@@ -157,7 +157,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         self._links[session] = link
         code: int | None = None
         try:
-            # The peer acknowledges, or we do for it when its pong comes: either way the hub's window bounds the link.
+            # The peer acknowledges, or its pong does so for it: either way the hub's window bounds the link.
             await self._hub.execute(
                 OpenLink(
                     principal=agent.id,
@@ -174,7 +174,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
             while (message := await receive())["type"] != "websocket.disconnect":
                 pass
             code = message.get("code")
-            if code in IN_ORDER:  # it is not in the middle of anything
+            if code in IN_ORDER:  # it had read everything it got
                 link.loop.acknowledge_arrived()
         except Refused as refused:
             log.warning("no link", agent=agent.id, why=refused.fault.kind.value)
@@ -221,7 +221,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
         return hang_up
 
     async def drain(self, seconds: float) -> None:
-        """Let every link answer what it has heard, then close it: clients connect to whoever serves next."""
+        """Answer what every link has received, then close it: clients connect again after the restart."""
         draining = []
         for session, link in self._links.items():
             self.farewell(link, seconds)
@@ -234,7 +234,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
     async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while (  # noqa: ASYNC110 - nobody tells
+        while (  # noqa: ASYNC110 - there is no event to wait for
             session in self._links and loop.time() < end and await self.at_work(link)
         ):
             await asyncio.sleep(LOOK_SECONDS)
@@ -250,5 +250,5 @@ async def _close(send: Send, code: int, reason: str) -> None:
     try:
         # A close frame has room for 123 bytes of reason.
         await send({"type": "websocket.close", "code": code, "reason": reason.encode()[:120].decode(errors="ignore")})
-    except Exception as error:  # it is gone already, in whatever way
+    except Exception as error:  # the connection is gone already
         log.debug("already closed", error=type(error).__name__)

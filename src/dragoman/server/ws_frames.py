@@ -1,9 +1,9 @@
 """Cuts a WebSocket's bytes into frames, and reads and writes the plain ones itself (RFC 6455, 5.2). Pure.
 
-Nearly every frame that reaches a hub is the plainest there is: a whole message, masked, and all of it there. The
-`websockets` library takes thirty calls to read one, and a dozen to write one. So those are read and written here;
-everything else (control frames, fragments, frames that arrive in pieces, broken ones) is the library's, which also has
-the closing handshake. `Cutter` gives the library such frames from their first byte to their last.
+Nearly every frame that reaches a hub is of the simplest sort: a whole message, masked, in one read. The `websockets`
+library takes thirty calls to read one, and a dozen to write one. So those are read and written here; the library does
+everything else (control frames, fragments, frames that arrive in pieces, broken ones, the closing handshake). `Cutter`
+gives the library such frames from their first byte to their last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MASK_BYTES = 4
 
 
 class Cutter:
-    """What one peer sends, cut into frames."""
+    """Cuts what one peer sends into frames."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -35,10 +35,10 @@ class Cutter:
         self._owed = 0
         self._in_fragments = False
         self.expected = 0
-        """Bytes of the message that is not all there yet: of its frames, as far as they have begun."""
+        """Bytes of the incomplete message: the lengths of those of its frames that have begun."""
 
     def cut(self, data: bytes) -> list[tuple[bytes, bool | None]]:
-        """Messages, each with whether it is text; and with None bytes for the library, in the order they came."""
+        """Messages, each with whether it is text, and bytes for the library with None, in the order they came."""
         pieces: list[tuple[bytes, bool | None]] = []
         if self._head:
             data, self._head = self._head + data, b""

@@ -345,7 +345,7 @@ def check_label(message: Message) -> None:
 
 
 def check_schema(schema: Any, field: str) -> None:
-    """Refuses a schema that the hub cannot hold anybody to, by its place."""
+    """Refuses a schema that the hub cannot check values against, and names its place."""
     try:
         schemas.LIBRARY.compiled(schema)
     except SchemaError as error:

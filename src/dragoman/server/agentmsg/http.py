@@ -108,7 +108,7 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
         await answer(send, 202, accepted + (b',"answer":%b}' % answers[0] if answers else b"}"))
 
     async def _decide(self, agent: Agent, decoded: Decoded, message_id: str, context: Any) -> Sequence[bytes]:
-        """The answers to a message that nobody else waits for. A request that brings it again meanwhile joins
+        """The answers to a message. A request that brings the same message meanwhile waits for the same answers
         (all-D5)."""
         key = (agent.id, message_id)
         outcome = self._under_way[key] = asyncio.get_running_loop().create_future()

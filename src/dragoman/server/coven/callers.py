@@ -191,7 +191,7 @@ class Callers:
     async def _cancel(self, request: bytes, context: Any) -> bytes:
         asked = codec.decode_cancel(request, self._limits)
         task = await self._theirs(context, asked.task_id)
-        if task.status is Status.CANCELLED:  # said again, perhaps because the first answer got lost
+        if task.status is Status.CANCELLED:  # a repeated cancel: the first answer may be lost
             return codec.encode_cancel_reply(CancelReply(task_id=task.id, status=task.status.value))
         reason = asked.reason or "cancelled on request"
         cancelled: Task = await self._hub.execute(

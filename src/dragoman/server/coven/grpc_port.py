@@ -55,7 +55,7 @@ LONGEST_MESSAGE = 2048
 class CovenLimits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes: int = 16 * MIB
     attachments: int = 100
-    """As many files as a task may have, whoever brings them."""
+    """As many files as a task may have in any protocol."""
     metadata_bytes: int = 16 * 1024
     register_seconds: float = 10.0
     handshake_seconds: float = 10.0
@@ -152,7 +152,7 @@ def credentials(tls: secure.Renewal) -> Any:
     shown = tls.pair
     suites = secure.grpc_cipher_suites(shown)
     if os.environ.get(secure.GRPC_SUITES) != suites:
-        log.warning("gRPC was not told to refuse TLS 1.2 before it was loaded")
+        log.warning("gRPC was loaded before its TLS 1.2 suites were disabled")
     required = tls.files.clients == "required" and tls.files.client_ca is not None
 
     def configuration(pair: secure.Pair) -> Any:

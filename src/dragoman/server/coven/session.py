@@ -198,7 +198,8 @@ class CovenSession(Session):
             self._hub.enqueue_then(command, lambda outcome, refusal: None)
 
     def _abandon(self, reason: str) -> Sequence[bytes]:
-        """Nobody waits for the open request: the message that says so, to an agent that understands it (B4)."""
+        """No caller waits for the open request: the message that tells the agent to stop, where it understands one
+        (B4)."""
         if self.stream.abandoned or self.stream.request is None:
             return ()
         frames: Sequence[bytes] = ()
