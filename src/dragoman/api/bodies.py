@@ -193,6 +193,10 @@ class UserIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     role: Role = Role.VIEWER
 
 
+class RoleIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    role: Role
+
+
 class LogoutQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     everywhere: bool = False
 
@@ -218,7 +222,10 @@ class EditedIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class AnswerIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`note`: why, for people who look later. The agent does not get it."""
+
     answer: Any
+    note: Annotated[str, Meta(max_length=2000)] | None = None
 
 
 class KeyRotationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

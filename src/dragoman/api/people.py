@@ -35,8 +35,10 @@ async def show_question(context: Context, call: Plain) -> QuestionOut:
 
 async def answer_question(context: Context, call: Call[None, AnswerIn]) -> QuestionOut:
     question = await find_question(context, call.id)
+    given = call.body
     answered: Question = await context.execute(
-        call, Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=call.body.answer)
+        call,
+        Answer(principal=ADMIN, protocol=PROTOCOL, question=question.id, answer=given.answer, note=given.note or None),
     )
     return question_out(answered)
 

@@ -20,13 +20,13 @@ SHUT = msgspec.Raw(b'{"personal":true}')
 """What is shown of it without a key."""
 WITH_DIRECT_MESSAGES = frozenset({Delivery, Question, DeadLetter})
 KEPT = WITH_DIRECT_MESSAGES | {Event, Task}
-WORDS = ("question", "options", "default", "answer", "details")
+WORDS = ("question", "options", "default", "answer", "note", "details")
 """What a question says, and is answered."""
 HEAD = ("name", "description", "metadata")
 """The texts in the head of a task; its thread is one, too. The names of its files are never taken there
 (`core.tasks.output`)."""
 NO_HEAD: dict[str, Any] = dict.fromkeys(HEAD)
-NO_WORDS: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None}
+NO_WORDS: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None, "note": None}
 
 
 def is_personal(row: Any) -> bool:

@@ -36,7 +36,7 @@ async def test_open_questions_are_listed_with_options_and_deadline(world: Any, m
                 "context": {"files": 15}, "options": ["yes", "no"], "status": "open", "about": "answer",
                 "asked_of": None, "asked_before": [], "escalations": [], "deadline": "2026-01-19T04:22:04Z",
                 "default": None, "has_default": False, "answer": None, "answered_at": None, "answered_by": None,
-                "created_at": "2026-01-19T04:21:04Z",
+                "note": None, "created_at": "2026-01-19T04:21:04Z",
             }
         ],
         "next": None,
@@ -62,6 +62,20 @@ async def test_a_question_is_answered_once(world: Any, make: Any) -> None:
     world.intake.script[Answer] = Fault(kind=Kind.CONFLICT, message="the question was answered already")
     second = await world.client.post(path, json={"answer": "yes"})
     assert second.status_code == 409
+
+
+async def test_a_note_goes_with_the_answer_and_the_question_names_the_person(world: Any, make: Any) -> None:
+    asked = question(make, 1)
+    await world.put(asked)
+    world.intake.script[Answer] = lambda command: replace(
+        asked, status=QuestionStatus.ANSWERED, answered_by=ADMIN, person="ann", note=command.note
+    )
+    path = f"/api/v1/questions/{asked.id}/answer"
+    answered = (await world.client.post(path, json={"answer": "no", "note": "it is Friday"})).json()
+    assert (answered["answered_by"], answered["note"]) == ("ann", "it is Friday")
+    too_long = await world.client.post(path, json={"answer": "no", "note": "x" * 2001})
+    assert (too_long.status_code, too_long.json()["field"]) == (422, "note")
+    assert (await world.client.post(path, json={"answer": "no", "note": ""})).json()["note"] is None
 
 
 async def test_an_answer_needs_an_answer_and_a_question(world: Any, make: Any) -> None:

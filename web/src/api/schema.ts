@@ -108,6 +108,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/agents/{id}/view": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** An agent with its last tasks and its log */
+        get: operations["get_agents_id_view"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/agents/{id}/logs": {
         parameters: {
             query?: never;
@@ -290,6 +307,74 @@ export interface paths {
         put?: never;
         /** Resume a held or paused task, with the answer that its agent waits for, if any */
         post: operations["post_tasks_id_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/{id}/view": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A task with all that a page shows of it: why, sequence, attempts, questions */
+        get: operations["get_tasks_id_view"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/{id}/sequence": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Each step of a task and of those it led to, between callers, hub, agents and people */
+        get: operations["get_tasks_id_sequence"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/{id}/wire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Each message as it came, as the hub understood it, and as it left */
+        get: operations["get_tasks_id_wire"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Retry or cancel up to 500 tasks, each by itself */
+        post: operations["post_tasks_bulk"];
         delete?: never;
         options?: never;
         head?: never;
@@ -571,6 +656,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deadletters/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Redrive or discard up to 500 dead letters, each by itself */
+        post: operations["post_deadletters_bulk"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All events as they happen (server-sent events), or a digest of them for pages */
+        get: operations["get_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What wants attention, and how the hub is doing */
+        get: operations["get_overview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Figures over time */
+        get: operations["get_series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit": {
         parameters: {
             query?: never;
@@ -580,6 +733,40 @@ export interface paths {
         };
         /** Read the audit record */
         get: operations["get_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/view": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The newest records that fit, and whether the chain holds */
+        get: operations["get_audit_view"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Every record that fits, as JSON lines */
+        get: operations["get_audit_export"];
         put?: never;
         post?: never;
         delete?: never;
@@ -650,6 +837,143 @@ export interface paths {
         put?: never;
         /** Sign with a new key; the old ones verify until their tokens expire, or, with `distrust`, no longer */
         post: operations["post_keys_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who you are, and your role */
+        get: operations["get_me"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List people */
+        get: operations["get_users"];
+        put?: never;
+        /** Add a person; the answer has a link that logs them in once */
+        post: operations["post_users"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Remove a person; their token and sessions end at once */
+        delete: operations["delete_users_name"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{name}/role": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a person another role; it counts at once, also in their sessions */
+        post: operations["post_users_name_role"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{name}/token": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a person a new API token; the old one and all sessions end */
+        post: operations["post_users_name_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{name}/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a link that logs a person in once */
+        post: operations["post_users_name_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Log a browser in: a session cookie for a token */
+        post: operations["post_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Log a browser out */
+        post: operations["post_logout"];
         delete?: never;
         options?: never;
         head?: never;
@@ -775,6 +1099,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/login/{code}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Log a browser in once, by a link */
+        get: operations["get_login_code"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/assets/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Script and style of the dashboard */
+        get: operations["get_assets_name"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/favicon.svg": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The icon of the dashboard */
+        get: operations["get_favicon_svg"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/": {
         parameters: {
             query?: never;
@@ -782,8 +1157,178 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The status page, for browsers */
+        /** A page of the dashboard */
         get: operations["get_page"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/inbox": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_inbox"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/tasks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_tasks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/tasks/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_tasks_id"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/agents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_agents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/agents/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_agents_id"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/deadletters": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_deadletters"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/contracts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_contracts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/playground": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_playground"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/wire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_wire"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A page of the dashboard */
+        get: operations["get_page_audit"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1193,8 +1738,8 @@ export interface components {
     schemas: {
         /**
          * ProblemOut
-         * @description RFC 9457, with the hub's `kind`, the offending `field`, and the fault's `facts`. `message` is what went wrong,
-         *         without the advice that `detail` ends with.
+         * @description RFC 9457, with what a program wants to know. `message` is what went wrong, without the advice that `detail` ends
+         *         with; `next` is there where the hub knows more than the kind's general advice.
          */
         ProblemOut: {
             type: string;
@@ -1203,12 +1748,26 @@ export interface components {
             detail: string;
             instance: string;
             kind: string;
+            reason: string;
             /** @default  */
             message: string;
             /** @default null */
             field: string | null;
             /** @default {} */
             facts: Record<string, never>;
+            /** @default null */
+            next: components["schemas"]["Next"] | null;
+        };
+        /**
+         * Next
+         * @description What to do next: for a person, as a request to this API, and as a command of `dragoman`.
+         */
+        Next: {
+            text: string;
+            /** @default null */
+            request: string | null;
+            /** @default null */
+            command: string | null;
         };
         /**
          * AgentIn
@@ -1456,6 +2015,58 @@ export interface components {
             jti: string;
             until: string;
         };
+        /** AgentView */
+        AgentView: {
+            agent: components["schemas"]["AgentDetails"];
+            tasks: components["schemas"]["TaskRow"][];
+            logs: components["schemas"]["Line"][];
+        };
+        /**
+         * TaskRow
+         * @description What a list shows of a task.
+         */
+        TaskRow: {
+            id: string;
+            type: string;
+            name: string | null;
+            status: components["schemas"]["Status"];
+            waiting: components["schemas"]["Waiting"] | null;
+            agent: string | null;
+            protocol_in: string;
+            protocol_out: string | null;
+            progress: number;
+            created_at: string;
+            updated_at: string;
+        };
+        /**
+         * Status
+         * @enum {unknown}
+         */
+        Status: "assigned" | "cancelled" | "completed" | "failed" | "queued" | "running" | "waiting";
+        /**
+         * Waiting
+         * @description Why a task is `waiting`.
+         * @enum {unknown}
+         */
+        Waiting: "agent" | "dependency" | "held" | "help" | "person";
+        /**
+         * Line
+         * @description A line of a log. Of a child: what it printed (`stream` stdout or stderr), logged in its protocol (event), or what
+         *         the hub wrote about it (hub). Of another agent: an event of a task, or what it logged beside its tasks (event).
+         */
+        Line: {
+            seq: number;
+            at: string;
+            kind: string;
+            text: string;
+            task_id: string | null;
+            /** @default null */
+            level: string | null;
+            /** @default null */
+            stream: string | null;
+            /** @default {} */
+            context: Record<string, never>;
+        };
         /**
          * LogsQuery
          * @description `tail` is how many of the newest lines. For an agent that the hub runs: `level` leaves out lines below it,
@@ -1483,24 +2094,6 @@ export interface components {
         AgentLogs: {
             logs: components["schemas"]["Line"][];
             next: string | null;
-        };
-        /**
-         * Line
-         * @description A line of a log. Of a child: what it printed (`stream` stdout or stderr), logged in its protocol (event), or what
-         *         the hub wrote about it (hub). Of another agent: an event of a task, or what it logged beside its tasks (event).
-         */
-        Line: {
-            seq: number;
-            at: string;
-            kind: string;
-            text: string;
-            task_id: string | null;
-            /** @default null */
-            level: string | null;
-            /** @default null */
-            stream: string | null;
-            /** @default {} */
-            context: Record<string, never>;
         };
         /**
          * TaskIn
@@ -1621,17 +2214,6 @@ export interface components {
             history?: components["schemas"]["EventOut"][];
             history_next?: number | null;
         };
-        /**
-         * Status
-         * @enum {unknown}
-         */
-        Status: "assigned" | "cancelled" | "completed" | "failed" | "queued" | "running" | "waiting";
-        /**
-         * Waiting
-         * @description Why a task is `waiting`.
-         * @enum {unknown}
-         */
-        Waiting: "agent" | "dependency" | "held" | "help" | "person";
         /**
          * ErrorOut
          * @description Why a task failed, was cancelled, or is being tried again.
@@ -1822,7 +2404,29 @@ export interface components {
             target: string;
             protocol: string | null;
             text: string;
+            /** @default [] */
+            lost: components["schemas"]["Lost"][];
         };
+        /**
+         * Lost
+         * @description What the receiver's protocol cannot carry of a message.
+         */
+        Lost: {
+            feature: components["schemas"]["Feature"];
+            how: components["schemas"]["Carriage"];
+            why: string;
+        };
+        /**
+         * Feature
+         * @description What the messages of a task are made of.
+         * @enum {unknown}
+         */
+        Feature: "a person's answer" | "attached file" | "budget" | "cancel" | "conversation thread" | "dependencies" | "exit code" | "failure with its reason" | "limits of memory and quality" | "message that is no task" | "name and description" | "output pieces" | "pause and resume" | "priority" | "produced file" | "progress in percent" | "progress in words" | "question to a person" | "request for help" | "resources used" | "result text" | "step" | "structured input" | "structured result" | "task handed over, with its story" | "thinking" | "time limit" | "tool result" | "tool use" | "what is known around it" | "work type";
+        /**
+         * Carriage
+         * @enum {unknown}
+         */
+        Carriage: "exact" | "lost" | "near";
         /**
          * TaskErrors
          * @description The oldest first; the newest `MOST_ERRORS` of them.
@@ -1865,6 +2469,171 @@ export interface components {
          */
         ResumeIn: {
             answer?: unknown;
+        };
+        /** TaskView */
+        TaskView: {
+            task: components["schemas"]["TaskOut"];
+            why: components["schemas"]["WhyOut"];
+            sequence: components["schemas"]["Sequence"];
+            attempts: components["schemas"]["AttemptOut"][];
+            questions: components["schemas"]["QuestionOut"][];
+        };
+        /**
+         * Sequence
+         * @description `running`: a task of it is not finished, so more steps may come.
+         */
+        Sequence: {
+            trace_id: string;
+            task_id: string;
+            participants: components["schemas"]["Participant"][];
+            steps: components["schemas"]["SequenceStep"][];
+            running: boolean;
+        };
+        /** Participant */
+        Participant: {
+            id: string;
+            kind: components["schemas"]["ParticipantKind"];
+            protocol: string | null;
+        };
+        /**
+         * ParticipantKind
+         * @enum {unknown}
+         */
+        ParticipantKind: "agent" | "caller" | "hub" | "person";
+        /**
+         * SequenceStep
+         * @description `n` is its place in the sequence; `task` and `seq` name its first event. `lost` is what the receiver's protocol
+         *         cannot carry of it.
+         */
+        SequenceStep: {
+            n: number;
+            task: string;
+            seq: number;
+            at: string;
+            until: string;
+            count: number;
+            kind: string;
+            source: string;
+            target: string;
+            protocol: string | null;
+            text: string;
+            lost: components["schemas"]["Lost"][];
+        };
+        /**
+         * AttemptOut
+         * @description `outcome` is None while it goes on; `message` says why it failed.
+         */
+        AttemptOut: {
+            number: number;
+            agent: string | null;
+            protocol: string | null;
+            begun_at: string;
+            ended_at: string | null;
+            outcome: string | null;
+            message: string | null;
+        };
+        /**
+         * QuestionOut
+         * @description `asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
+         *         `context` is what the agent told beside its question; `escalations` what those of `asked_before` said who passed it
+         *         on to a better helper. `answered_by` is the person where the hub knows their name, `note` why they answered so.
+         */
+        QuestionOut: {
+            id: string;
+            task_id: string | null;
+            agent: string;
+            question: string;
+            context: unknown;
+            options: unknown[];
+            status: components["schemas"]["QuestionStatus"];
+            about: components["schemas"]["Asking"];
+            asked_of: string | null;
+            asked_before: string[];
+            escalations: components["schemas"]["EscalationOut"][];
+            deadline: string | null;
+            default: unknown;
+            has_default: boolean;
+            answer: unknown;
+            answered_at: string | null;
+            answered_by: string | null;
+            note: string | null;
+            created_at: string;
+        };
+        /**
+         * QuestionStatus
+         * @enum {unknown}
+         */
+        QuestionStatus: "answered" | "expired" | "open" | "with_agent" | "withdrawn";
+        /**
+         * Asking
+         * @description What is asked for.
+         * @enum {unknown}
+         */
+        Asking: "answer" | "handshake" | "help" | "takeover";
+        /** EscalationOut */
+        EscalationOut: {
+            agent: string;
+            content: string;
+            resources: unknown[];
+        };
+        /** WireQuery */
+        WireQuery: {
+            /** @default 1 */
+            from: number;
+            /** @default 50 */
+            limit: number;
+        };
+        /**
+         * WireOut
+         * @description `next` is the `from` of the next page, or None.
+         */
+        WireOut: {
+            messages: components["schemas"]["WireMessage"][];
+            next: number | null;
+        };
+        /**
+         * WireMessage
+         * @description `received` is the message as it came, `hub` the same as the hub understood it, `sent` as it left for others.
+         */
+        WireMessage: {
+            seq: number;
+            at: string;
+            kind: string;
+            agent: string | null;
+            received: components["schemas"]["Received"] | null;
+            hub: unknown;
+            sent: components["schemas"]["Sent"][];
+        };
+        /** Received */
+        Received: {
+            protocol: string;
+            raw: string;
+        };
+        /** Sent */
+        Sent: {
+            protocol: string;
+            receiver: string;
+            raw: string;
+            losses: components["schemas"]["Lost"][];
+        };
+        /** BulkTasksIn */
+        BulkTasksIn: {
+            /** @enum {unknown} */
+            action: "cancel" | "retry";
+            ids: string[];
+        };
+        /**
+         * BulkOut
+         * @description Each stands for itself: what the hub refused is in `failed`, with why.
+         */
+        BulkOut: {
+            done: string[];
+            failed: components["schemas"]["BulkFailure"][];
+        };
+        /** BulkFailure */
+        BulkFailure: {
+            id: string;
+            problem: components["schemas"]["ProblemOut"];
         };
         /** FileQuery */
         FileQuery: {
@@ -1952,17 +2721,6 @@ export interface components {
             /** @default null */
             cut_above: number | null;
         };
-        /**
-         * Feature
-         * @description What a task and its story are made of.
-         * @enum {unknown}
-         */
-        Feature: "a person's answer" | "attached file" | "budget" | "cancel" | "conversation thread" | "dependencies" | "exit code" | "failure with its reason" | "limits of memory and quality" | "message that is no task" | "name and description" | "output pieces" | "pause and resume" | "priority" | "produced file" | "progress in percent" | "progress in words" | "question to a person" | "request for help" | "resources used" | "result text" | "step" | "structured input" | "structured result" | "task handed over, with its story" | "thinking" | "time limit" | "tool result" | "tool use" | "what is known around it" | "work type";
-        /**
-         * Carriage
-         * @enum {unknown}
-         */
-        Carriage: "exact" | "lost" | "near";
         /** ContractsQuery */
         ContractsQuery: {
             /** @default 50 */
@@ -2067,57 +2825,19 @@ export interface components {
             /** @default null */
             task: string | null;
         };
-        /**
-         * QuestionStatus
-         * @enum {unknown}
-         */
-        QuestionStatus: "answered" | "expired" | "open" | "with_agent" | "withdrawn";
         /** QuestionList */
         QuestionList: {
             questions: components["schemas"]["QuestionOut"][];
             next: string | null;
         };
         /**
-         * QuestionOut
-         * @description `asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
-         *         `context` is what the agent told beside its question; `escalations` what those of `asked_before` said who passed it
-         *         on to a better helper.
+         * AnswerIn
+         * @description `note`: why, for people who look later. The agent does not get it.
          */
-        QuestionOut: {
-            id: string;
-            task_id: string | null;
-            agent: string;
-            question: string;
-            context: unknown;
-            options: unknown[];
-            status: components["schemas"]["QuestionStatus"];
-            about: components["schemas"]["Asking"];
-            asked_of: string | null;
-            asked_before: string[];
-            escalations: components["schemas"]["EscalationOut"][];
-            deadline: string | null;
-            default: unknown;
-            has_default: boolean;
-            answer: unknown;
-            answered_at: string | null;
-            answered_by: string | null;
-            created_at: string;
-        };
-        /**
-         * Asking
-         * @description What is asked for.
-         * @enum {unknown}
-         */
-        Asking: "answer" | "handshake" | "help" | "takeover";
-        /** EscalationOut */
-        EscalationOut: {
-            agent: string;
-            content: string;
-            resources: unknown[];
-        };
-        /** AnswerIn */
         AnswerIn: {
             answer: unknown;
+            /** @default null */
+            note: string | null;
         };
         /** DeadLettersQuery */
         DeadLettersQuery: {
@@ -2150,6 +2870,121 @@ export interface components {
          * @enum {unknown}
          */
         MessageKind: "answer" | "cancel" | "contract" | "failure" | "letter" | "pause" | "progress" | "proposal" | "result" | "resume" | "undelivered" | "work" | "yours";
+        /** BulkDeadLettersIn */
+        BulkDeadLettersIn: {
+            /** @enum {unknown} */
+            action: "discard" | "redrive";
+            ids: string[];
+        };
+        /**
+         * StreamQuery
+         * @description `type` names kinds of events, separated by commas; `follow` tasks whose every event a digest brings, too.
+         */
+        StreamQuery: {
+            /** @default null */
+            after: number | null;
+            /**
+             * @default events
+             * @enum {unknown}
+             */
+            detail: "digest" | "events";
+            /** @default null */
+            task: string | null;
+            /** @default null */
+            agent: string | null;
+            /** @default null */
+            type: string | null;
+            /** @default null */
+            follow: string | null;
+        };
+        /** RangeQuery */
+        RangeQuery: {
+            /**
+             * @default 15m
+             * @enum {unknown}
+             */
+            range: "15m" | "1d" | "1h" | "30d" | "6h" | "7d";
+        };
+        /**
+         * OverviewOut
+         * @description `counts` of unfinished tasks are those of now, of finished ones those of the range.
+         */
+        OverviewOut: {
+            verdict: components["schemas"]["dragoman.api.overview.Verdict"];
+            waiting: components["schemas"]["WaitingPeople"];
+            failing: components["schemas"]["FailingTask"][];
+            breakers: components["schemas"]["BreakerRow"][];
+            counts: {
+                [key: string]: number;
+            };
+            agents: {
+                [key: string]: number;
+            };
+            traffic: components["schemas"]["Traffic"][];
+            series: components["schemas"]["SeriesOut"];
+        };
+        /**
+         * Verdict
+         * @description `level` is ok, wait or bad; the sentence says what matters most.
+         */
+        "dragoman.api.overview.Verdict": {
+            level: string;
+            text: string;
+        };
+        /** WaitingPeople */
+        WaitingPeople: {
+            open: number;
+            oldest_at: string | null;
+        };
+        /** FailingTask */
+        FailingTask: {
+            id: string;
+            type: string;
+            name: string | null;
+            status: components["schemas"]["Status"];
+            waiting: components["schemas"]["Waiting"] | null;
+            agent: string | null;
+            protocol_in: string;
+            protocol_out: string | null;
+            progress: number;
+            created_at: string;
+            updated_at: string;
+            error: components["schemas"]["ErrorOut"] | null;
+        };
+        /** BreakerRow */
+        BreakerRow: {
+            agent: string;
+            state: components["schemas"]["BreakerState"];
+            failures: number;
+            until: string | null;
+        };
+        /** Traffic */
+        Traffic: {
+            from: string;
+            to: string;
+            count: number;
+        };
+        /**
+         * SeriesOut
+         * @description `values` are counts in each step; `queue_depth` is the most that waited, the
+         *         latencies are seconds, null where nothing ended.
+         */
+        SeriesOut: {
+            step_seconds: number;
+            at: number[];
+            values: {
+                [key: string]: (number | null)[];
+            };
+            agents: {
+                [key: string]: components["schemas"]["AgentSeries"];
+            };
+        };
+        /** AgentSeries */
+        AgentSeries: {
+            completed: number;
+            failed: number;
+            cost: number;
+        };
         /** AuditQuery */
         AuditQuery: {
             /** @default 50 */
@@ -2188,6 +3023,45 @@ export interface components {
             hash: string;
         };
         /**
+         * AuditViewQuery
+         * @description `action` is the beginning of a verb: `task.` finds all that was done to tasks.
+         */
+        AuditViewQuery: {
+            /** @default null */
+            principal: string | null;
+            /** @default null */
+            action: string | null;
+            /** @default null */
+            outcome: ("accepted" | "refused") | null;
+        };
+        /**
+         * AuditView
+         * @description The newest first, and whether the chain holds. `searched` records were looked at.
+         */
+        AuditView: {
+            records: components["schemas"]["AuditOut"][];
+            verdict: components["schemas"]["dragoman.api.audit.Verdict"];
+            searched: number;
+        };
+        /**
+         * Verdict
+         * @description `broken` names the first record whose hash is wrong.
+         */
+        "dragoman.api.audit.Verdict": {
+            ok: boolean;
+            verified: number;
+            last_hash: string;
+            broken: components["schemas"]["Broken"] | null;
+        };
+        /**
+         * Broken
+         * @description The first record that does not fit, and why.
+         */
+        Broken: {
+            seq: number;
+            why: string;
+        };
+        /**
          * CheckpointOut
          * @description `dragoman.security.checkpoints` says what is signed; `public_key` is the `x` of the JWK called `kid`.
          */
@@ -2201,24 +3075,6 @@ export interface components {
             kid: string;
             public_key: string;
             signature: string;
-        };
-        /**
-         * Verdict
-         * @description `broken` names the first record whose hash is wrong.
-         */
-        Verdict: {
-            ok: boolean;
-            verified: number;
-            last_hash: string;
-            broken: components["schemas"]["Broken"] | null;
-        };
-        /**
-         * Broken
-         * @description The first record that does not fit, and why.
-         */
-        Broken: {
-            seq: number;
-            why: string;
         };
         /**
          * KeyList
@@ -2252,6 +3108,66 @@ export interface components {
             /** @default false */
             distrust: boolean;
         };
+        /** Me */
+        Me: {
+            name: string;
+            role: components["schemas"]["Role"];
+        };
+        /**
+         * Role
+         * @enum {unknown}
+         */
+        Role: "admin" | "operator" | "viewer";
+        /** UserList */
+        UserList: {
+            users: components["schemas"]["UserOut"][];
+        };
+        /** UserOut */
+        UserOut: {
+            name: string;
+            role: components["schemas"]["Role"];
+            created_at: string;
+            last_login: string | null;
+            has_token: boolean;
+        };
+        /** UserIn */
+        UserIn: {
+            name: string;
+            /** @default viewer */
+            role: components["schemas"]["Role"];
+        };
+        /**
+         * LoginOut
+         * @description `login` is a path of this hub that logs a browser in once, until `expires_at`.
+         */
+        LoginOut: {
+            name: string;
+            role: components["schemas"]["Role"];
+            login: string;
+            expires_at: string;
+        };
+        /** RoleIn */
+        RoleIn: {
+            role: components["schemas"]["Role"];
+        };
+        /**
+         * UserToken
+         * @description The token is shown once; the hub keeps its hash.
+         */
+        UserToken: {
+            name: string;
+            role: components["schemas"]["Role"];
+            token: string;
+        };
+        /** LoginIn */
+        LoginIn: {
+            token: string;
+        };
+        /** LogoutQuery */
+        LogoutQuery: {
+            /** @default false */
+            everywhere: boolean;
+        };
         /**
          * BackupIn
          * @description `target` is a file on the hub's own machine that does not exist yet.
@@ -2265,7 +3181,8 @@ export interface components {
         };
         /**
          * Health
-         * @description `status` is "ok" or "unready"; `detail` says why.
+         * @description `status` is "ok" or "unready"; `detail` says why. Open to every client that can reach the port, so it names no
+         *         task, agent or person.
          */
         Health: {
             status: string;
@@ -2574,7 +3491,7 @@ export interface components {
         };
         /**
          * TaskContext
-         * @description All that is known of a task; it moves with the task when another agent takes it over.
+         * @description What is known of a task; it goes along when another agent takes the task over.
          */
         TaskContext: {
             task_id: string;
@@ -2613,8 +3530,8 @@ export interface components {
         };
         /**
          * MessageMetadata
-         * @description `traceparent` is where a trace travels (all-D7), `delivery_id` what the hub put on a message of an inbox,
-         *         `retry_config` the waits that its sender wants between attempts.
+         * @description Ours: `traceparent` (all-D7), `delivery_id` by which the receiver acknowledges, `retry_config` with the delays
+         *         that the sender wants between attempts.
          */
         MessageMetadata: {
             priority: components["schemas"]["dragoman.protocols.agentmsg.records.Priority"];
@@ -2629,13 +3546,13 @@ export interface components {
             /** @default null */
             delivery_id: string | null;
             /** @default null */
-            retry_config: components["schemas"]["RetryWish"] | null;
+            retry_config: components["schemas"]["RetryOverrides"] | null;
         };
         /**
-         * RetryWish
+         * RetryOverrides
          * @description The fields of a RetryConfig that a message sets itself.
          */
-        RetryWish: {
+        RetryOverrides: {
             /** @default null */
             max_attempts: number | null;
             /** @default null */
@@ -2679,7 +3596,7 @@ export interface components {
         HandoffReason: "CAPABILITY_LIMIT" | "ERROR_RECOVERY" | "ESCALATION" | "LOAD_BALANCING" | "RATE_LIMIT";
         /**
          * ErrorReport
-         * @description Something went wrong. Both a payload of its own and what a failed task leaves behind.
+         * @description A payload of its own, and why a task failed.
          */
         ErrorReport: {
             error_id: string;
@@ -2703,7 +3620,7 @@ export interface components {
         ErrorType: "AUTHENTICATION_ERROR" | "EXTERNAL_SERVICE_ERROR" | "INTERNAL_ERROR" | "NETWORK_ERROR" | "RATE_LIMIT" | "RESOURCE_EXHAUSTED" | "TIMEOUT" | "VALIDATION_ERROR";
         /**
          * ErrorContext
-         * @description What the error happened with. `details` is ours: the facts of a refusal, such as the field and the numbers.
+         * @description `details` is ours: the facts of a refusal, such as the field and the numbers.
          */
         ErrorContext: {
             /** @default null */
@@ -2767,7 +3684,7 @@ export interface components {
         };
         /**
          * TaskUpdate
-         * @description How a task goes; it must say something. `status: cancelled` from the hub tells its agent to stop (B4).
+         * @description How a task goes: at least one field beside its id. `status: cancelled` from the hub stops its agent (B4).
          */
         TaskUpdate: {
             task_id: string;
@@ -2801,7 +3718,7 @@ export interface components {
         };
         /**
          * Usage
-         * @description What one task took (ours): of a ResourceUsage what its agent knows, and whatever else it counts.
+         * @description What one task used (ours): as much of a ResourceUsage as its agent knows.
          */
         Usage: {
             /** @default null */
@@ -3007,8 +3924,8 @@ export interface components {
         };
         /**
          * StateUpdate
-         * @description To the hub: a wish, and `version` is what the writer read. From the hub: what has changed, and `version` is
-         *         the new one; `cursor` then is where a watch resumes.
+         * @description To the hub: a change to make, where `version` is the one that the writer read. From the hub: what has changed,
+         *         where `version` is the new one and `cursor` where a watch resumes.
          */
         StateUpdate: {
             /** @enum {unknown} */
@@ -3091,7 +4008,7 @@ export interface components {
         };
         /**
          * Ack
-         * @description The messages that arrived: `metadata.correlation_id` and these. `version` is what a StateUpdate led to.
+         * @description The messages that arrived: `metadata.correlation_id` and these. `version` is the new one after a StateUpdate.
          */
         "dragoman.protocols.agentmsg.types.Ack": {
             /** @default [] */
@@ -3113,7 +4030,7 @@ export interface components {
         };
         /**
          * Register
-         * @description An agent says what it is and can do. It need not: it may speak at once.
+         * @description What an agent can do. Registering is optional: an agent may send other messages at once.
          */
         Register: {
             agent_id: string;
@@ -3270,11 +4187,11 @@ export interface components {
         };
         /**
          * Message
-         * @description `payload` stays the JSON object it was; `intents` and `errors` read it where its form is known.
+         * @description `payload` stays the JSON object that it came as; `intents` and `errors` read it where its form is known.
          *
-         *         Ours, and only in a response: `value_in` names the field of the payload that holds the value which was returned
-         *         (empty: nothing was; null: the payload itself is the value), `usage` is what the work used up. Strangers may write
-         *         anything there.
+         *         Two fields of a response are Dragoman's: `value_in` names the field of the payload that holds the returned value
+         *         (empty: none was returned; null: the payload itself is the value), `usage` is what the work used up. Other programs
+         *         may write anything there.
          */
         Message: {
             protocol_version: string;
@@ -3294,7 +4211,7 @@ export interface components {
         };
         /**
          * Agent
-         * @description Who speaks or is spoken to.
+         * @description The source or the target of a message.
          */
         Agent: {
             agent_id: string;
@@ -3330,7 +4247,10 @@ export interface components {
             /** @default null */
             max_concurrent: number | null;
         };
-        /** Declared */
+        /**
+         * Declared
+         * @description The answer to a declaration: as the hub understood it, and which agent the broker is.
+         */
         Declared: {
             agent_id: string;
             domain: string;
@@ -3909,6 +4829,55 @@ export interface operations {
             };
             /** @description Unsupported Media Type */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_agents_id_view: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentView"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4751,6 +5720,234 @@ export interface operations {
             };
             /** @description Conflict */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_tasks_id_view: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskView"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_tasks_id_sequence: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Sequence"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_tasks_id_wire: {
+        parameters: {
+            query?: {
+                from?: number;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WireOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_tasks_bulk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkTasksIn"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkOut"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5943,6 +7140,212 @@ export interface operations {
             };
         };
     };
+    post_deadletters_bulk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkDeadLettersIn"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkOut"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_events: {
+        parameters: {
+            query?: {
+                after?: number | null;
+                detail?: "digest" | "events";
+                task?: string | null;
+                agent?: string | null;
+                type?: string | null;
+                follow?: string | null;
+            };
+            header?: {
+                /** @description The id of the last event seen; the stream goes on after it. */
+                "Last-Event-ID"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_overview: {
+        parameters: {
+            query?: {
+                range?: "15m" | "1d" | "1h" | "30d" | "6h" | "7d";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_series: {
+        parameters: {
+            query?: {
+                range?: "15m" | "1d" | "1h" | "30d" | "6h" | "7d";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SeriesOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
     get_audit: {
         parameters: {
             query?: {
@@ -5965,6 +7368,90 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AuditList"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_audit_view: {
+        parameters: {
+            query?: {
+                principal?: string | null;
+                action?: string | null;
+                outcome?: ("accepted" | "refused") | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditView"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_audit_export: {
+        parameters: {
+            query?: {
+                principal?: string | null;
+                action?: string | null;
+                outcome?: ("accepted" | "refused") | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
                 };
             };
             /** @description Unauthorized */
@@ -6031,7 +7518,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Verdict"];
+                    "application/json": components["schemas"]["dragoman.api.audit.Verdict"];
                 };
             };
             /** @description Unauthorized */
@@ -6152,6 +7639,610 @@ export interface operations {
             };
             /** @description Conflict */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_users: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserList"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_users: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserIn"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginOut"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    delete_users_name: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_users_name_role: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RoleIn"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserOut"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_users_name_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserToken"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_users_name_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginOut"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LoginIn"];
+            };
+        };
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    post_logout: {
+        parameters: {
+            query?: {
+                everywhere?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description No Content */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6433,7 +8524,309 @@ export interface operations {
             };
         };
     };
+    get_login_code: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description See Other */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_assets_name: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/javascript": string;
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_favicon_svg: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "image/svg+xml": string;
+                };
+            };
+        };
+    };
     get_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_inbox: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_tasks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_tasks_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_page_agents: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_agents_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemOut"];
+                };
+            };
+        };
+    };
+    get_page_deadletters: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_contracts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_playground: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_wire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    get_page_audit: {
         parameters: {
             query?: never;
             header?: never;

@@ -17,7 +17,7 @@ export type ContractList = Schemas["ContractList"];
 export type Agent = Schemas["AgentDetails"];
 export type AgentList = Schemas["AgentList"];
 export type AuditList = Schemas["AuditList"];
-export type AuditVerdict = Schemas["Verdict"];
+export type AuditVerdict = Schemas["dragoman.api.audit.Verdict"];
 
 // --- until the hub's document has them ---
 

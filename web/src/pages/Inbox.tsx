@@ -153,26 +153,31 @@ export function QuestionCard({ question, chosen, onChoose, onAnswer }: CardProps
             if (text.value.trim()) onAnswer(text.value, note.value);
           }}
         >
-          <input
-            class="field grow"
-            data-testid="answer-text"
-            aria-label="Answer in your own words"
-            placeholder={question.options.length ? "Or answer in your own words" : "Your answer"}
-            value={text.value}
-            disabled={!may("operator")}
-            onInput={(event) => (text.value = event.currentTarget.value)}
-          />
+          {question.options.length ? null : (
+            <input
+              class="field grow"
+              data-testid="answer-text"
+              aria-label="Your answer"
+              placeholder="Your answer"
+              value={text.value}
+              disabled={!may("operator")}
+              onInput={(event) => (text.value = event.currentTarget.value)}
+            />
+          )}
           <input
             class="field"
-            aria-label="Note for the audit record"
+            aria-label="Note, kept with the answer"
             placeholder="Note (optional)"
+            maxLength={2000}
             value={note.value}
             disabled={!may("operator")}
             onInput={(event) => (note.value = event.currentTarget.value)}
           />
-          <button type="submit" class="button" data-testid="answer-send" disabled={!may("operator") || !text.value.trim()}>
-            Send
-          </button>
+          {question.options.length ? null : (
+            <button type="submit" class="button" data-testid="answer-send" disabled={!may("operator") || !text.value.trim()}>
+              Send
+            </button>
+          )}
         </form>
         {may("operator") ? null : <p class="muted small">You may look, not answer: ask an admin for the role operator.</p>}
       </div>

@@ -147,9 +147,9 @@ export function Task({ id }: { id: string }) {
                 key={question.id}
                 chosen={false}
                 onChoose={() => {}}
-                onAnswer={async (answer) => {
+                onAnswer={async (answer, note) => {
                   try {
-                    await post(`/questions/${encodeURIComponent(question.id)}/answer`, { answer });
+                    await post(`/questions/${encodeURIComponent(question.id)}/answer`, note ? { answer, note } : { answer });
                     toast("Answer sent");
                     view.refresh();
                   } catch (problem) {
@@ -160,6 +160,27 @@ export function Task({ id }: { id: string }) {
             ))}
         </ul>
       ) : null}
+      {questions
+        .filter((one) => one.answered_at)
+        .map((one) => (
+          <section class="card" key={one.id} data-testid="answered" data-id={one.id}>
+            <div class="body">
+              <p>{one.question}</p>
+              <p class="muted">
+                {one.status === "answered" ? (
+                  <>
+                    <strong>{typeof one.answer === "string" ? one.answer : JSON.stringify(one.answer)}</strong>, answered by{" "}
+                    {one.answered_by}
+                  </>
+                ) : (
+                  `${one.status} without an answer`
+                )}{" "}
+                <Ago at={one.answered_at} />
+                {one.note ? `: ${one.note}` : null}
+              </p>
+            </div>
+          </section>
+        ))}
       <section class="card">
         <div class="tabs card-tabs" role="tablist" aria-label="Views of this task">
           {TABS.map((name) => (

@@ -286,11 +286,14 @@ class AskPerson(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Answer(Command, frozen=True, gc=False, kw_only=True):
-    """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question."""
+    """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question.
+
+    `note` is why they answer so. It stays with the question, for people; the agent does not get it."""
 
     action: ClassVar = "question.answer"
     question: QuestionId
     answer: Any
+    note: str | None = None
 
     def wants(self) -> tuple[Lookup[Any], ...]:
         return (QuestionById(self.question),)

@@ -460,6 +460,10 @@ class Question(
     answer: Any = None
     answered_at: Instant | None = None
     answered_by: AgentId | None = None
+    person: str | None = None
+    """Who answered for the administrator, where the hub knows them by name."""
+    note: str | None = None
+    """Why they answered so: for people, not for the agent."""
     request_id: str | None = None
     blocking: bool = True
     details: QuestionDetails = QuestionDetails()

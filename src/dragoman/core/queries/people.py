@@ -64,7 +64,7 @@ class EscalationOut(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
     `context` is what the agent told beside its question; `escalations` what those of `asked_before` said who passed it
-    on to a better helper."""
+    on to a better helper. `answered_by` is the person where the hub knows their name, `note` why they answered so."""
 
     id: str
     task_id: str | None
@@ -83,6 +83,7 @@ class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any
     answered_at: str | None
     answered_by: str | None
+    note: str | None
     created_at: str
 
 
@@ -180,7 +181,8 @@ def question_out(question: Question) -> QuestionOut:
         has_default=question.has_default,
         answer=question.answer,
         answered_at=moment(question.answered_at),
-        answered_by=question.answered_by,
+        answered_by=question.person or question.answered_by,
+        note=question.note,
         created_at=rfc3339(question.created_at),
     )
 

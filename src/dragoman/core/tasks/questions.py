@@ -229,6 +229,7 @@ def answer(work: Work, command: Answer) -> Question:
             else ", ".join(msgspec.json.encode(choice).decode() for choice in allowed)
         )
         raise refuse(Kind.INVALID, f"the answer must be one of {choices}", field="answer")
+    question = replace(question, person=command.person, note=command.note)
     return close(work, question, QuestionStatus.ANSWERED, command.answer, command.principal)
 
 
