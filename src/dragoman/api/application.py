@@ -20,6 +20,7 @@ from dragoman.api.bodies import read_call
 from dragoman.api.context import PROTOCOL, ApiRoute, Context, respond
 from dragoman.api.problems import Next, Problem, Reason, problem
 from dragoman.api.routes import SERVED
+from dragoman.api.sessions import Caller
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.people import Role
 from dragoman.core.ports import StoreFailed
@@ -66,31 +67,36 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
     async def serve(request: Request) -> Response:
         route = methods["GET" if request.method == "HEAD" else request.method]
         assert route.handler is not None
+        instance = route.path if route.secret_path else request.url.path
+        caller: Caller | None = None
         try:
-            caller = context.admit(request, route.auth) if isinstance(route.auth, Role) else None
+            if isinstance(route.auth, Role):
+                caller = context.sessions.caller(request, context.intake.now())
+                context.admit(request, caller, route.auth)
             answer = await route.handler(context, await read_call(context, route, request, caller))
             return answer if isinstance(answer, Response) else respond(next(iter(route.answers)), answer)
         except Problem as refusal:
-            await _audit_refusal(context, route, request, refusal)
-            return problem(
-                refusal.fault, request.url.path, reason=refusal.reason, next=refusal.next, status=refusal.status
-            )
+            await _audit_refusal(context, route, request, refusal, caller)
+            return problem(refusal.fault, instance, reason=refusal.reason, next=refusal.next, status=refusal.status)
         except Refused as refusal:
-            return problem(refusal.fault, request.url.path)
+            return problem(refusal.fault, instance)
         except StoreFailed as error:
             log.error("the store cannot be read", method=request.method, path=route.path, why=str(error))
             fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
-            return problem(fault, request.url.path)
+            return problem(fault, instance)
         except Exception as error:
             # Nothing of it reaches the client: it may hold what the client must not see.
             log.error("request failed", method=request.method, path=route.path, exc_info=error)
-            return problem(Fault(kind=Kind.INTERNAL, message="an internal error of the hub"), request.url.path)
+            return problem(Fault(kind=Kind.INTERNAL, message="an internal error of the hub"), instance)
 
     return serve
 
 
-async def _audit_refusal(context: Context, route: ApiRoute, request: Request, refusal: Problem) -> None:
-    """What the API refuses is audited like what the core refuses; a GET of something that is missing is not."""
+async def _audit_refusal(
+    context: Context, route: ApiRoute, request: Request, refusal: Problem, caller: Caller | None
+) -> None:
+    """What the API refuses is audited like what the core refuses, under the caller's name; a GET of something that is
+    missing is not."""
     stranger = refusal.fault.kind is Kind.UNAUTHENTICATED
     if route.method == "GET" and not stranger:
         return
@@ -98,6 +104,7 @@ async def _audit_refusal(context: Context, route: ApiRoute, request: Request, re
         f"{route.method} {route.path}",
         refusal.fault,
         principal=None if stranger else ADMIN,
+        person=None if caller is None else caller.person,
         protocol=PROTOCOL,
         about=request.path_params.get("id", "")[:200] or None,
     )

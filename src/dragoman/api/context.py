@@ -28,6 +28,7 @@ from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
 from dragoman.server.a2acp.tokens import AuthService
+from dragoman.server.asgi import Hosts
 from dragoman.server.refusals import RefusalLog
 from dragoman.supervisor.supervisor import Supervisor
 from dragoman.wire import guard
@@ -72,9 +73,10 @@ class Context:
         series: Series,
         encode: Encode | None = None,
         playground: Any = None,  # Any: `api.playground.Playground`, which is above
+        hosts: Hosts | None = None,
     ) -> None:
         """`children` where the hub runs agents itself, `auth` where it signs tokens. `encode` puts an outgoing message
-        into the bytes of its receiver's protocol, to show them."""
+        into the bytes of its receiver's protocol, to show them. `hosts` are the names that this hub answers to."""
         self.intake = intake
         self.files = files
         self.store = store
@@ -93,20 +95,19 @@ class Context:
         self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
         self.overviews: dict[str, tuple[float, Any]] = {}
         self._counts: tuple[float, Mapping[str, int]] = (0.0, {})
-        self.sessions = Sessions(admin_token, lambda: intake.people)
+        self.sessions = Sessions(admin_token, lambda: intake.people, hosts or Hosts())
         self._admin_token_hash = token_hash(admin_token)
         self._metrics_token_hash = metrics_token_hash
 
-    def admit(self, request: Request, role: Role) -> Caller:
-        """Let a request pass whose caller has this role or a higher one; raises `Problem` for any other."""
-        caller = self.sessions.caller(request, self.intake.now())
+    def admit(self, request: Request, caller: Caller, role: Role) -> None:
+        """Raises `Problem` for a request that another site may have made, or whose caller has a lower role."""
+        self.sessions.check_site(request, caller)
         if not caller.role.includes(role):
             raise Problem(
                 Kind.FORBIDDEN,
-                f"{caller.name} is {caller.role.value}, and this needs the role {role.value}",
-                next=Next("ask an admin for the role", command=f"dragoman user add NAME --role {role.value}"),
+                f"this needs the role {role.value}, and {caller.name} has the role {caller.role.value}",
+                next=Next("ask an admin for the role", command=f"dragoman user role NAME {role.value}"),
             )
-        return caller
 
     async def counts(self) -> Mapping[str, int]:
         """`Store.counts`, read at most once a second however many pages ask."""
@@ -230,6 +231,8 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[Kind, ...] = ()
     auth: Role | str | None = Role.ADMIN
     """The role that the caller needs; "agent" where an agent's credential is checked elsewhere; None: no credential."""
+    secret_path: bool = False
+    """The path has a credential: an answer that refuses does not repeat it."""
 
 
 def respond(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:

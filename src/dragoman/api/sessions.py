@@ -9,7 +9,7 @@
 The cookie is a signed token: the name, the person's `sessions` at the login and an end. It is HttpOnly and
 SameSite=Strict. The signing key follows from the admin token: a restart keeps sessions, a new admin token ends them.
 A request that changes something by a cookie must carry the header `Dragoman-Request`, which a page of another site
-cannot send.
+cannot send, and come from the hub's own origin.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import jwt
 import msgspec
@@ -27,6 +28,7 @@ from dragoman.core.ids import ADMIN, SECOND, Instant
 from dragoman.core.model.people import Person, Role
 from dragoman.messages.faults import Kind
 from dragoman.security.tokens import bearer, same, token_hash
+from dragoman.server.asgi import Hosts
 
 COOKIE = "dragoman_session"
 HEADER = "dragoman-request"
@@ -50,10 +52,11 @@ class Caller(msgspec.Struct, frozen=True):
 class Sessions:
     """Issues and reads session cookies. `people` gives the hub's own directory, read at every request."""
 
-    def __init__(self, admin_token: str, people: Callable[[], Mapping[str, Person]]) -> None:
+    def __init__(self, admin_token: str, people: Callable[[], Mapping[str, Person]], hosts: Hosts) -> None:
         self._admin_hash = token_hash(admin_token)
         self._key = hashlib.sha256(b"dragoman session key\0" + admin_token.encode()).digest()
         self._people = people
+        self._hosts = hosts
         self._admin_logins: set[str] = set()
 
     # -- login links ---------------------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ class Sessions:
         return None
 
     def caller(self, request: Request, now: Instant) -> Caller:
-        """Raises `Problem` for a request of nobody, or one that another site may have made."""
+        """Raises `Problem` for a request without a valid credential."""
         header = request.headers.get("authorization")
         if header is not None:
             token = bearer(header.encode("latin-1"))
@@ -133,10 +136,29 @@ class Sessions:
                 "this login has ended",
                 next=Next("log in again", command="dragoman user login NAME"),
             )
-        if request.method not in SAFE and HEADER not in request.headers:
+        return found
+
+    def check_site(self, request: Request, caller: Caller) -> None:
+        """A browser sends the cookie for pages of other sites, too. Raises `Problem` for a change by cookie that lacks
+        the header, which only pages of this hub can send, and for one that comes from another origin."""
+        if not caller.by_cookie or request.method in SAFE:
+            return
+        if HEADER not in request.headers:
             raise Problem(
                 Kind.FORBIDDEN,
                 "a browser's request that changes something needs the header Dragoman-Request",
                 next=Next("send `Dragoman-Request: 1`, or a token instead of the cookie"),
             )
-        return found
+        self.check_origin(request)
+
+    def check_origin(self, request: Request) -> None:
+        """Raises `Problem` for a request that a page of another origin makes."""
+        origin, host = request.headers.get("origin"), request.headers.get("host")
+        if origin is None or (host is not None and urlsplit(origin).netloc == host):
+            return
+        if not self._hosts.allows(origin.encode("latin-1")):
+            raise Problem(
+                Kind.FORBIDDEN,
+                "this request comes from a page of another site",
+                next=Next("open the hub's own page, or add its public name to server.allowed_hosts"),
+            )

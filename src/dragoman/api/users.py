@@ -8,16 +8,18 @@ from typing import Any
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from dragoman.api.bodies import LoginIn, LogoutQuery, Nothing, UserIn
+from dragoman.api.bodies import LoginIn, LogoutQuery, Nothing, RoleIn, UserIn
 from dragoman.api.context import PROTOCOL, Call, Context, Plain
-from dragoman.api.problems import Problem
+from dragoman.api.problems import Next, Problem
 from dragoman.api.sessions import COOKIE, LOGIN_SECONDS, SESSION_SECONDS
 from dragoman.core.commands.people import (
     AddPerson,
     EndSessions,
     LogIn,
     OfferLogin,
+    RecordLogin,
     RemovePerson,
+    SetPersonRole,
     SetPersonToken,
 )
 from dragoman.core.ids import ADMIN, SECOND, Instant, rfc3339
@@ -90,6 +92,12 @@ async def remove_user(context: Context, call: Plain) -> None:
     await context.execute(call, RemovePerson(principal=ADMIN, protocol=PROTOCOL, name=_name(call)))
 
 
+async def set_user_role(context: Context, call: Call[None, RoleIn]) -> UserOut:
+    command = SetPersonRole(principal=ADMIN, protocol=PROTOCOL, name=_name(call), role=call.body.role)
+    person: Person = await context.execute(call, command)
+    return user_out(person)
+
+
 async def new_user_token(context: Context, call: Call[None, Nothing]) -> UserToken:
     token = new_token()
     command = SetPersonToken(principal=ADMIN, protocol=PROTOCOL, name=_name(call), token_hash=token_hash(token))
@@ -113,6 +121,10 @@ def _name(call: Call[None, Any]) -> str:
     return str(call.request.path_params["name"])
 
 
+USED_LINK = "this login link was used already or is too old"
+NEW_LINK = Next("make a new one", command="dragoman user login NAME")
+
+
 # -- logging in ------------------------------------------------------------------------------------------------------
 
 
@@ -120,16 +132,24 @@ async def log_in_by_link(context: Context, call: Plain) -> Response:
     """The code is in the path only until here: the browser goes on to a page without it."""
     code_hash = token_hash(str(call.request.path_params["code"])[:200])
     person: Person | None = None
-    if not context.sessions.take_admin_login(code_hash):
-        person = await context.intake.execute(LogIn(principal=ADMIN, protocol=PROTOCOL, login_hash=code_hash))
+    if context.sessions.take_admin_login(code_hash):
+        await context.intake.execute(RecordLogin(principal=ADMIN, protocol=PROTOCOL))
+    else:
+        name = next((one.id for one in context.intake.people.values() if one.login_hash == code_hash), None)
+        if name is None:  # a stranger's request: it counts as one in the audit record
+            raise Problem(Kind.UNAUTHENTICATED, USED_LINK, next=NEW_LINK)
+        command = LogIn(principal=ADMIN, protocol=PROTOCOL, person=name, login_hash=code_hash)
+        person = await context.intake.execute(command)
     return _with_cookie(context, call, person, RedirectResponse("/", status_code=303))
 
 
 async def log_in_by_token(context: Context, call: Call[None, LoginIn]) -> Response:
+    context.sessions.check_origin(call.request)
     caller = context.sessions.of_token(call.body.token)
     if caller is None:
         raise Problem(Kind.UNAUTHENTICATED, "this is no token of this hub", field="token")
-    person = None if caller.person is None else context.intake.people[caller.person]
+    command = RecordLogin(principal=ADMIN, protocol=PROTOCOL, person=caller.person)
+    person: Person | None = await context.intake.execute(command)
     return _with_cookie(context, call, person, Response(status_code=204))
 
 

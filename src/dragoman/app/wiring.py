@@ -219,6 +219,7 @@ async def hub(
         def place_of(protocol: str) -> Address | None:
             return _own_address(protocol, serving.url, grpc, certificates)
 
+        hosts = hosts_of(settings)
         context = ApiContext(
             intake,
             store,
@@ -235,6 +236,7 @@ async def hub(
             series=series,
             encode=shown_bytes,
             playground=Playground(place_of),
+            hosts=hosts,
         )
         await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(
@@ -246,7 +248,7 @@ async def hub(
             limits=limits,
             tls=certificates.http,
             patience=settings.memory.wait_seconds,
-            hosts=hosts_of(settings),
+            hosts=hosts,
         )
         grpc = ""
         try:

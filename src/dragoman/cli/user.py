@@ -12,7 +12,7 @@ from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import Column, col
 
-app = App(name="user", help="The people who may use the dashboard and the API: add, ls, login, token, rm.")
+app = App(name="user", help="The people who may use the dashboard and the API: add, ls, login, role, token, rm.")
 
 Name = Annotated[str, Parameter(name="NAME", help="The person's name, as the audit record shows it.")]
 Role = Annotated[
@@ -47,9 +47,23 @@ def _link(hub: Hub, answer: dict[str, Any], output: Output, verdict: str) -> Non
     if printing.as_data(answer, output):
         return
     printing.verdict(True, verdict)
-    print(f"  {line(answer['login'])}")
+    print(line(answer["login"]))
     printing.note(f"  it counts once, until {line(answer['expires_at'])}")
     printing.suggest("dragoman user ls")
+
+
+@app.command(name="role")
+def set_role(
+    name: Name,
+    role: Annotated[Literal["viewer", "operator", "admin"], Parameter(name="ROLE", help="The new role.")],
+    /,
+    *,
+    output: Output = "table",
+    location: HubLocation = LOCAL,
+) -> None:
+    """Give a person another role. It counts at once, also where they are logged in."""
+    answer = Hub.find(location).post("users", name, "role", body={"role": role})
+    printing.done(answer, output, f"{line(name)} is {role}", "dragoman user ls")
 
 
 @app.command
@@ -59,7 +73,7 @@ def token(name: Name, /, *, output: Output = "table", location: HubLocation = LO
     if printing.as_data(answer, output):
         return
     printing.verdict(True, f"the token of {line(name)}, shown this once")
-    print(f"  {line(answer['token'])}")
+    print(line(answer["token"]))
     printing.suggest("DRAGOMAN_TOKEN=… dragoman task ls")
 
 

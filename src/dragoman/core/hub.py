@@ -76,7 +76,9 @@ from dragoman.core.commands.people import (
     EndSessions,
     LogIn,
     OfferLogin,
+    RecordLogin,
     RemovePerson,
+    SetPersonRole,
     SetPersonToken,
 )
 from dragoman.core.contracts import handshake
@@ -122,7 +124,7 @@ def note_refusal(work: Work, command: NoteRefusal) -> int:
     return refusals.record(
         work,
         command.fault,
-        principal=command.principal,
+        principal=command.person or command.principal,
         action=command.what,
         protocol=command.protocol,
         subject=command.about,
@@ -181,6 +183,8 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     SetPersonToken: people.set_token,
     OfferLogin: people.offer_login,
     LogIn: people.log_in,
+    RecordLogin: people.record_login,
+    SetPersonRole: people.set_role,
     EndSessions: people.end_sessions,
     AdmitGuest: registry.admit,
     OpenLink: links.open_link,

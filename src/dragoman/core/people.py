@@ -11,7 +11,9 @@ from dragoman.core.commands.people import (
     EndSessions,
     LogIn,
     OfferLogin,
+    RecordLogin,
     RemovePerson,
+    SetPersonRole,
     SetPersonToken,
 )
 from dragoman.core.model.people import LONGEST_NAME, Person
@@ -49,6 +51,10 @@ def set_token(work: Work, command: SetPersonToken) -> Person:
     return _put(work, replace(person, token_hash=command.token_hash, sessions=person.sessions + 1))
 
 
+def set_role(work: Work, command: SetPersonRole) -> Person:
+    return _put(work, replace(known(work, command.name), role=command.role))
+
+
 def offer_login(work: Work, command: OfferLogin) -> Person:
     return _put(work, replace(known(work, command.name), login_hash=command.login_hash, login_until=command.until))
 
@@ -63,6 +69,12 @@ def log_in(work: Work, command: LogIn) -> Person:
         Kind.UNAUTHENTICATED,
         "this login link was used already or is too old; make a new one with `dragoman user login NAME`",
     )
+
+
+def record_login(work: Work, command: RecordLogin) -> Person | None:
+    if command.person is None:
+        return None
+    return _put(work, replace(known(work, command.person), last_login=work.now))
 
 
 def end_sessions(work: Work, command: EndSessions) -> Person:

@@ -256,7 +256,12 @@ class Hosts:
             return False
         if host is not None and site == _name(host.decode("latin-1")):
             return True
-        return self._allowed is not None and site in self._allowed
+        return self.allows(origin)
+
+    def allows(self, origin: bytes) -> bool:
+        """Whether the operator named the site of this origin."""
+        site = _name(urlsplit(origin.decode("latin-1")).netloc)
+        return bool(site) and self._allowed is not None and site in self._allowed
 
     def _is_ours(self, name: str) -> bool:
         if name == LOCAL or name.endswith(f".{LOCAL}") or (self._allowed is not None and name in self._allowed):

@@ -42,18 +42,29 @@ class RefusalLog:
         self.count = 0
 
     async def record(
-        self, what: str, fault: Fault, *, principal: AgentId | None, protocol: str, about: str | None = None
+        self,
+        what: str,
+        fault: Fault,
+        *,
+        principal: AgentId | None,
+        protocol: str,
+        about: str | None = None,
+        person: str | None = None,
     ) -> None:
-        """`what` is the operation that was refused; `about` is its message or path."""
+        """`what` is the verb that was tried; `about` the message or path it was about; `person` who tried it, where
+        the administrator is a person that the hub knows by name."""
         self.count += 1
-        who = principal or NOBODY
+        by = principal or NOBODY
+        who = person or by
         if fault.kind in SHED:
             if self._clock() - self._logged_at >= SAY_SECONDS:
                 self._logged_at = self._clock()
                 log.info("refused", what=what, kind=fault.kind.value, principal=who, so_far=self.count)
             return
         address = CALLER.get() if principal is None else None
-        note = NoteRefusal(principal=who, protocol=protocol, what=what, fault=fault, about=about, address=address)
+        note = NoteRefusal(
+            principal=by, protocol=protocol, person=person, what=what, fault=fault, about=about, address=address
+        )
         try:
             recorded = await self._intake.execute(note)
         except Refused as refused:

@@ -58,6 +58,8 @@ def add(work: Work, command: AddAgent) -> Agent:
             f"there is already an agent {agent.id!r}; choose another id, or remove that one",
             field="agent_id",
         )
+    if work.person(agent.id) is not None:
+        raise refuse(Kind.CONFLICT, f"{agent.id!r} is the name of a person; choose another id", field="agent_id")
     work.put(agent)
     versions.go_on_counting(work, agent.id)
     return agent
@@ -74,7 +76,7 @@ def admit(work: Work, command: AdmitGuest) -> Agent:
             token_hash=f"{GUEST}{command.principal}",
             name=command.name,
         )
-        if agent.id in RESERVED:
+        if agent.id in RESERVED or work.person(agent.id) is not None:
             raise refuse(Kind.FORBIDDEN, f"{agent.id!r} is a name of the hub's own; choose another", field="agent_id")
         work.put(agent)
         versions.go_on_counting(work, agent.id)

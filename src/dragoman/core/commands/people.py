@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dragoman.core.commands.base import Command
 from dragoman.core.ids import Instant
-from dragoman.core.model.people import Person
+from dragoman.core.model.people import Person, Role
 
 
 class AboutPerson(Command, frozen=True, gc=False, kw_only=True):
@@ -43,6 +43,13 @@ class SetPersonToken(AboutPerson, frozen=True, gc=False, kw_only=True):
     token_hash: str
 
 
+class SetPersonRole(AboutPerson, frozen=True, gc=False, kw_only=True):
+    """The person has another role from now on, also in the sessions they have."""
+
+    action: ClassVar = "user.role"
+    role: Role
+
+
 class OfferLogin(AboutPerson, frozen=True, gc=False, kw_only=True):
     """A login link, by the hash of its code. It replaces the one before."""
 
@@ -57,6 +64,13 @@ class LogIn(Command, frozen=True, gc=False, kw_only=True):
 
     action: ClassVar = "user.login"
     login_hash: str
+
+
+class RecordLogin(Command, frozen=True, gc=False, kw_only=True):
+    """A browser was logged in by other proof than a stored link: a token, or the link that the hub printed. Outcome:
+    the person (`Command.person`), None for the administrator."""
+
+    action: ClassVar = "user.login"
 
 
 class EndSessions(AboutPerson, frozen=True, gc=False, kw_only=True):

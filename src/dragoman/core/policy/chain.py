@@ -33,7 +33,9 @@ from dragoman.core.commands.people import (
     EndSessions,
     LogIn,
     OfferLogin,
+    RecordLogin,
     RemovePerson,
+    SetPersonRole,
     SetPersonToken,
 )
 from dragoman.core.ids import ADMIN, HUB
@@ -66,7 +68,8 @@ class PeopleOnly:
 
     COMMANDS = (
         AddAgent, RemoveAgent, RotateToken, RevokeToken, PauseAgent, ResumeAgent, Reassign, Redrive, Discard,
-        SetDomainPolicy, AddPerson, RemovePerson, SetPersonToken, OfferLogin, LogIn, EndSessions,
+        SetDomainPolicy, AddPerson, RemovePerson, SetPersonToken, SetPersonRole, OfferLogin, LogIn,
+        RecordLogin, EndSessions,
     )  # fmt: skip
 
     def check(self, work: Work, command: Command) -> None:
