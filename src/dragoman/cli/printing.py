@@ -92,20 +92,20 @@ def runnable(command: str) -> str:
 def mark(good: bool | None, stream: TextIO) -> str:
     """✓, ✗, or • for what is neither."""
     sign, colour = ("•", "33") if good is None else ("✓", "32") if good else ("✗", "31")
-    return f"\x1b[{colour}m{sign}\x1b[0m" if _colourful(stream) else sign
+    return f"\x1b[{colour}m{sign}\x1b[0m" if colourful(stream) else sign
 
 
 def colored(text: str, stream: TextIO) -> str:
     """A state in its colour; what follows its first word is of the same colour."""
     colour = _colour(text)
-    return f"\x1b[{colour}m{text}\x1b[0m" if colour and _colourful(stream) else text
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and colourful(stream) else text
 
 
 def _colour(text: str) -> int | None:
     return STATES.get(text.partition(" ")[0].rstrip(":"))
 
 
-def _colourful(stream: TextIO) -> bool:
+def colourful(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -11,15 +11,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from dragoman.cli import lists, printing, task_view
 from dragoman.cli.arguments import LOCAL, HubLocation, Output
+from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import line
 from dragoman.cli.hubclient import Hub
 from dragoman.cli.printing import duration, moment
@@ -33,15 +36,22 @@ def trace(
     /,
     *,
     sequence: Annotated[
-        bool, Parameter(negative=(), help="All steps in the order of time, with who sent what.")
+        bool, Parameter(negative=(), help="Draw each step between caller, hub, agents and people.")
     ] = False,
+    svg: Annotated[
+        Path | None, Parameter(allow_leading_hyphen=True, help="Write the same drawing as SVG to FILE; - for stdout.")
+    ] = None,
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
-    """Show all tasks that came of one request, as a tree with times."""
+    """Show all tasks that came of one request: as a tree with times, or as a sequence diagram."""
     hub = Hub.find(location)
     answer = lists.meant(hub, "tasks", id, lambda whole: hub.get("tasks", whole, "trace"))
-    if printing.as_data(answer, output):
+    if svg is not None:
+        _write_svg(hub, answer, svg)
+        return
+    drawn = hub.get("tasks", str(answer["task_id"]), "sequence") if sequence else None
+    if printing.as_data(answer if drawn is None else drawn, output):
         return
     tasks: Sequence[Task] = answer.get("tasks") or []
     begun = min((at for task in tasks if (at := moment(task.get("created_at")))), default=None)
@@ -50,8 +60,8 @@ def trace(
     length = f"  ({duration((took - begun).total_seconds())})" if took and begun else "  (goes on)"
     good = _verdict(tasks)
     print(f"{printing.mark(good, sys.stdout)} trace {line(answer.get('trace_id'))}  {_count(answer)}{length}")
-    if sequence:
-        _sequence(tasks, begun)
+    if drawn is not None:
+        _sequence(drawn, tasks, begun)
     else:
         for task, above in _depths(tasks):
             _branch(task, above, begun)
@@ -122,7 +132,36 @@ def _words(step: Step) -> str:
     return f"{line(str(step.get('kind')).replace('_', ' '))}{times}{text}"
 
 
-def _sequence(tasks: Sequence[Task], begun: datetime | None) -> None:
+def _write_svg(hub: Hub, trace: Mapping[str, Any], file: Path) -> None:
+    from dragoman.cli.sequence import as_svg
+
+    text = as_svg(hub.get("tasks", str(trace["task_id"]), "sequence"))
+    if str(file) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(
+            Exit.USAGE, f"{file} cannot be written: {error.strerror}", next="name another file"
+        ) from None
+    printing.verdict(True, f"{line(file)} shows {_count(trace)}")
+
+
+def _sequence(model: Mapping[str, Any], tasks: Sequence[Task], begun: datetime | None) -> None:
+    """Lanes and arrows, or a list of arrows where the terminal is too narrow for so many lanes."""
+    from dragoman.cli.sequence import in_terminal
+
+    columns = shutil.get_terminal_size((120, 24)).columns
+    lines = in_terminal(model, columns, colours=printing.colourful(sys.stdout))
+    if lines is None:
+        _arrows(tasks, begun)
+        return
+    for text in lines:
+        print(text)
+
+
+def _arrows(tasks: Sequence[Task], begun: datetime | None) -> None:
     """Every step as an arrow, in the order of time; the hub is between all of them."""
     steps = [(step, task) for task in tasks for step in task.get("steps") or ()]
     steps.sort(key=lambda pair: (str(pair[0].get("at")), str(pair[1].get("id")), pair[0].get("seq") or 0))

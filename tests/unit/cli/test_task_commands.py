@@ -219,6 +219,9 @@ def test_a_trace_is_a_tree_with_times_and_a_sequence_of_arrows(hub: Any, run: An
         "  ├─ run_playbook  c-0002  completed  12 s  mux-1 ─coven→ hub ─forge→ lint  in a sandbox: bubblewrap",
         "  │  │   +1.500  asked · sure?",
     ]
+    lanes = [{"id": f"agent-{number}", "kind": "agent", "protocol": "coven"} for number in range(12)]
+    model = {"participants": [{"id": "hub", "kind": "hub", "protocol": None}, *lanes], "steps": [], "task_id": ID}
+    hub.answers[f"GET /api/v1/tasks/{ID}/sequence"] = (200, model)  # more lanes than fit: then it is a list
     arrows = [" ".join(row.split()) for row in run("trace", "0199", "--sequence").out.splitlines()[1:]]
     assert arrows == [
         "+0.000 planner ─chiffon→ hub …0001 submitted",
