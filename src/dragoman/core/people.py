@@ -24,13 +24,18 @@ from dragoman.messages.faults import Kind, refuse
 
 def add(work: Work, command: AddPerson) -> Person:
     name = command.new.id
-    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-        raise refuse(Kind.INVALID, f"a name has 1 to {LONGEST_NAME} printable characters", field="name")
+    if not is_name(name):
+        raise refuse(Kind.INVALID, f"a name has 1 to {LONGEST_NAME} printable characters, and no slash", field="name")
     if work.person(name) is not None or work.agent(name) is not None or name in RESERVED:  # type: ignore[arg-type]
         raise refuse(Kind.CONFLICT, f"the name {name!r} is taken; choose another", field="name")
     person = replace(command.new, created_at=work.now)
     work.put(person)
     return person
+
+
+def is_name(name: str) -> bool:
+    """Names are shown in one line, and are a part of addresses."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip(" .") and "/" not in name
 
 
 def known(work: Work, name: str) -> Person:
