@@ -6,10 +6,10 @@
     `Authorization: Bearer`, a person's the person, with their role
     cookie `dragoman_session`           the person that logged in, or admin
 
-The cookie is a signed token: the name, the person's `sessions` at the login and an end. It is HttpOnly and
-SameSite=Strict. The signing key follows from the admin token: a restart keeps sessions, a new admin token ends them.
-A request that changes something by a cookie must carry the header `Dragoman-Request`, which a page of another site
-cannot send, and come from the hub's own origin.
+The cookie is a signed token: the name, since when the person is there, their `sessions` at the login, and an end. It is
+HttpOnly and SameSite=Strict. The signing key follows from the admin token: a restart keeps sessions, a new admin token
+ends them. A request that changes something by a cookie must carry the header `Dragoman-Request`, which a page of
+another site cannot send, and come from the hub's own origin.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ LOGIN_SECONDS = 15 * 60
 SAFE = frozenset({"GET", "HEAD"})
 ALGORITHM = "HS256"
 AUDIENCE = "dragoman-dashboard"
+
+
+def _sessions_of(person: Person) -> str:
+    """Which of a person's sessions count now: those since their last end, and none of a former person of that name."""
+    return f"{person.created_at}.{person.sessions}"
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -80,7 +85,7 @@ class Sessions:
         claims = {
             "aud": AUDIENCE,
             "sub": ADMIN if person is None else person.id,
-            "ses": 0 if person is None else person.sessions,
+            "ses": "" if person is None else _sessions_of(person),
             "exp": now // SECOND + SESSION_SECONDS,
         }
         return jwt.encode(claims, self._key, ALGORITHM)
@@ -102,7 +107,7 @@ class Sessions:
         if name == ADMIN:
             return Caller(ADMIN, Role.ADMIN, by_cookie=True)
         person = self._people().get(name)
-        if person is None or person.sessions != claims["ses"]:
+        if person is None or _sessions_of(person) != claims["ses"]:
             return None
         return Caller(person.id, person.role, by_cookie=True, person=person.id)
 
