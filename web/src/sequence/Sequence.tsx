@@ -56,7 +56,7 @@ export function Sequence({ sequence, selected, onSelect }: Props) {
       <div class="sequence-frame" ref={frame} tabIndex={0} role="group" aria-label="Sequence diagram, scrollable">
         <svg
           data-testid="task-sequence"
-          role="img"
+          role="group"
           aria-label={summary}
           width={drawn.width * scale}
           height={drawn.height * scale}
