@@ -67,6 +67,7 @@ class HubProcess:
         self.ready: dict[str, Any] = {}
         self.process: subprocess.Popen[bytes] | Hatched | None = None
         self._starts = 0
+        self._port = 0
         self._tokens: dict[str, str] = {}
         home.mkdir(parents=True, exist_ok=True)
 
@@ -77,7 +78,8 @@ class HubProcess:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
         environment |= {k: v for k, v in {**self.settings, **settings}.items() if v is not None}
         self._starts += 1
-        arguments = ["dev", "--no-demo", "--port", "0", "--ready-json", "--data", str(self.data)]
+        ports = ("--port", str(self._port), "--grpc-port", "0")
+        arguments = ["dev", "--no-demo", *ports, "--ready-json", "--data", str(self.data)]
         with open(self.log, "ab") as log:
             if not self.wrap and not any(name.startswith(EARLY) for name in environment):
                 self.process = nest().hatch(arguments, cwd=self.home, env=environment, stderr=log)
@@ -130,6 +132,11 @@ class HubProcess:
         """kill -9 if it still runs, and start it on the same data."""
         self.kill()
         return self.start(**settings)
+
+    def return_to_its_port(self) -> HubProcess:
+        """Start it after its end, where clients that reconnect will look for it."""
+        self._port = int(self.url.rpartition(":")[2])
+        return self.start()
 
     @property
     def pid(self) -> int:

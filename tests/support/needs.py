@@ -32,6 +32,7 @@ NEEDS = (
     Need("openssl", "openssl", "certificates that are not ours"),
     Need("strace", "strace", "disks that fail"),
     Need("node", "nodejs", "agents in JavaScript, and the page's script"),
+    Need("chromium", "chromium", "the dashboard"),
 )
 
 NOT_APPLICABLE = "not applicable: "
