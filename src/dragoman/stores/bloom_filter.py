@@ -1,12 +1,11 @@
-"""Which names the database surely does not have, so that news need not be looked for.
+"""A Bloom filter of names (ids of requests and messages) in the database, which saves lookups of new ones.
 
-Most of what the hub is asked about for the first time is new: a request's id, a message's id. To find that out from the
-database costs more than everything else about such a question. So every name that was ever written is noted here, in a
-Bloom filter: what is not noted is not there, and what is noted is looked up as before. A name noted in vain costs one
-look; names of removed rows stay until the next start.
+Most ids that the hub looks up are new, and a lookup in the database costs more than the rest of such a decision. So the
+store adds every written name to this filter. A name that is not in the filter is not in the database; any other is
+looked up. A false positive costs one lookup. Names of removed rows stay until the next start.
 
-A name is noted *before* its row is committed, so it is noted whatever becomes of the commit. Those of earlier runs are
-read in pages after the start; until all of them are, nothing is known to be missing.
+A name is added *before* its row is committed, so it is in the filter whether or not the commit succeeds. After a start
+the names of earlier runs are read in pages; until that is done the filter rules out no name.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ SMALLEST, LARGEST = 1 << 24, 1 << 26
 """Bits of the first field, two megabytes, and of every later one."""
 
 BITS_A_NAME = 16
-"""A field that has fewer of them for each of its names is full: one look in two hundred is in vain then, per field."""
+"""A field with fewer bits for each name is full: one lookup in two hundred is a false positive then, per field."""
 
 
 class NameFilter:
-    """Fields of bits, of which the newest has room. Every name has three bits in one of them.
+    """Fields of bits; names are added to the newest. Every name has three bits in one field.
 
-    Hashes are Python's own, which are keyed anew for every process: nobody can choose names that fall together.
+    Hashes are Python's own, which have a new key in every process: an attacker cannot choose names that collide.
     """
 
     __slots__ = ("_fields", "_largest", "_room", "complete")
@@ -33,7 +32,7 @@ class NameFilter:
         self._room = smallest // BITS_A_NAME
         self._largest = largest
         self.complete = False
-        """Whether the names of earlier runs are noted, too."""
+        """Whether the names of earlier runs have been added."""
 
     def note(self, name: Hashable) -> None:
         if not self._room:
@@ -49,7 +48,7 @@ class NameFilter:
             self.note(name)
 
     def lack(self, name: Hashable) -> bool:
-        """Whether no row of that name can be there."""
+        """Whether the database certainly has no row of that name."""
         if not self.complete:
             return False
         hashed = hash(name)

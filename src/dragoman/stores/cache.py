@@ -1,13 +1,12 @@
-"""The rows the hub works on now, so that in the steady state a load does not touch SQLite.
+"""A cache of the rows that the hub works on now, so that in the steady state a lookup does not touch SQLite.
 
 There is one writer, this hub, so the cache is coherent by construction: it learns of every commit that
 succeeded and is dropped after every one that did not. It holds rows, and *shelves*: the complete set of rows under a
-key (a task's deliveries, a receiver's inbox, a queue). One rule keeps it right: **a row that lies on a shelf is in
-the cache as a row; when it leaves as a row, its shelves go with it.** A shelf that is not there means "ask SQLite",
-never "empty".
+key (a task's deliveries, a receiver's inbox, a queue). One rule keeps it correct: **a row on a shelf is also in the
+cache as a row; when the cache drops the row, it drops its shelves.** A missing shelf means "ask SQLite", never "empty".
 
-That the deliveries of a new task are none needs no question: a delivery never comes before its task. Nor does what was
-never written (`bloom_filter`).
+The cache knows without SQLite that a new task has no deliveries, because a delivery never comes before its task, and
+that a name was never written (`bloom_filter`).
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from dragoman.core.ports import Changes
 from dragoman.stores.bloom_filter import NameFilter
 
 SHELF = 256
-"""A longer shelf is not kept: SQLite's index gives the best of it faster than sorting it all."""
+"""A longer shelf is not kept: SQLite's index finds its first rows faster than the cache can sort them all."""
 
 SHORT = 16
-"""Of a longer lane only what was asked for is read: most tasks have one or two deliveries."""
+"""Of a longer lane only the requested rows are read: most tasks have one or two deliveries."""
 
 CONTRACTS = 3
-"""Times as many of them as of other rows: agents with a contract come back to it."""
+"""So many times more contracts than other rows are kept: agents use a contract again and again."""
 
 EVENT_BYTES = 16 << 20
 LARGE_EVENT = 64 << 10
 DIRECT_MESSAGE_BYTES = 16 << 20
-"""Of direct messages: very many may wait for a receiver that is slow, and each may be long."""
+"""Bytes of direct messages that are kept: very many may wait for a slow receiver, and each may be long."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,7 +62,7 @@ class HotCache:
         self.clear()
 
     def clear(self) -> None:
-        """What is known of rows; which names there may be is known in any case."""
+        """Drop all rows; the filter of names stays valid."""
         self._tasks: dict[TaskId, Task] = {}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
         self._numbers: dict[TaskId, int] = {}
@@ -74,7 +73,7 @@ class HotCache:
         self._contracts: dict[str, Contract] = {}
         self._ready: dict[str, dict[TaskId, Task]] = {}
         self._long: set[str] = set()
-        """Queues that were too long for a shelf when SQLite was asked last."""
+        """Queues that were too long for a shelf at the last lookup in SQLite."""
         self._of_task: dict[TaskId, dict[DeliveryId, Delivery]] = {}
         self._inbox: dict[AgentId, dict[DeliveryId, Delivery]] = {}
         self._leased: dict[AgentId, dict[DeliveryId, Delivery]] = {}
@@ -82,7 +81,7 @@ class HotCache:
         self.absent: set[TaskId] = set()
         """Tasks that this unit found not to exist. They have no deliveries either."""
 
-    # Asking.
+    # -- lookups
 
     def number(self, task: TaskId) -> int | None:
         return self._numbers.get(task)
@@ -91,7 +90,7 @@ class HotCache:
         return self._tasks.get(id)
 
     def answer(self, lookup: Lookup[Any]) -> list[Any] | None:
-        """What is known of it, or None: then SQLite must say."""
+        """The rows that a lookup finds; None if SQLite must be asked."""
         ask = ASK.get(type(lookup))
         return None if ask is None else ask(self, lookup)
 
@@ -113,7 +112,7 @@ class HotCache:
         if id is None:
             names = self.names
             return [] if names.lack(claim) and (lookup.task is None or names.lack(lookup.task)) else None
-        if lookup.task not in (None, id):  # another task may have the id: SQLite knows
+        if lookup.task not in (None, id):  # another task may have the id: ask SQLite
             return None
         return [self._tasks[id]]
 
@@ -148,10 +147,10 @@ class HotCache:
     def _leased_to(self, lookup: LeasedTo) -> list[Any] | None:
         return _best(self._leased.get(lookup.receiver), lookup)
 
-    # Learning from what SQLite said.
+    # -- results of SQLite
 
     def wider(self, lookup: Lookup[Any]) -> Lookup[Any]:
-        """What to ask SQLite for instead: all of a queue that may be short, so that it has its shelf from then on."""
+        """The lookup to make in SQLite instead: the whole of a queue that may be short, so that it gets a shelf."""
         if isinstance(lookup, Ready) and lookup.limit < PAGE and lookup.queue not in self._long:
             return Ready(lookup.queue, PAGE)
         return lookup
@@ -187,7 +186,7 @@ class HotCache:
         self._trim()
 
     def learn_deliveries(self, task: TaskId, rows: list[Delivery]) -> None:
-        """All deliveries of a task."""
+        """Keep these rows as all deliveries of a task."""
         for row in rows:
             self._keep_delivery(row)
         self._of_task[task] = {row.id: row for row in rows}
@@ -196,10 +195,10 @@ class HotCache:
     def learn_number(self, task: TaskId, no: int) -> None:
         self._numbers[task] = no
 
-    # Following what is committed.
+    # -- commits
 
     def expect(self, added: Iterable[Any]) -> None:
-        """These are about to be written: from now on they may be there."""
+        """These rows are about to be written: add their names to the filter."""
         note = self.names.note
         for row in added:
             kind = type(row)
@@ -238,7 +237,7 @@ class HotCache:
         for row in changes.changed:
             if isinstance(row, Task):
                 if not self._drop_task(row.id):
-                    self._ready.clear()  # it may have stood in any queue
+                    self._ready.clear()  # the task may have been in any queue
                 self._put_task(row)
             elif isinstance(row, Delivery):
                 if not self._drop_delivery(row.id):
@@ -317,7 +316,7 @@ class HotCache:
             self._event_bytes -= _size(old)
 
     def _drop_events_of(self, task: Task) -> None:
-        """Its events went with it. Either way round: it may have more than are known here."""
+        """Drop the events of a removed task, in the cheaper of two ways: it may have more than the cache holds."""
         known = self._events
         numbers = range(task.seq + 1)
         names = (
@@ -327,7 +326,7 @@ class HotCache:
             if (event := known.get(name)) is not None:
                 self._drop_event(event)
 
-    # Staying small: the oldest go first.
+    # -- staying small: the oldest go first
 
     def _trim(self) -> None:
         most = self._rows
@@ -371,7 +370,8 @@ class HotCache:
 
 
 def oldest(known: dict[K, Any], most: int) -> list[K]:
-    """What must go. Many at once: to find a dictionary's first key means to step over those that are gone."""
+    """The oldest keys, to be removed. Many at once: finding a dictionary's first key means stepping over removed
+    ones."""
     return list(islice(known, len(known) - most + most // 8))
 
 
@@ -414,4 +414,4 @@ ASK: dict[type[Lookup[Any]], Callable[[HotCache, Any], list[Any] | None]] = {
     Inbox: HotCache._inbox_of,
     LeasedTo: HotCache._leased_to,
 }
-"""The lookups that can be answered here."""
+"""The lookups that the cache can answer."""

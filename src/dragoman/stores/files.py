@@ -1,17 +1,17 @@
-"""Files in a directory: one file each, under a name of ours, written whole or not at all.
+"""Agents' files in a directory: each is one file, named by its id, written whole or not at all.
 
 A file is written beside its place, synced, moved into place, and the directory synced: after `keep` returned it
-survives a power cut. That takes a disk's time, so it happens in a thread; the event loop goes on.
+survives a power cut. A thread does that, so the event loop does not wait for the disk.
 
     files/0192…7c.part    being written; leftovers of a crash are removed at start
     files/0192…7c         kept: a line that describes it, then its bytes
 
-What of it is personal only a task knows, and a file is there before its task. So with a vault all of them are shut:
-a reader who has only the directory reads nothing. The line is JSON, or `sealed` and what that is locked in; both are
-read.
+Whether a file is personal depends on its task, and a file exists before its task. So with a vault all files are
+encrypted: a reader who has only the directory reads nothing. The line is JSON, or `sealed` with the encrypted JSON; the
+hub reads both.
 
-The time of a file is when it was kept or last described, by the hub's clock: whoever describes one may be about to make
-it part of a task, so from then on it is not old.
+The time of a file is when it was kept or last described, by the hub's clock. A description may precede its attachment
+to a task, so a file that was just described is not old.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _described(id: str, data: bytes, name: str, mime_type: str) -> FileRef:
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be kept, in bytes; 0 is no limit for an agent."""
+    """How many bytes may be kept; 0 is no limit for an agent."""
 
     largest: int = LARGEST
     quota: int = QUOTA
     of_agent: int = 0
 
     def check(self, size: int, used: int, owner: str, own: int) -> None:
-        """`used`: what all files take, `own`: what those of their owner do. Raises `Refused`."""
+        """Raises `Refused` where a file of `size` does not fit. `used`: bytes of all files; `own`: of this owner's."""
         if size > self.largest:
             what = f"a file of {size} bytes exceeds the limit of {self.largest}; split it"
             raise refuse(Kind.TOO_LARGE, what, field="file")
@@ -106,20 +106,20 @@ class DirectoryFiles:
         self._mint = mint
         self._now = now
         self._looking = threading.Lock()
-        """Held by who describes a file, and by who removes an old one."""
+        """Held while a file is described, and while an old one is removed."""
         self._room = Room(largest=largest, quota=quota, of_agent=agent_quota)
         self._used = 0
         self._pending: dict[str, int] = {}
-        """Files that are being kept, with what they take."""
+        """Files that are being written, with their sizes."""
         self._owned: dict[str, tuple[str, int]] = {}
-        """Of each file its owner and its bytes on the disk: of those kept since the start, and, when an agent's quota
-        was first asked for, of all."""
+        """The owner of each file and its bytes on the disk: of files kept since the start, and of all files once an
+        agent's quota was first checked."""
         self._sizes: Counter[str] = Counter()
-        """The same, added up for each owner."""
+        """The sum of these bytes for each owner."""
         self._counted = False
         self._counting = asyncio.Lock()
         self._claimed: dict[str, Instant] = {}
-        """When files were last described by who may make them part of a task."""
+        """When files were last described for a message that may attach them to a task."""
 
     def prepare(self) -> None:
         """Make the directory, remove what a crash left half written, and count what is there."""
@@ -135,10 +135,10 @@ class DirectoryFiles:
         own = await self._of(owner) if self._room.is_bounded(owner) else 0
         self._room.check(len(data), self._used, owner, own)
         ref = _described(self._mint(), data, name, mime_type)
-        self._note(ref.id, owner, len(data))  # at once: another may be kept meanwhile
+        self._note(ref.id, owner, len(data))  # at once: another file may be kept meanwhile
         try:
             head, data = await self._guarded(self._shut, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
-            self._note(ref.id, owner, len(head) + len(data))  # what lies on the disk, as `prepare` and `_remove` count
+            self._note(ref.id, owner, len(head) + len(data))  # bytes on the disk, as `prepare` and `_remove` count
             await asyncio.to_thread(self._write, ref.id, head, data, self._now())
         except OSError as error:
             self._forget(ref.id)
@@ -155,7 +155,7 @@ class DirectoryFiles:
     # -- how much there is
 
     def _note(self, id: str, owner: str, size: int) -> None:
-        """A file that is being kept takes so much."""
+        """Count a file that is being kept."""
         self._used += size - self._pending.get(id, 0)
         self._pending[id] = size
         self._sizes[owner] += size - self._owned.get(id, (owner, 0))[1]
@@ -174,7 +174,7 @@ class DirectoryFiles:
                 del self._sizes[owner]
 
     async def _of(self, owner: str) -> int:
-        """What the files of an owner take. Their heads say whose they are: all of them are read, once."""
+        """Bytes of an owner's files. Only a file's first line names its owner, so the first call reads all of them."""
         async with self._counting:
             if not self._counted:
                 self._owned = await self._guarded(self._count) | self._owned
@@ -240,7 +240,7 @@ class DirectoryFiles:
     # -- at rest
 
     def _shut(self, id: str, head: bytes, data: bytes) -> tuple[bytes, bytes]:
-        """The line and the bytes of a file, as they are written."""
+        """The line and the bytes of a file as they are written: encrypted where there is a vault."""
         if self._vault is None:
             return head + b"\n", data
         sealed = base64.b64encode(self._vault.lock(head, {"file": id, "part": "head"}))
@@ -252,8 +252,8 @@ class DirectoryFiles:
         return self._vault.unlock(record, {"file": id, "part": part})
 
     async def _guarded(self, work: Callable[..., T], *given: Any) -> T:
-        """In a thread: it takes a disk's time, or a cipher's. A key that will not do is a refusal, and so is a system
-        that has nothing left to open a file with."""
+        """Run this in a thread, because the disk or a cipher takes time. Raises `Refused` for a wrong key, and where
+        the system has no file descriptor left."""
         try:
             return await asyncio.to_thread(work, *given)
         except StoreFailed as failed:
@@ -284,7 +284,7 @@ class DirectoryFiles:
         return freed is not None
 
     def _remove(self, id: str, before: Instant | None = None) -> int | None:
-        """How many bytes that freed. None if it is not there, or not that old."""
+        """Remove a file; gives how many bytes that freed, or None if it does not exist or is not that old."""
         target = self._path / id
         with self._looking, contextlib.suppress(FileNotFoundError):
             found = target.stat()
@@ -314,7 +314,7 @@ def _stamp(file: int, now: Instant) -> None:
 
 
 def _next_page(entries: Iterator[os.DirEntry[str]]) -> list[tuple[str, int]]:
-    """Names of ours with their times; empty at the end."""
+    """The next names of kept files, with their times; empty at the end."""
     page: list[tuple[str, int]] = []
     for entry in entries:
         if _ours(entry.name):
@@ -326,7 +326,7 @@ def _next_page(entries: Iterator[os.DirEntry[str]]) -> list[tuple[str, int]]:
 
 
 class MemoryFiles:
-    """The same promises, but for durability. Without a clock its time stands still."""
+    """Keeps the same promises except durability. Without a clock its time stands still."""
 
     def __init__(
         self,

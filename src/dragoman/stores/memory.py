@@ -1,8 +1,8 @@
-"""The verified fake: a store in dictionaries.
+"""A store in dictionaries, for tests.
 
-It answers a lookup the way `core.lookups` defines it, by trying `matches` on every row, and so is what the SQL
-stores are held against. It is atomic and reads its own writes, and it can be told to fail. It is never used in
-production: nothing here survives the process.
+It answers a lookup as `core.lookups` defines it, by trying `matches` on every row, so tests compare the SQLite store
+with it. It is atomic, reads its own writes, and fails where a test wants it to. It is never used in production: nothing
+here survives the process.
 
 Rows are frozen, so a store is copied by copying its dictionaries: a simulation forks one per branch.
 """
@@ -76,14 +76,14 @@ TABLES: tuple[type[Row], ...] = (
 )
 
 FORGOTTEN = 64
-"""Rows of the log of the shared state that one commit forgets at most."""
+"""The most rows of the shared state's log that one commit removes."""
 
 BY_KEY = (TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, SeenMessageById, ContractById)
-"""Lookups whose answer is one key: asked of the dictionary instead of every row, then held against `matches`."""
+"""Lookups by one key: answered from the dictionary instead of every row, then checked with `matches`."""
 
 
 def key(row: Row) -> Hashable:
-    """What makes a row this row."""
+    """The key of a row in its dictionary."""
     return (row.task, row.seq) if isinstance(row, Event) else row.id
 
 
@@ -91,7 +91,7 @@ class MemoryStore:
     """`core.ports.Store` in dictionaries."""
 
     def __init__(self, *, immediate: bool = True) -> None:
-        """`immediate=False` behaves like a store at the end of a wire: nothing can be had without waiting."""
+        """`immediate=False` behaves like a remote store: every lookup has to wait."""
         self.immediate = immediate
         self._tables: dict[type[Any], dict[Hashable, Any]] = {table: {} for table in TABLES}
         self._requests: dict[tuple[AgentId, str], TaskId] = {}
@@ -102,7 +102,7 @@ class MemoryStore:
         self._failure: StoreFailed | None = None
         self._fails_after = False
 
-    # For tests.
+    # -- for tests
 
     def fail_next_commit(self, error: StoreFailed | None = None, *, after: bool = False) -> None:
         """Make the next commit raise. With `after` its changes are written nevertheless: an unknown outcome."""
@@ -123,7 +123,7 @@ class MemoryStore:
         """Every row of a kind."""
         return list(self._tables[table].values())
 
-    # The port.
+    # -- the port
 
     async def open(self) -> Recovered:
         active: dict[AgentId, list[TaskId]] = defaultdict(list)
@@ -197,7 +197,7 @@ class MemoryStore:
         return sorted(filter(lookup.matches, found), key=lookup.order)[: lookup.most]
 
     async def _apply(self, changes: Changes) -> None:
-        """All of it, or an exception and nothing."""
+        """Apply all changes, or raise and apply none."""
         failure, self._failure = self._failure, None
         if failure is not None and not self._fails_after:
             raise failure
@@ -427,7 +427,7 @@ class MemoryStore:
         }
 
     async def backup(self, target: str) -> None:
-        """One JSON text: good enough to be looked at, and to show that an existing target is refused."""
+        """Write the rows as one JSON text, enough for tests; refuses an existing target."""
         rows = {table.__name__: list(kept.values()) for table, kept in self._tables.items()}
         with Path(target).open("xb") as out:  # noqa: ASYNC230
             out.write(msgspec.json.encode({**rows, "AuditRecord": list(self._audit.values())}))

@@ -1,7 +1,8 @@
-"""Personal data at rest: what a personal event, direct message or question says is kept encrypted, and so is what the
-head of a personal task has of words (`HEAD`): a reader who has only the file reads nothing.
+"""Personal data at rest: the content of personal events, direct messages and questions is stored encrypted, and so are
+the texts in the head of a personal task (`HEAD`). A reader who has only the database reads none of it.
 
-The key is not in the store (`core.ports.Vault`). Without one, nothing personal is taken, and what is there stays shut.
+The key is not in the store (`core.ports.Vault`). Without one, the hub accepts nothing personal, and what it has stays
+encrypted.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from dragoman.core.model.tasks import Event, Question, QuestionDetails, Task
 from dragoman.core.ports import Changes, StoreFailed, Vault
 
 SHUT = msgspec.Raw(b'{"personal":true}')
-"""What is shown of it without a key."""
+"""Stands for the content where there is no key."""
 WITH_DIRECT_MESSAGES = frozenset({Delivery, Question, DeadLetter})
 KEPT = WITH_DIRECT_MESSAGES | {Event, Task}
-WORDS = ("question", "options", "default", "answer", "note", "details")
-"""What a question says, and is answered."""
+QUESTION_FIELDS = ("question", "options", "default", "answer", "note", "details")
+"""The encrypted fields of a question."""
 HEAD = ("name", "description", "metadata")
-"""The texts in the head of a task; its thread is one, too. The names of its files are never taken there
+"""The texts in the head of a task; its thread is one, too. The head of a personal task never has names of files
 (`core.tasks.output`)."""
 NO_HEAD: dict[str, Any] = dict.fromkeys(HEAD)
-NO_WORDS: dict[str, Any] = {"question": "[personal]", "options": (), "default": None, "answer": None, "note": None}
+EMPTY_QUESTION: dict[str, Any] = {
+    "question": "[personal]",
+    "options": (),
+    "default": None,
+    "answer": None,
+    "note": None,
+}
 
 
 def is_personal(row: Any) -> bool:
@@ -39,7 +46,7 @@ def is_personal(row: Any) -> bool:
 
 
 def any_personal(rows: Sequence[Any]) -> bool:
-    """Few are, and this is asked of every row there is."""
+    """Whether any row is personal. Few are, and every row is checked, so this must be fast."""
     for row in rows:
         kind = type(row)
         if kind is Event:
@@ -54,7 +61,7 @@ def any_personal(rows: Sequence[Any]) -> bool:
 
 
 def shut(changes: Changes, vault: Vault | None) -> Changes:
-    """The changes as they are written."""
+    """The changes as they are written, with personal content encrypted."""
     if not any_personal(changes.added) and not any_personal(changes.changed):
         return changes
     return msgspec.structs.replace(
@@ -65,7 +72,7 @@ def shut(changes: Changes, vault: Vault | None) -> Changes:
 
 
 def opened(rows: Sequence[Any], vault: Vault | None) -> list[Any]:
-    """Rows as they are read."""
+    """Rows as the hub reads them, with personal content decrypted."""
     return [_opened(row, vault) if is_personal(row) else row for row in rows]
 
 
@@ -80,9 +87,9 @@ def _shut(row: Row, vault: Vault | None) -> Row:
         raw = None if row.raw is None else vault.lock(row.raw, _of_event(row, "raw"))
         return msgspec.structs.replace(row, body=_sealed(vault, row.body, _of_event(row, "body")), raw=raw)
     if isinstance(row, Question) and row.personal:
-        words = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in WORDS}))
-        sealed = msgspec.json.decode(_sealed(vault, words, _of_question(row)))
-        row = msgspec.structs.replace(row, **NO_WORDS, details=QuestionDetails(sealed=sealed))
+        fields = msgspec.Raw(msgspec.json.encode({name: getattr(row, name) for name in QUESTION_FIELDS}))
+        sealed = msgspec.json.decode(_sealed(vault, fields, _of_question(row)))
+        row = msgspec.structs.replace(row, **EMPTY_QUESTION, details=QuestionDetails(sealed=sealed))
     direct_message: DirectMessage | None = row.direct_message  # type: ignore[union-attr]
     if direct_message is None or not direct_message.personal:
         return row
@@ -105,7 +112,7 @@ def _headless(row: Task, vault: Vault) -> Task:
 
 
 def _with_head(row: Task, vault: Vault | None) -> Task:
-    """As it was; what was written before heads were shut is as it is."""
+    """The task with its head decrypted. Tasks of older stores may have an unencrypted head, which stays as it is."""
     if row.shut is None:
         return row
     if vault is None:
@@ -137,9 +144,9 @@ def _asked(row: Question, vault: Vault | None) -> Question:
         return row
     if vault is None:
         return msgspec.structs.replace(row, details=QuestionDetails())
-    words = msgspec.json.decode(_unsealed(vault, msgspec.Raw(msgspec.json.encode(sealed)), _of_question(row)))
-    details = msgspec.convert(words["details"], QuestionDetails)
-    return msgspec.structs.replace(row, **{**words, "options": tuple(words["options"]), "details": details})
+    fields = msgspec.json.decode(_unsealed(vault, msgspec.Raw(msgspec.json.encode(sealed)), _of_question(row)))
+    details = msgspec.convert(fields["details"], QuestionDetails)
+    return msgspec.structs.replace(row, **{**fields, "options": tuple(fields["options"]), "details": details})
 
 
 def _sealed(vault: Vault, body: msgspec.Raw, about: dict[str, str]) -> msgspec.Raw:

@@ -35,12 +35,12 @@ class StoreUnit:
 
 
 def cursor_of(task: Task) -> str:
-    """Where a page that ends with this task goes on."""
+    """The cursor of the page after one that ends with this task."""
     return f"{task.created_at}.{task.id}"
 
 
 def task_cursor(text: str) -> tuple[Instant, TaskId]:
-    """The place a cursor names; `ValueError` for text that is none."""
+    """The place that a cursor names; raises `ValueError` for any other text."""
     at, dot, id = text.partition(".")
     if not dot:
         raise ValueError("a cursor is what an earlier page of tasks ended with")

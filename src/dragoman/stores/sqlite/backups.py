@@ -1,8 +1,8 @@
-"""A copy of the database while everything goes on: whole, on the disk, and never over another file.
+"""Backup of the database while the hub runs: complete, synced, and never over another file.
 
-The writer copies, a few pages between two units (`Copy`): a reader that copied all of them at once would keep the
-write-ahead log from beginning anew for as long as that takes, and one in steps would have to begin again with every
-commit. The hub asks for the steps, and puts the finished copy on the disk and into its place in a thread (`finish`).
+The writer copies a few pages between two units (`Copy`). A reader that copied all pages at once would keep the
+write-ahead log from restarting for as long as that takes, and one that copied in steps would have to begin again after
+every commit. The hub asks for the steps, and syncs and moves the finished copy in a thread (`finish`).
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import apsw
 from dragoman import durable
 
 STEP = 256
-"""Pages between two units: a megabyte;"""
+"""Pages copied between two units: a megabyte."""
 LONGEST_STEP = 64 * STEP
-"""and where the database grows as fast as that, up to so many."""
+"""The most pages between two units, for a database that grows as fast as it is copied."""
 
 NOT_WRITTEN: dict[str, tuple[int, str]] = {
     "FullError": (errno.ENOSPC, "no space is left there"),
     "CantOpenError": (errno.ENOENT, "it cannot be opened"),
     "ReadOnlyError": (errno.EROFS, "it is read-only"),
 }
-"""What SQLite says of the copy, and never of a store that is only read."""
+"""Errors of SQLite that concern the copy, and never a store that is only read."""
 
 
 FAR = 1 << 32
-"""Pages that are left before the first step, which finds out: more than a database has."""
+"""Pages left before the first step, which finds the real number: more than any database has."""
 
 
 class Copy:
-    """A copy under way, on the connection that writes: what it commits meanwhile goes into the copy, too."""
+    """A copy under way. It uses the writing connection, so later commits go into the copy, too."""
 
     def __init__(self, source: apsw.Connection, part: str) -> None:
         self._connection = apsw.Connection(part)
         try:
-            self._connection.execute("PRAGMA journal_mode = OFF")  # half a copy is thrown away
+            self._connection.execute("PRAGMA journal_mode = OFF")  # an incomplete copy is deleted
             self._connection.execute("PRAGMA synchronous = OFF")  # `finish` syncs it, where no unit waits
             self._pages = self._connection.backup("main", source, "main")
         except BaseException:
@@ -47,7 +47,7 @@ class Copy:
         self.left = FAR
 
     def step(self, pages: int) -> int:
-        """How many pages are left; 0 when the copy is whole."""
+        """Copy so many pages; gives how many are left, 0 when the copy is complete."""
         if self.left:
             done = self._pages.step(pages)
             self.left = 0 if done else max(1, self._pages.remaining)
@@ -61,14 +61,14 @@ class Copy:
 
 
 def part_of(target: Path) -> Path:
-    """Where the copy is made. Raises `FileExistsError` if it could not be put into its place."""
+    """The path at which the copy is made. Raises `FileExistsError` if the target exists."""
     if target.exists():
         raise FileExistsError(f"{target} exists already: name a file that does not")
     return target.with_name(f"{target.name}.{os.getpid()}.part")
 
 
 def finish(part: Path, target: Path) -> None:
-    """The copy is one file, in its place, and on the disk when this returns."""
+    """Make the copy one file, sync it and move it to its target."""
     try:
         copy = apsw.Connection(str(part))
         try:

@@ -1,9 +1,9 @@
-"""What the hub may ask the writer to do: the vocabulary of the frames between them.
+"""The operations that the hub sends to the writer, and their frames.
 
 A frame is a 4-byte length and msgpack: a list of operations, run in this order in one transaction. Tasks,
-deliveries and audit records travel as one JSON text per kind, encoded in one call: the hub's time is the scarce
-one, so the writer cuts the text into rows and picks the indexed columns out. Everything else travels as parameters
-of a numbered statement.
+deliveries and audit records travel as one JSON text per kind, encoded in one call: the hub's CPU time is scarce, so
+the writer cuts the text into rows and extracts the indexed columns. Everything else travels as parameters of a numbered
+statement.
 
 The writer cuts such a text into rows without parsing more than the columns need: each row's `body` is a slice of the
 text. The defaults of the columns must be those of the model, which leaves them out of the text; a test compares them.
@@ -36,7 +36,7 @@ TASKS_REMOVED = 7  # of each its number, what it depends on, its files, its cont
 
 USED = 9  # message ids with the content that each stands for, packed (`used`)
 
-NOTED = 8  # direct messages that leave at most once, each with what it said: alone in its frame, and in no transaction
+NOTED = 8  # direct messages that leave at most once, with their digests: alone in its frame, and in no transaction
 
 # Steps of a backup, each alone in its frame: (code, …)
 COPY_BEGIN = 16  # the file
@@ -93,7 +93,7 @@ STATEMENTS: tuple[str, ...] = (
 
 EVENT, TASK_REMOVED, DELIVERY_REMOVED, AGENT, DEAD_LETTER, QUESTION = 0, 3, 4, 5, 8, 11
 ENTITY, CHANGED, SEEN, CONTRACT = 14, 17, 20, 23
-"""Where a kind's statements begin: added, changed, removed."""
+"""The first statement of each kind: added, changed, removed follow each other."""
 MASTER_KEY, PERSON, SERIES = 26, 27, 30
 
 slices = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -152,7 +152,7 @@ class TaskColumns(msgspec.Struct, gc=False):
     def added(
         numbers: list[int], text: bytes, updates: TaskUpdates
     ) -> tuple[list[tuple[Any, ...]], dict[str, list[tuple[str, int | str]]]]:
-        """Rows to insert, and the pairs of them with what they depend on, their files and their contracts."""
+        """Rows to insert, and their pairs with dependencies, files and contracts."""
         rows = []
         pairs: dict[str, list[tuple[str, int | str]]] = {}
         for no, body in zip(numbers, slices(text), strict=True):
@@ -164,7 +164,7 @@ class TaskColumns(msgspec.Struct, gc=False):
         return rows, pairs
 
     def pair(self, no: int, pairs: dict[str, list[Any]]) -> None:
-        """What it depends on is needed as long as it is unfinished, its files and contract as long as it is there."""
+        """Add the pairs of a task: with its dependencies while it is unfinished, with its files and contract always."""
         lineage = self.lineage
         if lineage.dependencies or lineage.blocked_by:
             statement = self.UNBLOCK if self.status in TaskUpdates.FINAL else self.BLOCK
@@ -190,8 +190,8 @@ task_columns = msgspec.json.Decoder(TaskColumns).decode
 class TaskUpdates:
     """Which columns a changed task changes.
 
-    SQLite rewrites the entries of every index over a column that an UPDATE names, changed or not. So we remember the
-    columns of the last few thousand tasks and name only the groups that differ.
+    SQLite rewrites the entries of every index over a column that an UPDATE names, changed or not. So the writer
+    remembers the columns of the last few thousand tasks and names only the groups that differ.
     """
 
     GROUPS: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1, 2), (3,), (4,), (5, 6, 7, 8, 9, 10))
@@ -219,7 +219,7 @@ class TaskUpdates:
         self._known.pop(no, None)
 
     def sort(self, numbers: list[int], text: bytes) -> Iterable[tuple[str, list[Any]]]:
-        """Statements with the rows each is for."""
+        """The statements, each with its rows."""
         found: dict[str, list[Any]] = {}
         for no, body in zip(numbers, slices(text), strict=True):
             task = task_columns(body)
@@ -303,7 +303,7 @@ class AuditColumns(msgspec.Struct, gc=False):
 
     @staticmethod
     def newest(text: bytes) -> tuple[str, int, str]:
-        """Of the records in `text`, which are in order, the last one."""
+        """The last of the audit records in `text`, which are in order."""
         *_, body = slices(text)
         row = audit_columns(body)
         return row.chain, row.seq, row.hash

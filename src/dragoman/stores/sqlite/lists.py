@@ -1,8 +1,8 @@
 """The lists that people ask for: read in threads, on read-only connections of their own, each from one snapshot of the
 database.
 
-A snapshot keeps the write-ahead log from beginning anew (see `wal`). So while the log waits for readers, a list that
-takes long is interrupted, and the caller may ask again.
+A snapshot keeps the write-ahead log from restarting (see `wal`). So while the log waits for readers, the store
+interrupts a list that takes long, and the caller may ask again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ListReader:
             found = read(connection)
             connection.execute("COMMIT")
         except BaseException:
-            connection.close()  # and with it, whatever it held
+            connection.close()  # which also ends its transaction
             raise
         finally:
             del self._reading[connection]
@@ -213,7 +213,7 @@ def audit(
     connection: apsw.Connection, after: int, limit: int, principal: str | None, subject: str | None, outcome: str | None
 ) -> list[AuditRecord]:
     terms, values = _where(principal=principal, subject=subject)
-    if outcome is not None:  # as text, so that the index over refusals can be seen to fit
+    if outcome is not None:  # as text, so that SQLite can use the index over refusals
         terms.append("outcome = 'refused'" if outcome == "refused" else "outcome = ?")
         values += [] if outcome == "refused" else [outcome]
     sql = _select("seq, principal, subject, outcome, body", "audit", ["seq > ?", *terms], "seq")
@@ -221,7 +221,7 @@ def audit(
 
 
 def _audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
-    """The record; if it or a column beside it was edited, be it by a space, without its hash."""
+    """The record; without its hash if it or one of its columns was edited, even by a space."""
     try:
         record = audit_from(body)
     except (msgspec.MsgspecError, TypeError):

@@ -2,7 +2,7 @@
 
 The row is written in the commit that first brings something sealed, so a copy of the store says which key it needs. A
 key is named by the first 12 characters of what it sealed, as base64: the version of the format and the key's id
-(`security.masterkey`). `given_up`: a person said that this key is lost and that what it sealed may stay shut.
+(`security.masterkey`). `given_up`: a person declared this key lost; what it sealed stays encrypted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FOUND = """
 
 
 class KeyHolder(Protocol):
-    """What has the master keys (`app.keys.DataVault`)."""
+    """The holder of the master keys (`app.keys.DataVault`)."""
 
     @property
     def in_use(self) -> str | None:
-        """The id of the key that seals now; None while nothing was sealed or opened."""
+        """The id of the key that seals now; None before the first use of a key."""
         ...
 
     def check(self, sealed: Collection[str], given_up: Collection[str]) -> None:

@@ -78,7 +78,8 @@ IN_UNFINISHED = one_of(UNFINISHED)
 
 
 def connect(path: str, *, unchanging: bool = False) -> apsw.Connection:
-    """A connection that only reads. `unchanging`: nobody writes the file meanwhile, so nothing is made beside it."""
+    """A connection that only reads. `unchanging`: no process writes the file meanwhile, so SQLite creates no files
+    beside it."""
     flags = apsw.SQLITE_OPEN_READONLY
     if unchanging:
         path, flags = f"file:{quote(os.path.abspath(path))}?immutable=1", flags | apsw.SQLITE_OPEN_URI
@@ -95,7 +96,7 @@ def number(connection: apsw.Connection, id: TaskId) -> int | None:
 
 
 def _bodies(decode: Callable[[str], Any], sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
-    """A lookup whose statement takes its fields, in their order, and gives bodies, perhaps with what they go by."""
+    """A lookup whose statement takes the lookup's fields, in their order, and gives bodies, perhaps after a key."""
 
     def answer(connection: apsw.Connection, lookup: Any) -> list[Any]:
         return [decode(row[0]) for row in connection.execute(sql, astuple(lookup))]
@@ -141,7 +142,7 @@ def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
     sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
               WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED} ORDER BY task.id"""
     tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
-    return [task for task in tasks if lookup.matches(task)]  # a pair may outlive what it says
+    return [task for task in tasks if lookup.matches(task)]  # a pair may be outdated
 
 
 def _relying(connection: apsw.Connection, lookup: Relying) -> list[Task]:
@@ -152,7 +153,7 @@ def _relying(connection: apsw.Connection, lookup: Relying) -> list[Task]:
 
 
 def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
-    """Each status from its index, as far as it may be needed: tasks that came together are not in an order there."""
+    """Reads each status from its index, and a little more than asked: tasks of the same time have no order there."""
     found: list[Task] = []
     sql = "SELECT created_at, body FROM task WHERE status = ? AND created_at BETWEEN ? AND ? ORDER BY created_at"
     for status in FINAL:

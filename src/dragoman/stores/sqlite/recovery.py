@@ -1,9 +1,9 @@
-"""What a hub begins with, read from the database, what is due in it, and whether a unit is there whose writer died
-before it answered.
+"""Recovery: what a hub reads from the database at its start, and whether a unit was committed whose writer died before
+it answered.
 
-Nobody else writes, and a unit is there as a whole or not at all, so one sign of it is enough (`is_there`). A record of
-the audit chain is like no other; what a unit added was not there before, and what it removed was. Only of a unit that
-does nothing but change rows each is held against what is there: if they are equal, it makes no difference which it was.
+Only the hub's writer writes, and a unit is committed as a whole or not at all, so one row of it is enough as proof
+(`is_there`): an audit record, which is unique; an added row, which did not exist before; a removed one, which did. For
+a unit that only changes rows, every row is compared: if all are equal, it makes no difference whether it was committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMED = (
     ("contract", "target", STANDS),
     ("delivery", "receiver", "slot IS NOT NULL"),
 )
-"""Where agents are named that may have been removed: table, column, and which rows; each is read from an index."""
+"""Columns that may name removed agents: table, column, and which rows; each is read from an index."""
 
 NAMES_PAGE = 2000
 NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -52,19 +52,18 @@ NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("SELECT id FROM heard WHERE id > ? ORDER BY id LIMIT ?", ("",)),
 )
-"""The names under which decisions look for rows that are not there (see `bloom_filter`), read from indexes alone. Each
-with where to begin."""
+"""The names for the filter (see `bloom_filter`): statements that read only an index, each with its first key."""
 
 
 def names(connection: apsw.Connection, sql: str, after: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...] | None]:
-    """One page of `NAMES`, and after what the next one begins."""
+    """One page of `NAMES`, and the key after which the next one begins."""
     rows = connection.execute(sql, (*after, NAMES_PAGE)).fetchall()
     found = [row[0] for row in rows] if len(after) == 1 else rows
     return found, rows[-1] if len(rows) == NAMES_PAGE else None
 
 
 def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
-    """What a hub begins with, and the next free number of a task."""
+    """What the hub starts with, and the next free number of a task."""
     active: dict[AgentId, list[TaskId]] = defaultdict(list)
     sql = (
         f"SELECT owner, id FROM task WHERE status {one_of(HELD)} AND owner IS NOT NULL AND NOT"
@@ -99,7 +98,7 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
 
 
 def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
-    """What each principal has lying here that is not done with (`core.model.holdings`)."""
+    """What each principal has in the store that is not finished (`core.model.holdings`)."""
     held: dict[AgentId, Holding] = {}
 
     def add(whose: str, holding: Holding) -> None:
@@ -125,7 +124,8 @@ def _holdings(connection: apsw.Connection) -> dict[AgentId, Holding]:
 
 
 def _parted(connection: apsw.Connection, table: str, column: str, which: str) -> list[AgentId]:
-    """Who is named in a column and not there: from one name to the next, for each may have thousands of rows."""
+    """Agents that a column names and that no longer exist. It steps from one name to the next, because each may have
+    thousands of rows."""
     sql = f"""WITH RECURSIVE named (id) AS (
                 SELECT (SELECT {column} FROM {table} WHERE {which} ORDER BY {column} LIMIT 1)
                 UNION ALL
@@ -157,8 +157,8 @@ def due(connection: apsw.Connection, now: Instant, limit: int) -> Due:
 
 
 def newest_audit(connection: apsw.Connection) -> Newest:
-    """The newest audit record that was written, also if it has been deleted since: the next one follows it, so that the
-    gap stays to be seen."""
+    """The newest audit record that was written, even if it has been deleted since: the next record follows it, so that
+    a check finds the gap."""
     last = connection.execute("SELECT seq, body FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
     found = Newest() if last is None else Newest(last[0], _hash_of(last[1]))
     written = connection.execute("SELECT seq, hash FROM audit_newest WHERE chain = 'main'").fetchone()
@@ -183,11 +183,11 @@ BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
     Entity: ("entity", "id", rows.entity_from),
     Changed: ("changed", "cursor", rows.changed_from),
 }
-"""Where a row of a kind lies, what it goes by, and how it is read."""
+"""The table of each kind of row, its key, and how it is decoded."""
 
 
 def is_there(connection: apsw.Connection, written: Changes) -> bool:
-    """`written`: the changes as the writer was given them, with what is personal shut."""
+    """Whether a unit was committed. `written`: its changes as the writer got them, with personal content encrypted."""
     if written.audit:
         newest = written.audit[-1]
         found: Any = connection.execute("SELECT body FROM audit WHERE seq = ?", (newest.seq,)).fetchone()
@@ -203,7 +203,7 @@ def is_there(connection: apsw.Connection, written: Changes) -> bool:
 
 
 def _kept(connection: apsw.Connection, row: Any) -> Any:
-    """What the database has under the name of this row, or None."""
+    """The row that the database has under this row's key, or None."""
     kind = type(row)
     if kind is Event:
         no = queries.number(connection, row.task)

@@ -1,10 +1,10 @@
 """The tables, their versions, and what must be true of a database before it is used.
 
-Indexed columns stand beside the record itself, which is JSON in `body`: readable with the sqlite3 shell at three in
-the morning, and a new field of the model needs no migration. Costs must not grow with history, so the indexes that
-decisions use are partial: they hold what is queued, waking, on its way. A task has a number, `no`, in the
-order of acceptance, and its events lie under `no << 24 | seq`: whatever ids clients choose, new rows go to the
-end of a table. Only the two unique indexes over ids are in the client's order.
+A row has its indexed columns and the record itself, which is JSON in `body`: a person can read it with the sqlite3
+shell, and a new field of the model needs no migration. Costs must not grow with history, so the indexes that decisions
+use are partial: they hold what is queued, has a wake time, or is being delivered. A task has a number, `no`, in the
+order of acceptance, and its events have the keys `no << 24 | seq`: new rows go to the end of a table, whatever ids
+clients choose. Only the two unique indexes over ids are in the client's order.
 
 Imported by the writer: apsw, msgspec and the standard library only.
 """
@@ -24,7 +24,7 @@ from dragoman.stores.sqlite import master_keys
 
 
 class StoreRefused(Exception):
-    """The data cannot be used as they are. Nothing was changed. `because`: the name of SQLite's error, if it is one."""
+    """The hub cannot use the data as they are, and changed nothing. `because`: the name of SQLite's error, if any."""
 
     def __init__(self, problem: str, advice: str = "", *, because: str = "") -> None:
         super().__init__(f"{problem}: {advice}" if advice else problem)
@@ -34,7 +34,7 @@ class StoreRefused(Exception):
 
 
 class StoreInUse(StoreRefused):
-    """Another hub works on this data directory."""
+    """Another hub uses this data directory."""
 
     def __init__(self, directory: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
@@ -50,7 +50,7 @@ APPLICATION_ID = 0x44524147  # "DRAG"
 PAGE_SIZE = 4096
 OLDEST_SQLITE = 3_051_003
 WAL_KEPT = 64 << 20
-"""How much of the write-ahead log file is kept when it starts over."""
+"""Bytes of the write-ahead log file that SQLite keeps when the log restarts."""
 
 QUICK_CHECK_BELOW = 64 << 20
 """Files smaller than this are checked whole at every start; larger ones by `doctor`."""
@@ -111,8 +111,8 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT task.id AS task, event.key & 16777215 AS seq, event.at, event.kind, event.agent, event.body
         FROM event JOIN task ON task.no = event.key >> 24;
     """,
-    # 2: direct messages. They are too long for a table without row ids, most have a lane of their own that nobody looks
-    # up, and for a while, one that was accepted is recognised.
+    # 2: direct messages. They are too long for a table without row ids, and most have a lane of their own that is never
+    # looked up. `heard` holds the ids of accepted ones for a while, to recognise repetitions.
     """
     CREATE TABLE longer (
         no INTEGER PRIMARY KEY, id TEXT NOT NULL, task TEXT NOT NULL, receiver TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -150,8 +150,8 @@ MIGRATIONS: tuple[str, ...] = (
 
     ALTER TABLE event ADD COLUMN personal INTEGER;
     """,
-    # 5: tasks are forgotten. `remains` are events of such, deleted bit by bit; `attached` is whose a file is. A pair in
-    # `blocked` stands as long as the task that depends is unfinished, so that what it depends on is kept.
+    # 5: old tasks are removed. `remains` are their events, deleted in small steps; `attached` are the tasks of a file.
+    # A pair in `blocked` stays while the dependent task is unfinished, so that its dependency is kept.
     """
     CREATE TABLE remains (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 
@@ -163,13 +163,13 @@ MIGRATIONS: tuple[str, ...] = (
         SELECT each.value, task.no FROM task, json_each(task.body, '$.dependencies') AS each
         WHERE task.status IN ('queued', 'assigned', 'running', 'waiting');
     """,
-    # 6: the newest audit record, told apart from the records: that some are missing at their end could not be seen.
+    # 6: the newest audit record, beside the records: without it, records missing at the end would not be noticed.
     """
     CREATE TABLE audit_newest (chain TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
     INSERT INTO audit_newest (chain, seq, hash)
         SELECT 'main', seq, json_extract(body, '$.hash') FROM audit ORDER BY seq DESC LIMIT 1;
     """,
-    # 7: contracts, and questions that belong to no task, are forgotten. `under`: which tasks were asked on a contract.
+    # 7: old contracts, and old questions without a task, are removed. `under`: the tasks of a contract.
     """
     CREATE TABLE under (contract TEXT, task TEXT, PRIMARY KEY (contract, task)) WITHOUT ROWID;
     INSERT INTO under (contract, task)
@@ -178,7 +178,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX contract_created ON contract (created_at, id);
     CREATE INDEX question_loose ON question (json_extract(body, '$.created_at'), id) WHERE task = '';
     """,
-    # 8: contracts end with an agent. That one stands is not written down: it is what a contract begins as.
+    # 8: contracts end when an agent is removed. A contract in force has no `standing` in its body: it is the default.
     """
     CREATE INDEX contract_bound_source ON contract (source, json_extract(body, '$.expires_at'), id)
         WHERE json_extract(body, '$.standing') IS NULL;
@@ -239,7 +239,7 @@ TASK_PARTS: dict[str, dict[str, str]] = {
     "agreement": {name: name for name in ("constraints", "contract", "personal", "approved")},
     "spending": {"reserved": "reserved", "spent": "spent"},
 }  # fmt: skip
-"""Schema version 11: which field of the flat head went into which part, and its name there."""
+"""Schema version 11: the part of each field of the flat head, and its name there."""
 
 Members = dict[str, msgspec.Raw]
 _members = msgspec.json.Decoder(Members).decode
@@ -275,7 +275,7 @@ def rewrite_task_heads(connection: apsw.Connection) -> None:
 REWRITTEN_AT_ONCE = 5000
 
 REWRITES: dict[int, Callable[[apsw.Connection], None]] = {11: rewrite_task_heads}
-"""What Python changes in the rows before a schema version counts as reached: repeatable, in its own transactions."""
+"""Changes that Python makes to the rows before a schema version counts as reached: repeatable, in own transactions."""
 
 WAITING_HEAD, LEASED, POLLED = 1, 2, 3
 """`delivery.slot`: what may leave for a receiver, what its session holds, what a poll took for a while; NULL: none."""
@@ -284,7 +284,8 @@ WAITING_HEAD, LEASED, POLLED = 1, 2, 3
 def connect(path: str) -> apsw.Connection:
     """A connection that writes, checked: raises `StoreRefused` unless everything is as it must be.
 
-    Closing it does not move the log into the database: after an I/O error, or when we refuse, nothing may be touched.
+    Closing it does not move the log into the database: after an I/O error or a refusal, the files must stay as they
+    are.
     """
     require_sqlite()
     fresh = not os.path.exists(path) or os.path.getsize(path) == 0
@@ -344,7 +345,7 @@ def damaged(path: str, why: str) -> StoreRefused:
 
 
 def name_of(error: BaseException) -> str:
-    """What an error goes by between the writer, the hub and the command line (`StoreRefused.because`)."""
+    """The name of an error for the writer, the hub and the command line (`StoreRefused.because`)."""
     return type(error).__name__
 
 
@@ -395,7 +396,7 @@ def _pragma(connection: apsw.Connection, text: str) -> object:
 
 
 def check_at_start(connection: apsw.Connection, path: str) -> None:
-    """What can be checked quickly: that the write-ahead log holds no more than SQLite sees, and a small file whole."""
+    """The quick checks: that SQLite sees all of the write-ahead log, and, for a small file, its integrity."""
     connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # builds the index of the log, if there is one
     # Never by looking into the -shm file: to close it would cancel the locks SQLite holds on it for this process.
     valid, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
@@ -406,7 +407,7 @@ def check_at_start(connection: apsw.Connection, path: str) -> None:
 
 
 def integrity(connection: apsw.Connection, *, quick: bool = False) -> list[str]:
-    """What SQLite finds wrong; empty if all is well."""
+    """The errors that SQLite finds; empty if there are none."""
     try:
         rows = connection.execute(f"PRAGMA {'quick_check' if quick else 'integrity_check'}(10)").fetchall()
     except (apsw.CorruptError, apsw.NotADBError) as error:
@@ -421,9 +422,9 @@ FRAME_HEADER = struct.Struct(">4I")
 
 
 def lost_frames(path: str, valid: int) -> bool:
-    """Whether the write-ahead log holds commits behind the last frame that SQLite believes.
+    """Whether the write-ahead log holds commits behind the last frame that SQLite accepts.
 
-    SQLite takes a frame whose checksum is wrong for the torn end of an unfinished commit and forgets all behind it.
+    SQLite takes a frame whose checksum is wrong for the torn end of an unfinished commit and ignores all behind it.
     But every commit was synced before the next one began: frames of this log behind a *later* commit mean that a
     finished one was damaged. `valid` is the number of frames SQLite recovered.
     """

@@ -1,8 +1,9 @@
-"""Messages that left at most once, in a ring of fixed size beside the database: a restart knows the last ones.
+"""Messages that the hub sends at most once, in a ring of fixed size beside the database: a restarted hub reads the
+last ones.
 
-The writer writes a message here, and waits for the disk, before it leaves: once for all messages of a unit. So it does
-not leave twice, whatever dies next, also when its sender repeats it after a power cut. A slot that was being written
-then belongs to a message that had not left.
+The writer writes a message here and syncs the file before the hub sends it: once for all messages of a unit. So the hub
+does not send it twice, even when its sender repeats it after a power cut. A slot that was half written then belongs to
+a message that had not been sent.
 
 Imported by the writer: the standard library only.
 """
@@ -20,7 +21,7 @@ SLOTS = 100_000
 """As many as `core.ports.PASSED`."""
 
 SLOT = Struct("<Q16s16s")
-"""A number that grows, counted from 1; the message; what it said."""
+"""A number that grows, counted from 1; the message's id; the digest of its content."""
 
 
 def beside(database: str) -> Path:
@@ -47,7 +48,7 @@ class SentMessages:
         return {id.hex(): digest.hex() for _, id, digest in found}
 
     def note(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """On the disk when this returns. Raises `OSError` where the file cannot take them."""
+        """Write messages; they are on the disk when this returns. Raises `OSError`."""
         slots = [SLOT.pack(number, id, digest) for number, (id, digest) in enumerate(messages, self._next)]
         while slots:
             place = self._next % self._slots

@@ -2,7 +2,7 @@
 
 Writes go to the writer process (`writer`), one frame per unit. Reads for decisions go to a hot cache and then to a
 read-only connection, on the event loop: they are point reads. Lists for people run in threads with read-only
-connections of their own, so a long one holds nobody up.
+connections of their own, so a long one holds nothing up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SqliteStore:
         self._vault = vault
         self._keys = keys
         self._sealed_under: set[str] = set()
-        """The ids of the master keys that the store has noted."""
+        """The ids of the master keys that the store has recorded."""
         self._cache = HotCache(cached_rows) if cached_rows else None
         self._lock: int | None = None
         self._writer: Writer | None = None
@@ -71,16 +71,16 @@ class SqliteStore:
         self._next_number = 1
         self._in_unit = False
         self._doubtful: Changes | None = None
-        """What the last writer was given before it died, until it is known whether it is there."""
+        """The changes that the last writer had when it died, until it is known whether they were committed."""
         self._outrun = False
-        """Whether it was there, but the hub had been told otherwise: then the hub's memory is behind the store."""
+        """Whether those were committed after the hub got an error for them: the hub's memory is behind the store."""
         self._naming: asyncio.Task[None] | None = None
         self._lists = ListReader(str(self._path), threads=list_threads, seconds=read_seconds)
         self._log_cap = log_cap
         self._copying = asyncio.Lock()
 
     async def open(self) -> Recovered:
-        """`StoreInUse` or `StoreRefused` if that is not possible, with a sentence saying what to do."""
+        """Raises `StoreInUse` or `StoreRefused`, with a sentence that says what to do."""
         schema.require_sqlite()
         durable.make_directory(self._path.parent)
         self._lock = await writer_process.lock_directory(self._path.parent)
@@ -112,14 +112,14 @@ class SqliteStore:
             ring.close()
 
     async def _note_names(self, names: NameFilter) -> None:
-        """Of everything that was there at the start, a page at a time."""
+        """Add the names of all rows that were there at the start, one page at a time."""
         for sql, first in recovery.NAMES:
             after: tuple[Any, ...] | None = first
             while after is not None:
                 try:
                     page, after = await self._list(partial(recovery.names, sql=sql, after=after))
                 except StoreFailed:
-                    return  # the next read of a row meets the same, and its caller hears of it
+                    return  # the next read of a row fails as well, and its caller gets the error
                 names.note_all(page)
         names.complete = True
 
@@ -132,7 +132,7 @@ class SqliteStore:
             self._reader.close()
             self._reader = None
         writer, self._writer = self._writer, None
-        if writer is not None:  # the last one to close tidies the write-ahead log away
+        if writer is not None:  # the last connection that closes removes the write-ahead log
             await writer.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -140,7 +140,7 @@ class SqliteStore:
 
     @property
     def writer_pid(self) -> int | None:
-        """For doctors and fault tests."""
+        """For `doctor` and fault tests."""
         return self._writer.pid if self._writer else None
 
     # Units of work.
@@ -164,7 +164,7 @@ class SqliteStore:
             self._in_unit = False
 
     async def _restart_writer(self) -> bool:
-        """The last one died. Whether what it had in hand is there: the database knows."""
+        """Start a writer after the last one died; gives whether the changes that it had were committed."""
         if self._lock is None or self._reader is None:
             raise StoreFailed("the store is not open")
         self._drop_cache()
@@ -256,15 +256,15 @@ class SqliteStore:
             self._cache.follow(changes, new)
 
     async def _write(self, operations: list[tuple[Any, ...]], written: Changes) -> None:
-        """Where the writer dies over it and it is not there, the next one is given it: who reported something and
-        expects no answer would not know that it is missing. Once, for it may be the unit that kills them."""
+        """Commit a unit. If the writer dies and the unit was not committed, the next writer gets it: a sender that
+        expects no answer would not notice the loss. Only once, because the unit itself may crash the writer."""
         for _ in range(2):
             if self._writer is None:
                 raise StoreFailed("the store is not open")
             try:
                 try:
                     await self._writer.commit(operations)
-                finally:  # a log that waits for readers does not wait for ours
+                finally:  # a log that waits for readers must not wait for the hub's own
                     if self.log_bytes > waits_at(self._log_cap):
                         self._lists.interrupt_long_ones()
                 return

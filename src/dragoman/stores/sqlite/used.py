@@ -1,4 +1,4 @@
-"""The last message ids that were used, each with the content that it stands for: one row for all of a unit.
+"""The last used message ids, each with a hash of its message's content: one row for all of a unit.
 
 They are written in the transaction of the unit that accepted the messages, and read once, at a start: the hub looks
 them up in memory. A row is appended, whatever the ids are, so a unit costs one page of a table, not one of an index for
@@ -55,5 +55,5 @@ class UsedIds:
         return found[0] or 0
 
     def forget(self) -> None:
-        """The transaction was rolled back: look again."""
+        """The transaction was rolled back: read the numbers again."""
         self._until = None

@@ -1,7 +1,7 @@
-"""The write-ahead log of the database, and why it does not grow without end.
+"""Keeps the write-ahead log of the database bounded.
 
-SQLite appends commits to the log and can begin it anew only when all of it was moved into the database and nobody
-reads from it any more. A reader whose transaction stays open, or readers that overlap, keep it from that for ever. So:
+SQLite appends commits to the log and can restart it only when all of it was moved into the database and no reader uses
+it any more. A reader whose transaction stays open, or readers that overlap, keep it from that for ever. So:
 
     bytes in the log       what the writer does after a commit
     ---------------------  -----------------------------------------------------------------------------------
@@ -10,11 +10,10 @@ reads from it any more. A reader whose transaction stays open, or readers that o
     a quarter              waits for that thread, and then, while nothing new is written, for readers:
                            those that began before reach their end, new ones read the database alone
     each further eighth    waits for readers once more
-    the cap                refuses units until it can begin the log anew
+    the cap                refuses units until it can restart the log
 
-The hub's own long reads are interrupted from a quarter on (see `store`), and a backup reads in steps. So only another
-program that keeps a transaction open on the file can bring it to the cap; what the log then holds beyond it is at most
-the last unit.
+From a quarter on, the store interrupts the hub's own long reads (see `store`), and a backup reads in steps. So only
+another program that keeps a transaction open can bring the log to the cap, and the log exceeds it by one unit at most.
 
 Imported by the writer: apsw and the standard library only.
 """
@@ -32,29 +31,29 @@ CAP = 256 << 20
 """Bytes that the log may hold, unless a setting says otherwise."""
 
 SMALL_REST = 1 << 20
-"""Bytes of it that may be moved between two commits."""
+"""Bytes of the log that may be moved between two commits."""
 
 ROUNDS = 8
 
 READERS_MS = 500
-"""How long a commit may be held up to wait for readers, at each step of the table;"""
+"""How long a commit may wait for readers, at each step of the table."""
 FULL_MS = 250
-"""and how long a unit waits before it is refused."""
+"""How long a unit waits before it is refused."""
 BUSY_MS = 5000
 
 
 class LogIsFull(Exception):
-    """The log is at its cap and cannot begin anew."""
+    """The log is at its cap and cannot restart."""
 
     def __init__(self, size: int, cap: int) -> None:
         super().__init__(
             f"the write-ahead log holds {size >> 20} MiB of at most {cap >> 20} (store.log_limit_bytes) and cannot"
-            " begin anew while another program reads the database: end that program's transaction, or the program"
+            " restart while another program reads the database: end that program's transaction, or the program"
         )
 
 
 def waits_at(cap: int) -> int:
-    """From how many bytes on the log is worth waiting for readers, and interrupting them."""
+    """The size from which the writer waits for readers and the hub interrupts its own."""
     return cap // 4
 
 
@@ -62,11 +61,11 @@ class WriteAheadLog:
     def __init__(self, connection: apsw.Connection, path: str, cap: int = CAP) -> None:
         self.cap = cap
         self.size = 0
-        """Bytes of it, after the last commit."""
+        """Bytes of the log after the last commit."""
         self._connection = connection
         self._path = path
         self._moved = 0
-        """How long it was when it was last moved."""
+        """Bytes of the log when it was last moved."""
         self._wait_at = waits_at(cap)
         self._mover: threading.Thread | None = None
         # Opened once and kept: POSIX locks belong to the process, and closing any descriptor of a file cancels all of
@@ -77,13 +76,14 @@ class WriteAheadLog:
 
     def _grown(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         size = pages * schema.PAGE_SIZE
-        if size < self.size:  # it began anew
+        if size < self.size:  # it was restarted
             self._moved, self._wait_at = 0, waits_at(self.cap)
         self.size = size
         return apsw.SQLITE_OK
 
     def make_room(self, unit: int) -> None:
-        """For a unit of about so many bytes. Raises `LogIsFull`. A unit above the cap has its place in an empty log."""
+        """Wait for room for a unit of about so many bytes; raises `LogIsFull`. A unit above the cap needs an empty
+        log."""
         if self.size and self.size + unit > self.cap:
             self._wait_for_mover()
             if not self._restart(FULL_MS):
@@ -105,8 +105,8 @@ class WriteAheadLog:
             self._mover.start()
 
     def _restart(self, patience_ms: int) -> bool:
-        """Whether the next unit is written to the beginning of the log: all of it is in the database, and no reader
-        needs it. Nothing is written meanwhile, for we are the only writer."""
+        """Try to restart the log; gives whether the next unit is written to its beginning: all of it is in the database
+        and no reader needs it. Nothing else is written meanwhile, because there is only this writer."""
         self._connection.set_busy_timeout(patience_ms)
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -124,10 +124,10 @@ class WriteAheadLog:
             self._mover = None
 
     def _move(self) -> None:
-        """Most of it, in rounds: what came during one is moved in the next, until little is left.
+        """Move most of the log, in rounds: what comes during one is moved in the next, until little is left.
 
-        SQLite syncs the database only when it has caught up with the log, which would leave all of the sync to the
-        commit that waits for the rest. So we sync what is there now.
+        SQLite syncs the database only when it has moved the whole log, which would leave all of the sync to the commit
+        that waits for the rest. So this syncs what was moved so far.
         """
         try:
             connection = apsw.Connection(self._path)
@@ -145,7 +145,7 @@ class WriteAheadLog:
             pass  # nothing is lost: the log is still there, and SQLite's own sync meets the same error
 
     def close(self) -> None:
-        """After the connection."""
+        """Call it after the connection is closed."""
         os.close(self._file)
 
     def stop_moving(self) -> None:

@@ -3,17 +3,17 @@
 A thread would starve on the hub's GIL (commits took seconds when the event loop was busy), so this is a fresh
 interpreter, started early, that imports apsw and msgspec and little else. It reads one frame (see `frames`) per
 unit of work from a socket pair, runs it in one transaction, and answers when the commit is on the disk. It ends
-when the hub's end of the pair closes. Signals that ask the hub to stop are not for it: the hub drains first.
+when the hub's end of the pair closes. It ignores the signals that ask the hub to stop: the hub drains first.
 
-After an I/O error the connection is closed and opened anew before the next unit: what SQLite holds in memory may no
-longer be what is on the disk, and an fsync that failed is never tried again.
+After an I/O error the writer closes the connection and opens another before the next unit: what SQLite holds in memory
+may differ from the disk, and a failed fsync must not be repeated.
 
-What a forgotten task leaves, its events, may be much. So it is noted (`remains`) in the transaction that removes the
-task, and deleted bit by bit: some with every commit, and the rest when there is nothing else to do.
+A removed task may leave many events. So the transaction that removes the task records their range (`remains`), and the
+writer deletes them in small steps: some with every commit, and the rest when it has nothing else to do.
 
-The write-ahead log is kept short by `wal`. A backup is made here, too, a step at a time between two units: what this
-connection writes meanwhile goes into the copy as well, so the copy is never begun again, and between two steps nobody
-reads.
+`wal` keeps the write-ahead log short. The writer also makes backups, one step at a time between two units. What this
+connection commits meanwhile goes into the copy as well, so the copy never has to begin again, and between two steps
+there is no reader.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from dragoman.stores.sqlite.used import UsedIds
 from dragoman.stores.sqlite.wal import CAP, LogIsFull, WriteAheadLog
 
 AT_ONCE = (1024, 1 << 20)
-"""How many events, and bytes of them, are deleted in a transaction that removes tasks, or in one of its own;"""
+"""The most events, and bytes of them, deleted in a transaction that removes tasks, or in one of its own."""
 
 ALONG = (64, 256 << 10)
-"""and how many in any other."""
+"""The most events, and bytes of them, deleted in any other transaction."""
 
 IDLE = 0.05
-"""After so many seconds without a unit there is time for it."""
+"""After so many seconds without a unit the writer deletes more of them."""
 
 REOPEN_AFTER = (
     apsw.IOError,
@@ -60,9 +60,9 @@ REOPEN_AFTER = (
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What the hub hears: nothing wrong, or a sentence, with what to do about it where the writer will not serve this
-    database at all. `because`: the name of the error. `log`: bytes in the write-ahead log. `left`: pages that a backup
-    has still to copy."""
+    """The answer to the hub: no error, or its sentence, which says what to do where the writer cannot use the database
+    at all. `because`: the name of the error. `log`: bytes in the write-ahead log. `left`: pages that a backup has still
+    to copy."""
 
     error: str | None = None
     because: str = ""
@@ -79,7 +79,7 @@ class Disk:
         self.connection = schema.connect(path)
         self.updates = TaskUpdates()
         self.remains = True
-        """Whether there may be events of forgotten tasks."""
+        """Whether there may be events of removed tasks."""
         self.log = WriteAheadLog(self.connection, path, log_cap)
         self.passed = SentMessages(beside(path))
         self.passed.read()
@@ -87,14 +87,14 @@ class Disk:
         self.copy: Copy | None = None
 
     def settle(self) -> None:
-        """After a start: checks, then empties the log a dead writer left, for its pages may be in memory only."""
+        """After a start: check the database, then empty the log of a dead writer, whose pages may not be synced."""
         try:
             schema.check_at_start(self.connection, self.path)
             sync(f"{self.path}-wal")
             durable.sync_directory(Path(self.path).parent)  # SQLite does that for its log, not for the database
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
-            pass  # the hub reads: it was only the writer that died, and what it left is on the disk by now
+            pass  # the hub still reads, so only the writer died, and its log is on the disk by now
         except BaseException:
             self.connection.close()
             raise
@@ -164,7 +164,7 @@ class Disk:
             self.updates.removed(no)
 
     def _clear(self, events: int, size: int) -> None:
-        """Delete some of what forgotten tasks left: at most so many events, and hardly more than so many bytes."""
+        """Delete events of removed tasks: at most so many, and hardly more than so many bytes."""
         connection = self.connection
         while events > 0 and size > 0:
             row: Any = connection.execute("SELECT first, last FROM remains ORDER BY first LIMIT 1").fetchone()
@@ -187,7 +187,7 @@ class Disk:
                 connection.execute("UPDATE remains SET first = ? WHERE first = ?", (until + 1, first))
 
     def clear(self) -> None:
-        """The same, when nobody waits."""
+        """Delete events of removed tasks while no unit waits."""
         with self.connection:
             self._clear(*AT_ONCE)
 
@@ -200,7 +200,7 @@ class Disk:
             raise ValueError(f"a row that should be changed or removed does not exist ({statement.split(' SET')[0]})")
 
     def step(self, operation: list[Any]) -> int:
-        """One step of a backup; how many pages it has still to copy."""
+        """Do one step of a backup; gives how many pages are left."""
         match operation:
             case [frames.COPY_BEGIN, part]:
                 self._end_copy()
@@ -230,7 +230,7 @@ class Disk:
 
 
 def sync(path: str) -> None:
-    """What a file holds is on the disk, if there. SQLite locks the database, never its log: that one may be closed."""
+    """Sync a file, if it exists. SQLite locks the database, never its log, so closing the log cancels no lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -299,7 +299,7 @@ def serve(link: socket.socket, path: str, log_cap: int = CAP) -> None:
 
 
 def backup_step(disk: Disk, operation: list[Any]) -> Answer:
-    """What goes wrong here is the copy's: the database is served on."""
+    """An error here concerns only the copy: the writer goes on with the database."""
     try:
         return Answer(log=disk.log.size, left=disk.step(operation))
     except Exception as error:
@@ -315,7 +315,7 @@ def receive(link: socket.socket) -> bytearray | None:
     """The next frame, or None when the hub is gone."""
     try:
         head = link.recv(frames.HEADER, socket.MSG_WAITALL)
-    except ConnectionResetError:  # it died with our last answer unread
+    except ConnectionResetError:  # the hub died before it read the last answer
         return None
     if len(head) < frames.HEADER:
         return None
@@ -334,11 +334,11 @@ def answer(link: socket.socket, what: Answer) -> None:
     try:
         link.sendall(len(body).to_bytes(frames.HEADER, "big") + body)
     except BrokenPipeError:
-        pass  # the hub is gone; the next read says so
+        pass  # the hub is gone; the next read notices it
 
 
 def die_with_parent(parent: int) -> None:
-    """The hub's end of the socket says it too; this also holds while a commit hangs."""
+    """End with the hub. Its closed socket shows that as well, but not while a commit hangs."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -350,7 +350,7 @@ def main(arguments: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     descriptor, parent, log_cap, path = arguments
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # waking up must not push the hub off its core
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a writer that wakes up must not preempt the hub
     die_with_parent(int(parent))
     leave_no_dumps()
     with socket.socket(fileno=int(descriptor)) as link:

@@ -1,7 +1,7 @@
-"""The hub's end of the writer process: start it, send it one unit at a time, know when it died.
+"""The hub's end of the writer process: starts it, sends it one unit at a time, notices when it dies.
 
-Never forked from the grown hub: a fresh interpreter is started (`subprocess` uses vfork and exec), and inherits
-one end of a socket pair and the lock. The answer comes over the event loop like any other I/O.
+The writer is not forked from the hub with all its memory: `subprocess` starts a fresh interpreter (vfork and exec),
+which inherits one end of a socket pair and the lock. The answer comes over the event loop like any other I/O.
 
 One hub per data directory: `lock_directory` takes an flock on `<directory>/lock`. An flock belongs to the open file,
 not to a process, and the writer inherits it: an orphaned writer that still finishes a commit after its hub was killed
@@ -29,24 +29,24 @@ from dragoman.stores.sqlite.backups import NOT_WRITTEN
 from dragoman.stores.sqlite.schema import StoreInUse, StoreRefused
 
 START_PATIENCE = 600.0
-"""Seconds for a writer to say that it is ready: it may have a large write-ahead log to recover."""
+"""Seconds that a writer has to become ready: it may have a large write-ahead log to recover."""
 
 BUFFER = 1 << 20
 PUSHED = 4 << 20
-"""Bytes of a frame sent without giving way to others: two milliseconds or so."""
+"""Bytes of a frame sent without yielding to the event loop: two milliseconds or so."""
 PUSH_PATIENCE = 1
 """Milliseconds to wait for a writer that reads nothing."""
 
 
 class OutcomeUnknown(StoreFailed):
-    """The writer died over a unit: only the database knows whether it was written."""
+    """The writer died during a unit: only the database shows whether it was committed."""
 
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Answer(NamedTuple):
-    """What the writer says (`writer.Answer`)."""
+    """The writer's answer (`writer.Answer`)."""
 
     error: str | None
     because: str
@@ -70,17 +70,17 @@ class Writer(asyncio.Protocol):
         self._received = bytearray()
         self._waiting: deque[asyncio.Future[Answer]] = deque()
         self._turn = asyncio.Lock()
-        """Units and the steps of a backup take turns."""
+        """Held by one unit or one step of a backup at a time."""
         self.log_bytes = 0
-        """What the write-ahead log held after the last unit."""
+        """Bytes in the write-ahead log after the last unit."""
         self._settled: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._opened = self._next_answer()
-        """Its first answer comes unasked: whether it could open the database."""
+        """The writer's first answer comes without a request: whether it could open the database."""
 
     @classmethod
     async def start(cls, path: Path, lock: int, log_cap: int) -> Writer:
-        """A writer that has opened and checked the database; `StoreRefused` with its sentence if it would not."""
+        """A writer that has opened and checked the database; raises `StoreRefused` with its sentence if it cannot."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
@@ -114,7 +114,8 @@ class Writer(asyncio.Protocol):
         return self._process.pid
 
     async def commit(self, operations: list[tuple[Any, ...]]) -> None:
-        """Returns when the operations are on the disk; `StoreFailed` if they are not, `OutcomeUnknown` if perhaps."""
+        """Returns when the operations are on the disk. Raises `StoreFailed` if they are not, `OutcomeUnknown` if they
+        may be."""
         answer = await self._ask(operations)
         self.log_bytes = answer.log
         if answer.error is not None:
@@ -127,7 +128,7 @@ class Writer(asyncio.Protocol):
             raise StoreFailed(f"messages that leave at most once cannot be noted: {answer.error}")
 
     async def copy(self, step: tuple[Any, ...]) -> int:
-        """One step of a backup; how many pages are left. Raises `OSError` if the copy cannot be written."""
+        """Do one step of a backup; gives how many pages are left. Raises `OSError` if the copy cannot be written."""
         answer = await self._ask([step])
         if answer.error is not None:
             if answer.because in NOT_WRITTEN:
@@ -149,10 +150,10 @@ class Writer(asyncio.Protocol):
             return await self._next_answer()
 
     def _push(self, frame: bytearray) -> int:
-        """As much of a frame as the writer takes at once. It has nothing else to do, so that is nearly always all.
+        """Send as much of a frame as the writer takes at once. It has nothing else to do, so that is nearly always all.
 
-        Left to the transport, every piece that the socket holds would wait for a turn of the event loop, and on a
-        loop that is busy turns are long.
+        The transport would wait for a turn of the event loop after every piece that the socket holds, and turns of a
+        busy loop are long.
         """
         view = memoryview(frame)[:PUSHED]
         sent = 0
@@ -163,12 +164,12 @@ class Writer(asyncio.Protocol):
                 if not self._writable.poll(PUSH_PATIENCE):
                     break
             except OSError:
-                break  # it died: the transport finds out, and says so
+                break  # the writer died: the transport notices it
         return sent
 
     def _next_answer(self) -> asyncio.Future[Answer]:
-        """Answers come in the order of the questions. One that nobody waits for any more (its unit was cancelled)
-        is still consumed in its turn, never taken for the next one's."""
+        """A future of the next answer. Answers come in the order of the units. The answer to a cancelled unit is
+        consumed in its turn, and never taken for the next one's."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if self.alive:
             self._waiting.append(answer)
@@ -177,13 +178,13 @@ class Writer(asyncio.Protocol):
         return answer
 
     async def settled(self) -> None:
-        """Until every unit that was sent has its outcome, also those nobody waits for."""
+        """Wait until every unit that was sent has its outcome, cancelled ones included."""
         if self._waiting:
             self._settled = self._settled or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._settled)
 
     async def close(self) -> None:
-        """Let it finish and end. It ends by itself when our end of the pair closes."""
+        """Let the writer finish and end. It ends by itself when the hub's end of the pair closes."""
         if self._transport is not None:
             self._transport.close()
         await self._gone
@@ -227,11 +228,11 @@ def _ended() -> OutcomeUnknown:
 
 
 ORPHAN_PATIENCE = 5.0
-"""Seconds to wait for the writer of a hub that is dead itself."""
+"""Seconds to wait for the writer of a dead hub."""
 
 
 async def lock_directory(directory: Path) -> int:
-    """The locked descriptor; `StoreInUse` if a living hub has it."""
+    """Lock the directory; gives the locked descriptor, or raises `StoreInUse` if a running hub has it."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = asyncio.get_running_loop().time() + ORPHAN_PATIENCE
