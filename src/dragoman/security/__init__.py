@@ -1,1 +1,1 @@
-"""Who may come in, and where we may go: adapters around well-kept libraries. No decisions about tasks live here."""
+"""Credentials, keys, TLS and callback URLs: adapters around maintained libraries. No decisions about tasks."""

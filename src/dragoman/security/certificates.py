@@ -1,15 +1,15 @@
-"""A certificate authority of one's own: enough to start with TLS today, and to test.
+"""A private certificate authority: enough to start with TLS, and to test.
 
     file         mode   what
     -----------  -----  -----------------------------------------------------------------
-    ca.pem       0600   give this to clients: they trust what it signed
-    ca.key       0600   signs; clients that trust ca.pem believe its holder
+    ca.pem       0600   give this to clients: they trust certificates that it signed
+    ca.key       0600   signs; clients that trust ca.pem trust its holder
     server.pem   0600   the server's certificate, then the CA's
     server.key   0600
     NAME.pem …   0600   a client's certificate and key, where clients show one
 
-The CA is made once and kept, so that a renewed certificate is trusted by those who trusted the last one. Keys are on
-P-256, which every TLS library knows. The CA signs leaves only (path length 0).
+The CA is made once and kept, so that clients that trusted the last certificate trust the renewed one. Keys are on
+P-256, which every TLS library supports. The CA signs leaves only (path length 0).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dragoman.security import private
 
 CA_DAYS = 3650
 DAYS = 397
-"""The most that browsers accept of a server's certificate."""
+"""The longest validity of a server's certificate that browsers accept."""
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
@@ -41,11 +41,11 @@ _EARLY = datetime.timedelta(minutes=5)
 
 
 class CertificateProblem(Exception):
-    """No certificate comes of this. The sentence ends with what to do."""
+    """The certificate cannot be made. The sentence ends with what to do."""
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What now lies in the directory."""
+    """The files that were written."""
 
     ca: Path
     certificate: Path
@@ -87,7 +87,7 @@ class Authority:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of the server's certificate that is there; without one, of this machine."""
+        """The names in the existing server certificate; without one, those of this machine."""
         try:
             [made, *_] = x509.load_pem_x509_certificates((self.directory / "server.pem").read_bytes())
             names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -96,12 +96,12 @@ class Authority:
         return tuple(str(name.value) for name in names)
 
     def server(self, hosts: Sequence[str], *, now: datetime.datetime, days: int = DAYS) -> Made:
-        """A certificate for these names and addresses; one that is there is replaced."""
+        """Make a certificate for these names and addresses, in the place of an existing one."""
         names = [_name(host) for host in hosts]
         return self._leaf("server", hosts[0], names, ExtendedKeyUsageOID.SERVER_AUTH, now, days)
 
     def client(self, name: str, *, now: datetime.datetime, days: int = DAYS) -> Made:
-        """A certificate that a client shows, in its own name."""
+        """Make a certificate for a client of this name."""
         if not _CLIENT.fullmatch(name) or name in ("ca", "server"):
             raise CertificateProblem(
                 "a client's name is letters, digits, . _ and -, and not ca or server. Choose another."
@@ -139,7 +139,7 @@ class Authority:
             not_after=until,
             new_ca=self.new,
         )
-        # The key first: a server that reads in between sees a pair that does not fit, and keeps the one it has.
+        # The key first: a server that reads in between sees a pair that does not match, and keeps the one it has.
         private.write(made.key, _pem(key), replace=True)
         private.write(made.certificate, _text(built) + _text(self._certificate), replace=True)
         return made

@@ -1,7 +1,7 @@
 """Signed checkpoints of the audit chain: that it had so many records at a time, and the hash of the last one.
 
-A program that can write the database can write another chain with good hashes, and the note of its newest record too. A
-checkpoint that was kept elsewhere gives that away: the chain must still hold its record, under its hash. It is signed
+A program that can write the database can write another chain with valid hashes, and its newest record too. A checkpoint
+that is kept elsewhere reveals that: the chain must still have its record, with its hash. It is signed
 with the key that signs tokens (Ed25519), whose public half it carries; the `kid` is that key's thumbprint, as in
 `/.well-known/jwks.json`.
 
@@ -25,7 +25,7 @@ LARGEST = 64 * 1024
 
 
 class CheckpointProblem(Exception):
-    """It cannot be used. The sentence ends with what to do."""
+    """The checkpoint cannot be used. The sentence ends with what to do."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,8 +111,8 @@ class NonceWatch:
         self._seen: OrderedDict[bytes, int] = OrderedDict()
 
     def first(self, kid: str, nonce: bytes, ciphertext: bytes) -> bool:
-        """Whether it is new, or comes with the `ciphertext` that it came with: a message that was refused for now may
-        be sent again as it is, and whether it was accepted before, its id says."""
+        """Whether the nonce is new, or comes with the same `ciphertext` again: a sender may repeat a message that was
+        refused for now. The message's id shows whether it was accepted before."""
         mark, content = nonce + kid.encode(), hash(ciphertext)
         if mark in self._seen:
             return self._seen[mark] == content
@@ -161,7 +161,7 @@ class Pair:
     def _exchange(self, theirs: str) -> bytes:
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(decode64(theirs)))
-        except ValueError:  # not a point, or one of small order: the secret would be the same whoever we are
+        except ValueError:  # not a point, or one of small order: every private key would give the same secret
             raise ExchangeError("public_key gives no secret. Send 32 fresh bytes of X25519 as base64url.") from None
 
 
@@ -207,7 +207,7 @@ class Seal:
             plain = self._cipher.decrypt(nonce, ciphertext, bound)
         except InvalidTag:
             return Unopened(Flaw.TAMPERED)
-        # Only now: a sender without the key cannot make us refuse a nonce to its owner.
+        # Only now: a sender without the key must not be able to use up its owner's nonces.
         if watch is not None and not watch.first(self.kid, nonce, ciphertext):
             return Unopened(Flaw.NONCE, "nonce")
         return plain

@@ -1,4 +1,4 @@
-"""Where the hub of this directory keeps its data, and with it the file that says how to reach it.
+"""Finds the data directory of the hub of this directory, which has the file that says how to reach it.
 
     looked for                                                where
     --------------------------------------------------------  ------------------------------------------

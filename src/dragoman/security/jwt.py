@@ -1,7 +1,7 @@
-"""Tokens: issued and verified, as a2acp's document, a2acp-D3…D5 and RFC 8725 have it.
+"""Issues and verifies tokens, as a2acp's document, a2acp-D3…D5 and RFC 8725 require.
 
-PyJWT makes and checks the signature. What a token must be otherwise is decided here, because PyJWT reads the clock
-itself, takes the last of two equal claims, and lets one audience of many suffice. In this order:
+PyJWT makes and checks the signature. This module makes all other checks, because PyJWT reads the clock itself, takes
+the last of two equal claims, and accepts one matching audience among many. In this order:
 
     1  size, three parts of canonical base64url          7  the signature, by an engine that knows no other algorithm
     2  header: strict JSON, each name once               8  claims: strict JSON, each name once, of the right types
@@ -53,7 +53,7 @@ _EMBEDDED = ("jku", "jwk", "x5u", "x5c", "x5t", "x5t#S256")
 _EXTENSIONS = ("crit", "b64")
 _LATEST = 2**53
 
-# Two engines, each of which knows one algorithm: neither can be talked into the other.
+# Two engines with one algorithm each: no token can make one use the other's.
 _ENGINES = {
     algorithm: pyjwt.PyJWS(algorithms=[algorithm.value], options={"enforce_minimum_key_length": True})
     for algorithm in Algorithm
@@ -90,7 +90,7 @@ class Authority:
         self._good: OrderedDict[bytes, tuple[str, Claims]] = OrderedDict()
 
     def use(self, ring: KeyRing) -> None:
-        """Another ring from now on. Tokens that the old one verified are verified again."""
+        """Use another ring from now on. Tokens that the old one verified are verified again."""
         self.ring = ring
         self._good.clear()
 
@@ -173,7 +173,7 @@ class Authority:
         return claims
 
     def read(self, token: str, *, now: int) -> Claims | Refusal:
-        """The claims of a token that one of our keys signed, whatever its audience and its times."""
+        """The claims of a token that one of the hub's keys signed, whatever its audience and its times."""
         if len(token) > LARGEST:
             return Refusal(Reason.SIZE)
         read = self._read(token, now)

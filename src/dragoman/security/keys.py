@@ -2,16 +2,16 @@
 
     algorithm   made by                        kept in                       published
     ----------  -----------------------------  ----------------------------  ----------------------
-    EdDSA       us (Ed25519), rotated          signing.json, 0600, in 0700   yes, the public half
+    EdDSA       the hub (Ed25519), rotated     signing.json, 0600, in 0700   yes, the public half
     HS256       an operator who insists on it  a file of theirs, 0600        never
 
 An algorithm belongs to its key (a2acp-D4): a lookup by `kid` gives both, and the `alg` of a token chooses nothing. The
-`kid` of an Ed25519 key is its RFC 7638 thumbprint, so it cannot name another
-key; that of a secret is the name the operator gave it. Keys come from this ring only: a `kid` is looked up in a
-dictionary, never in a directory, a database or a URL.
+`kid` of an Ed25519 key is its RFC 7638 thumbprint, so it cannot name another key; that of a secret is the name that the
+operator gave it. Keys come from this ring only: a `kid` is looked up in a dictionary, never in a directory, a database
+or a URL.
 
-A rotated key signs no more, and verifies until the last token it can have signed is over. All keys stand in one file
-that is replaced as a whole, so a crash leaves the old ring or the new one.
+A rotated key no longer signs, and verifies until the last token that it can have signed has expired. All keys are in
+one file that is replaced as a whole, so a crash leaves the old ring or the new one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def verifies_until(self) -> int | None:
-        """When the last token that it can have signed is over; None while it signs."""
+        """When the last token that it can have signed expires; None while it signs."""
         return None if self.retired_at is None else self.retired_at + LONGEST_TTL + LEEWAY
 
     def verifies_at(self, now: int) -> bool:
@@ -144,8 +144,8 @@ class KeyFile:
         return self._read()
 
     def rotate(self, now: int, *, distrust: bool = False) -> KeyRing:
-        """A new key signs. The old ones verify until their last token is over, or, if they may have been stolen
-        (`distrust`), not at all: every token out there is void. Keys that verify nothing any more are dropped."""
+        """Make a new signing key. The old ones verify until their last token expires, or, if they may have been stolen
+        (`distrust`), not at all: every issued token is void. Keys that verify nothing any more are dropped."""
         private.directory(self.directory)
         try:
             before = [key for key in self._read() if key.verifies_at(now)]
@@ -188,7 +188,7 @@ def new_key(now: int) -> Key:
 
 
 def secret_key(kid: str, secret: bytes) -> Key:
-    """An HS256 key. Text of 32 characters has far fewer than 256 bits, but that is for the operator to know."""
+    """An HS256 key. Text of 32 characters has far fewer than 256 bits; the operator must take care of that."""
     if not KID.fullmatch(kid):
         raise KeyProblem("the name of a secret is 1 to 64 letters, digits, - and _", "Choose another kid.")
     if len(secret) < SHORTEST_SECRET:
@@ -227,7 +227,7 @@ _ALPHABET = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def decode64(text: str) -> bytes:
-    """The one spelling only: no padding, no other alphabet, no stray bits. Raises `ValueError`."""
+    """Accepts only the canonical form: no padding, no other alphabet, no stray bits. Raises `ValueError`."""
     if not _ALPHABET.fullmatch(text) or len(text) % 4 == 1:
         raise ValueError("not base64url")
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

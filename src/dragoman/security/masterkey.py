@@ -1,12 +1,13 @@
 """Encryption at rest, of collaboration keys and of personal data in the store.
 
-The hub's master keys lie in `master.json`, 0600, in a 0700 directory: not in the store, so that a copy of the store
-alone opens nothing. The newest locks; older ones unlock the records that they locked, until those are locked again.
+The hub's master keys are in `master.json`, 0600, in a 0700 directory: not in the store, so that a copy of the store
+alone opens nothing. The newest key locks; older ones unlock the records that they locked, until those are locked again.
 
     a locked record     1 byte version, 8 bytes the master key's id, 16 bytes salt, 12 bytes nonce, ciphertext, tag
 
-Each record has a key of its own, derived from the master key and a random salt by HKDF-SHA256, so no number of records
-wears the master key out. The record is bound to its table and row (`about`): in another row it does not open.
+Each record has a key of its own, derived from the master key and a random salt by HKDF-SHA256, so the number of records
+under one master key is not limited. The record is bound to its table and row (`about`): in another row it does not
+open.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class MasterKeys:
 
 
 class MasterKeyFile:
-    """The master keys on disk: made at the first start, and as precious as the store."""
+    """The master keys on disk, made at the first start. Without them the store's sealed records are lost."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -123,7 +124,7 @@ class MasterKeyFile:
             return ()
 
     def rotate(self, now: int) -> MasterKeys:
-        """A new key locks; the old ones stay for the records that they locked."""
+        """Make a new key that locks; the old ones stay for the records that they locked."""
         kept = [_fresh(now), *self._read()]
         self._write(kept, replace=True)
         return self._keys(kept)

@@ -6,7 +6,7 @@
     a file               0600   refused likewise; appears whole or not at all, and is on the disk on return
     owner                this user, or root
 
-Every refusal names the file and the command that mends it, and never what the file holds.
+Every refusal names the file and the command that repairs it, and never the file's content.
 
 The same secrets are in the memory of the hub and of its writer: `leave_no_dumps` keeps them out of core dumps.
 """
@@ -61,7 +61,7 @@ def read(path: Path) -> bytes:
             f"{path} cannot be read: {error.strerror}", "Run as its owner, or give it to the user that runs this."
         ) from None
     try:
-        # The file that was opened is the one that is looked at: nothing can be swapped in between.
+        # Check the opened file, not the path: no other file can be swapped in between.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise PrivateFileError(f"{path} is not a plain file", "Name one.")
@@ -75,7 +75,8 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, data: bytes, *, replace: bool) -> None:
-    """Atomic and durable. Without `replace`, raises `FileExistsError` when another process was faster."""
+    """Write the file, atomic and durable. Without `replace`, raises `FileExistsError` when another process was
+    faster."""
     try:
         durable.write(path, data, replace=replace)
     except FileExistsError:
@@ -95,8 +96,8 @@ def _owned(path: Path, found: os.stat_result, mode: str) -> None:
 
 
 def leave_no_dumps() -> None:
-    """For this process, from now on; its children inherit the limit. Nor may another process of the same user look
-    into its memory or attach to it: that ends when a program is executed."""
+    """Turn core dumps off for this process and its children. Other processes of the same user can no longer read its
+    memory or attach to it either, until it executes a program."""
     import ctypes  # here, for commands and the SDK import this file, also where there is no `resource`
     import resource
 

@@ -1,12 +1,12 @@
-"""Personal data never reaches a log, an error or a trace (a2acp-D13).
+"""Keeps personal data out of logs, errors and traces (a2acp-D13).
 
-Nothing here looks for what *seems* personal: no pattern knows a name. The intent's `pii` mark says what is personal
-where it enters, and from there on it is handled in ways that cannot leak:
+Nothing here looks for data that *seems* personal: no pattern recognises a name. The intent's `pii` mark declares what
+is personal, and from there on the code handles it in ways that cannot leak:
 
-    where it could leak                             what holds it back
+    where it could leak                             what prevents it
     ----------------------------------------------  ---------------------------------------------------------------
-    an exception that quotes what it choked on      `handling()`, where something is opened; `disclosed()`, where it is
-                                                    made a text: only its type and place are left of it
+    an exception that quotes its input              `handling()`, where a payload is opened; `disclosed()`, where an
+                                                    exception becomes text: only its type and place are left
     a log line written while it is handled          `blot_personal` keeps `PLAIN` names; other texts become the mark
     a field that carries contents by its name       `blot_personal`: the names in `CONTENTS`, always
 
@@ -68,7 +68,7 @@ class handling:
         try:
             raise hidden from None
         finally:
-            hidden.__context__ = None  # not only unprinted: gone, for handlers that print contexts all the same
+            hidden.__context__ = None  # removed, because some handlers print suppressed contexts
 
 
 def disclosed(error: Exception, *, personal: bool) -> Exception:
@@ -77,7 +77,7 @@ def disclosed(error: Exception, *, personal: bool) -> Exception:
 
 
 def place(traceback: TracebackType | None) -> str:
-    """Where it happened: file and line of the innermost frame. Without the path on this machine."""
+    """File and line of the innermost frame, without the path on this machine."""
     if traceback is None:
         return "an unknown place"
     while traceback.tb_next is not None:
@@ -87,7 +87,8 @@ def place(traceback: TracebackType | None) -> str:
 
 
 def blot_personal(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The event without personal data. Put it first: an exception is reduced before anything formats it."""
+    """The event without personal data. It must be the first processor: it reduces exceptions before others format
+    them."""
     handled = _handled.get()
     if handled:
         event = _without_exception(event)
@@ -120,7 +121,7 @@ def _blot(value: Any, hide: bool, depth: int) -> Any:
     if isinstance(value, Mapping):
         if depth >= DEEPEST:
             return MARK
-        # The names of a logged event are ours; those within its values may come from outside.
+        # The names of a logged event are the hub's own; those within its values may come from outside.
         return {
             MARK if hide and name not in PLAIN else str(name): _under(str(name), inner, hide, depth + 1)
             for name, inner in value.items()

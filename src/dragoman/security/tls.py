@@ -9,11 +9,11 @@
     expired, or not valid yet                     since when or until when
     no usable CA for client certificates          which file
 
-A renewed certificate is taken without a restart: `Renewal.renew()` reads the files again, checks them as at the
-start, and only then lets new handshakes have them. If they are bad, the old ones stay in use and `TlsProblem` says why.
+A renewed certificate needs no restart: `Renewal.renew()` reads the files again, checks them as at the start, and only
+then uses them for new handshakes. If they are invalid, the old ones stay in use and `TlsProblem` says why.
 
-gRPC brings a TLS of its own without a setting for the lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only
-suites that the certificate cannot serve, which leaves 1.3.
+gRPC has its own TLS, without a setting for the lowest version. `grpc_cipher_suites` gives it, for TLS 1.2, only suites
+that the certificate cannot serve, which leaves 1.3.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GRPC_SUITES = "GRPC_SSL_CIPHER_SUITES"
 
 _MAKE = "Make one: dragoman cert"
 HOME = Path(".dragoman/tls")
-"""Where `dragoman cert` makes them, if nobody says otherwise."""
+"""Where `dragoman cert` writes certificates by default."""
 
 
 class TlsProblem(Advised):
@@ -98,7 +98,7 @@ def read_pair(files: Files, now: int) -> Pair:
 
 
 def how_to_renew(certificate: Path) -> str:
-    """The command, if it is one that `dragoman cert` made: the CA is beside it."""
+    """The command that renews it, if `dragoman cert` made it: the CA is beside it."""
     if certificate.name != "server.pem" or not (certificate.parent / "ca.key").exists():
         return "have it signed anew"
     there = "" if certificate.parent == HOME else f" --dir {shlex.quote(str(certificate.parent))}"
@@ -122,11 +122,12 @@ class Renewal:
 
     @property
     def not_after(self) -> int:
-        """When the certificate in use expires, to warn before."""
+        """When the certificate in use expires, for a warning before that."""
         return self.pair.not_after
 
     def renew(self, now: int) -> bool:
-        """Whether new files are in use from now on. Raises `TlsProblem` when they are bad; then nothing changed."""
+        """Read the files; gives whether new ones are in use now. Raises `TlsProblem`, and changes nothing, if they are
+        invalid."""
         pair = read_pair(self.files, now)
         if pair == self.pair:
             return False
@@ -147,9 +148,9 @@ def grpc_cipher_suites(pair: Pair) -> str:
 
 
 class _Handshake(ssl.SSLObject):
-    """A handshake that tells the client why it failed. Event loops drop OpenSSL's alert, and the client sees a reset.
-    So the failure is put off, as if there were more to read: then the loop writes the alert. The client leaves, or the
-    time for handshakes is over."""
+    """A handshake that reports its failure to the client. Event loops drop OpenSSL's alert, and the client sees a
+    reset. So this delays the failure, as if there were more to read: then the loop writes the alert. The client
+    disconnects, or the handshake times out."""
 
     outgoing: ssl.MemoryBIO
     failure: ssl.SSLError | None = None
@@ -181,7 +182,7 @@ class _Listening(ssl.SSLContext):
 def _context(pair: Pair, files: Files) -> ssl.SSLContext:
     context = _Listening(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The ssl module loads from files only. What was checked is what is served, so it is not read from there again.
+    # The ssl module loads from files only. The original files are not read again, so that the checked data are used.
     with _as_file(pair.key.rstrip() + b"\n" + pair.chain) as both:
         try:
             context.load_cert_chain(both, password=_no_password)

@@ -1,8 +1,8 @@
 """Agents' bearer tokens: 32 hexadecimal characters, shown once, kept only as a hash.
 
-A token has 128 bits of entropy, so a plain SHA-256 is enough: there is nothing to guess that a slow hash would
-protect. Looking a hash up in a dictionary gives no timing away either, since nobody can choose the hash of a
-token; where two hashes are compared one to one (the admin's), it is done in constant time.
+A token has 128 bits of entropy, so a plain SHA-256 is enough: a slow hash protects only what can be guessed. A lookup
+of a hash in a dictionary leaks no useful timing, since an attacker cannot choose the hash of a token; where two hashes
+are compared directly (the admin's), it is done in constant time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import secrets
 
 LENGTH = 32
 LONGEST = 200
-"""Credentials longer than this are not looked at: hashing is cheap, but not for megabytes."""
+"""Longer credentials are refused without hashing them: hashing megabytes is not cheap."""
 
 
 def new_token() -> str:
-    """A fresh token. This is the only moment at which it exists in clear."""
+    """A fresh token. The hub stores only its hash."""
     return secrets.token_hex(LENGTH // 2)
 
 
 def token_hash(token: str) -> str:
-    """What is stored, and what is looked up."""
+    """The hash that the hub stores and looks up."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -57,8 +57,8 @@ def context(pinned: str = "", environ: Mapping[str, str] = os.environ) -> ssl.SS
     try:
         if pinned:
             made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            made.check_hostname = False  # it is known by itself, not by a name
-            # Its CA is not trusted along with it: other certificates of that CA may be anybody's.
+            made.check_hostname = False  # the certificate itself is pinned, whatever its name
+            # Its CA is not trusted with it: the CA may have signed other servers' certificates.
             made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             made.load_verify_locations(cadata=leaf(pinned))
         else:

@@ -1,12 +1,12 @@
-"""Callback URLs: where the hub may be sent to, and how it goes there safely.
+"""Callback URLs: which addresses the hub may connect to, and how it does so safely.
 
-A URL that an agent names is an order to this machine to open a connection, so it may lead to public addresses only:
+A URL that an agent names makes this machine open a connection, so it may lead to public addresses only:
 no loopback, private, link-local, metadata, multicast or reserved ones, nor IPv6 forms that wrap one of these. The
 name is resolved once; every address it has must be allowed; and the connection is made to that very address, with
 the name only in the Host header and the TLS handshake. A name that later resolves elsewhere (DNS rebinding) changes
 nothing, and redirects are never followed.
 
-`allowed` are the networks an operator opens on purpose.
+`allowed` are the networks that an operator allows beside those.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PRIVATE: tuple[Network, ...] = tuple(
     ipaddress.ip_network(net)
     for net in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 )
-"""What an operator opens with `allow_private_callbacks`: this machine and its neighbours. Link-local addresses, where
-clouds keep their metadata, stay shut."""
+"""The networks that `allow_private_callbacks` allows: this machine and its neighbours. Link-local addresses, where
+clouds serve their metadata, stay forbidden."""
 
 DENIED: tuple[Network, ...] = tuple(
     ipaddress.ip_network(net)

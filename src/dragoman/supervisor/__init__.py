@@ -3,9 +3,9 @@
 hub ── supervisor ── spawner ──▶ child ──▶ programs that the child starts
         │  (one for each agent)     ▲ │
         └──── stdin, stdout, stderr ┘ ▼
-                                nothing of it outlives the hub
+                                none of these processes outlives the hub
 
-spawner.py            a small process that starts the children and reaps them; runs by itself, imports nothing of ours
+spawner.py            a small process that starts the children and reaps them; a script that imports nothing of dragoman
 spawner_client.py     the hub's end of it
 sandbox_policy.py     untrusted children: in a sandbox, or not at all
 wasm_agent.py         WebAssembly modules as children, one run for each task

@@ -54,7 +54,7 @@ log = structlog.get_logger("dragoman.children")
 
 
 class Child:
-    """`on_removed` is called when the hub itself let go of the agent."""
+    """`on_removed` is called when the hub removed the agent."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Child:
         self._task = asyncio.get_running_loop().create_task(self._run_until_stopped(), name=f"child {self.agent}")
 
     async def stop(self, reason: str, most: float | None = None) -> None:
-        """Returns when nothing of it runs any more. It has its grace period, but not more than `most` seconds."""
+        """Returns when none of its processes runs any more. It has its grace period, but at most `most` seconds."""
         if self._task is None:
             return
         if not self._task.done():
@@ -114,7 +114,7 @@ class Child:
         await asyncio.wait({self._task}, timeout=grace + 2 * TERM_SECONDS + LAST_OUTPUT_SECONDS)
 
     def kill(self) -> None:
-        """At once."""
+        """End its processes at once."""
         self._stop.set()
         if self._run is not None:
             self._run.signal(signal.SIGKILL)
@@ -130,9 +130,9 @@ class Child:
             self._move(State.INITIALIZING)
             try:
                 how = await self._run_once()
-            except OSError as error:  # no descriptor, no memory: that may pass
+            except OSError as error:  # no descriptor, no memory: a retry may work
                 how = Ended(failed=f"it cannot be started now: {error.strerror}")
-            except Exception as error:  # a fault of the hub must not end the agent for good, nor spin
+            except Exception as error:  # a defect of the hub must not end the agent for good, nor loop
                 log.error("child failed to start", agent=self.agent, exc_info=error)
                 how = Ended(failed="something broke inside the hub")
             self.pid, self._run, self.last_end = None, None, how
@@ -192,7 +192,7 @@ class Child:
         self._run = run = ChildProcess(self, self._context, task_seconds=seconds, is_module=is_module)
         try:
             return await self._supervise(run, await run.begin(launch))
-        except BaseException:  # nothing would look after it
+        except BaseException:  # else no task would watch the process
             run.discard()
             raise
 
@@ -242,7 +242,7 @@ class Child:
     # -- what it prints
 
     def _log_from_hub(self, message: str, *, level: str) -> None:
-        """A line of the hub's own."""
+        """Log a line of the hub's own."""
         self.add_log_line(message, "hub", level=level)
 
     def add_log_line(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:

@@ -1,12 +1,12 @@
-"""What children print, kept as it is: on the disk within bounds, the newest lines in memory, and with the task.
+"""The output of children, kept unchanged: on the disk within limits, the newest lines in memory, and with the task.
 
     on the disk    a line of JSON each, `<agent>.jsonl` and one older generation, 4 MiB each
     in memory      the newest lines, up to 1000 and 512 KiB
     with the task  while an agent holds exactly one task, what it prints belongs to it (`TaskLogWriter`)
 
-Nothing is changed or escaped here: the API does that where it shows a line (forge-D13). Only bytes that are no UTF-8
-are spelt out. A thread writes all lines that have gathered at once. A disk that does not keep up costs lines, which are
-counted, and never the hub's time.
+Nothing is escaped here: the API does that where it shows a line (forge-D13). Only bytes that are not UTF-8 are spelt
+out. A thread writes the gathered lines together. If the disk does not keep up, lines are dropped and counted; the hub
+never waits for it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ UNWRITTEN = 4 * 1024 * 1024
 """Bytes of one agent that may wait for the disk."""
 GATHER_SECONDS = 0.05
 GATHERED_LINES, GATHERED_BYTES = 500, 256 * 1024
-"""What may wait for a commit to be kept with the task."""
+"""Lines and bytes that may wait for the commit that keeps them with the task."""
 LINE_WITH_TASK = 16 * 1024
 """Characters of a line that are kept with the task; the whole of it is in the log."""
 
 LINES_A_TASK, BYTES_A_TASK = 10_000, 4 * 1024 * 1024
-"""What one run of an agent may add to one task."""
+"""Lines and bytes that one run of an agent may add to one task."""
 
 LEVELS = ("debug", "info", "warn", "error")
 
@@ -76,7 +76,7 @@ class ChildLog:
         self._newest: deque[tuple[Entry, int]] = deque()
         self._size = 0
         self._last = 0
-        self._whole = not path.exists()  # nothing older lies on the disk
+        self._whole = not path.exists()  # the disk has no older lines
         self._changed = asyncio.Event()
         self._unwritten: list[bytes] = []
         self._waiting = 0
@@ -112,13 +112,13 @@ class ChildLog:
         return entry
 
     def take_unwritten(self) -> tuple[bytes, int]:
-        """What is to be written to the disk, and how many lines were lost before it."""
+        """The bytes to write to the disk, and how many lines were dropped before them."""
         lines, lost = self._unwritten, self._lost
         self._unwritten, self._waiting, self._lost = [], 0, 0
         return b"".join(lines), lost
 
     async def tail(self, limit: int, *, level: str | None = None, after: int = 0) -> Sequence[Entry]:
-        """Lines at least as grave as `level`, oldest first: the newest ones, or the first ones after `after`."""
+        """Lines of at least this `level`, oldest first: the newest ones, or the first ones after `after`."""
         most = None if after else limit
         found = _newest((entry for entry, _ in reversed(self._newest)), most, level, after)
         oldest = self._newest[0][0].seq if self._newest else None
@@ -127,7 +127,7 @@ class ChildLog:
         return found[:limit] if after else found[-limit:]
 
     async def changed(self, after: int, seconds: float) -> None:
-        """Until there is a line after this one, or the time is up."""
+        """Wait until there is a line after this one, or the time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._last <= after:
@@ -160,7 +160,7 @@ class ChildLogs:
             await asyncio.to_thread(file.unlink, missing_ok=True)
 
     async def flushed(self) -> None:
-        """Until what was added is written."""
+        """Wait until the added lines are written."""
         while self._writing is not None:
             await asyncio.wait({self._writing})
 
@@ -181,7 +181,7 @@ class ChildLogs:
                 self._dirty.clear()
                 await asyncio.to_thread(_append, batches)
                 if self._dirty:
-                    await asyncio.sleep(GATHER_SECONDS)  # what comes line by line is not written line by line
+                    await asyncio.sleep(GATHER_SECONDS)  # gather lines, so that not every line is a write
         except OSError as error:
             log.error("logs cannot be written", why=str(error))
         finally:
@@ -189,7 +189,7 @@ class ChildLogs:
 
 
 class _Share(msgspec.Struct):
-    """What one task has been given of an agent's lines."""
+    """How many lines and bytes of an agent's output one task has got."""
 
     lines: int = 0
     bytes: int = 0
@@ -245,7 +245,7 @@ class TaskLogWriter:
             self._send()
 
     def _send(self) -> None:
-        """Everything gathered, as one event."""
+        """Send the gathered lines as one event."""
         if self._task is None or not self._lines:
             self._busy = False
             return
@@ -289,7 +289,7 @@ def _append(batches: Iterable[tuple[Path, bytes]]) -> None:
 
 
 def _newest(entries: Iterable[Entry], limit: int | None, level: str | None, after: int) -> list[Entry]:
-    """Of entries from the newest back, the wanted ones, oldest first."""
+    """The wanted ones of `entries`, which come newest first; the result is oldest first."""
     found: list[Entry] = []
     for entry in entries:
         if entry.seq <= after or len(found) == limit:
@@ -304,7 +304,7 @@ def _read(path: Path, limit: int | None, level: str | None, after: int, before: 
         for file in (path, older(path)):
             with contextlib.suppress(FileNotFoundError):
                 for line in reversed(file.read_bytes().splitlines()):
-                    with contextlib.suppress(msgspec.MsgspecError):  # cut short by a dying hub
+                    with contextlib.suppress(msgspec.MsgspecError):  # cut off when a hub died
                         entry = _decode(line)
                         if before is None or entry.seq < before:
                             yield entry

@@ -26,7 +26,7 @@ from dragoman.supervisor.spec import ChildSpec
 
 INHERITED = frozenset({"PATH", "HOME", "LANG", "TZ", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL"})
 OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
-"""What a child in a sandbox does not get."""
+"""Variables that a child in a sandbox does not get."""
 OURS = "DRAGOMAN_"
 
 _decode = msgspec.json.Decoder(dict[str, str]).decode
@@ -37,19 +37,19 @@ class EnvironmentFiles:
         self._directory = directory
 
     def keep(self, values: Mapping[str, str], name: str) -> None:
-        """Durably there when this returns."""
+        """Write the file; it is on the disk when this returns."""
         durable.make_directory(self._directory)
         durable.write(self._path(name), msgspec.json.encode(values), replace=False)
 
     def fetch(self, name: str) -> dict[str, str]:
-        """Raises OSError if it is gone, ValueError if it is damaged."""
+        """Read the values; raises OSError if the file is gone, ValueError if it is damaged."""
         return _decode(self._path(name).read_bytes())
 
     def drop(self, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
 
     def clear_out(self, wanted: Collection[str]) -> None:
-        """Forget all but these."""
+        """Remove all files but these."""
         if self._directory.is_dir():
             for path in self._directory.iterdir():
                 if path.name not in wanted:
@@ -64,7 +64,7 @@ class EnvironmentFiles:
 def environment(
     spec: ChildSpec, agent: str, values: Mapping[str, str], ours: Mapping[str, str], *, home: str | None = None
 ) -> dict[str, str]:
-    """All that a child finds in its environment. `ours` is the hub's own; `home` is there in a sandbox."""
+    """The whole environment of a child. `ours` is the hub's environment; `home` is set in a sandbox."""
     passed = {name for name in spec.pass_env if not name.startswith(OURS)}
     inherited = INHERITED if home is None else INHERITED - OF_THE_USER
     found = {

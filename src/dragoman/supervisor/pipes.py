@@ -1,16 +1,16 @@
-"""A child's three streams on the event loop: what it prints, read line by line within limits; what the hub writes,
+"""A child's three streams on the event loop: reads its output line by line within limits, and writes to its stdin
 without waiting.
 
 An `OutputPipe` reads at most once a turn of the loop, passes on a bounded number of lines a turn, and stops reading for
 a moment when too much came: the pipe then holds the child back. A `StdinPipe` writes what the pipe takes and keeps the
 rest; a child that does not read its stdin has no room, and the hub keeps its deliveries.
 
-How much of a child's output is taken has two limits, for two reasons:
+A child's output has two limits:
 
-    what is *kept*   100 messages a second with a burst of 200 (forge-D9); 200 log lines with a burst of 2000. Beyond,
-                     lines are counted, and one line says how many.
-    what is *read*   so much that a child can cost a few hundredths of a core, whatever it prints. Beyond, its pipe
-                     is not read for a moment: the pipe fills, and the child waits, not the hub.
+    what is *kept*   100 messages a second with a burst of 200 (forge-D9); 200 log lines with a burst of 2000. Lines
+                     above that are only counted, and one line says how many there were.
+    what is *read*   so much that a child costs a few hundredths of a core at most. Above that the hub does not read the
+                     pipe for a moment: the pipe fills, and the child waits, not the hub.
 
     reading            costs
     -----------------  ------
@@ -36,7 +36,7 @@ LINE, MESSAGE, KIB = 1.0, 25.0, 3.0
 READ_RATE, READ_BURST = 20_000.0, 20_000.0
 LOG_RATE, LOG_BURST = 200.0, 2000.0
 LONGEST_REST = 0.25
-"""Seconds for which a pipe is left alone at most: a child that printed too much is read again soon."""
+"""The most seconds for which a pipe is not read because its child printed too much."""
 
 
 class TokenBucket:
@@ -53,7 +53,7 @@ class TokenBucket:
         self._since = now
 
     def take(self, now: float) -> bool:
-        """One token, if there is one."""
+        """Take one token; gives whether there was one."""
         self._fill(now)
         if self._tokens < 1.0:
             return False
@@ -61,7 +61,7 @@ class TokenBucket:
         return True
 
     def spend(self, cost: float, now: float) -> float:
-        """Take this much, into debt if need be; how many seconds to rest until the debt is paid."""
+        """Take so many tokens, into debt if necessary; gives the seconds until the debt is paid."""
         self._fill(now)
         self._tokens = max(self._tokens - cost, -LONGEST_REST * self._rate)
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
@@ -70,7 +70,7 @@ class TokenBucket:
 AT_ONCE = 64 * 1024
 LINES_A_TURN = 128
 FEW = 4
-"""So many pipes may be read at the full rate; more of them share it."""
+"""So many pipes may be read at the full rate; more pipes share it."""
 
 ROOM = 256 * 1024
 """Unwritten bytes above which a child has no room for more."""
@@ -81,7 +81,7 @@ SPACE_LAST = 0.05
 
 
 class ThrottledPipes:
-    """How many pipes rest right now because their children print too much."""
+    """Counts the pipes that are not read now because their children print too much."""
 
     def __init__(self) -> None:
         self.resting = 0
@@ -92,7 +92,7 @@ class ThrottledPipes:
 
 
 class OutputPipe:
-    """Stdout or stderr. `take` gets every line, and says what it cost."""
+    """Stdout or stderr. `take` gets every line and returns its cost."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class OutputPipe:
             self._schedule()
 
     def look_again(self) -> None:
-        """What `ready` waited for may be there."""
+        """Call it when `ready` may give True now."""
         if self._lines:
             self._schedule()
 
     def close(self) -> None:
-        """Forget the rest of it."""
+        """Close it without reading the rest."""
         if self.ended.done():
             return
         self._read(False)
@@ -201,7 +201,7 @@ class OutputPipe:
             self._read(True)
 
     def _schedule(self) -> None:
-        """Look again, unless a look is due anyway."""
+        """Schedule another read, unless one is scheduled."""
         if self._timer is None and not self._stopped and not self.ended.done():
             self._timer = self._loop.call_later(0, self._due)
 
@@ -219,11 +219,11 @@ class OutputPipe:
 
 
 class StdinPipe:
-    """Stdin. `drained` is called when there is room again, or nothing that could need it; `arrived` when the child has
-    read all that was written before the last `mark`; `refused` when the child has closed it.
+    """Stdin. It calls `drained` when there is room again or it was closed, `arrived` when the child has read everything
+    before the last `mark`, and `refused` when the child has closed it.
 
-    `one_at_a_time`: each message is written once the child has read the one before it. The document's example takes all
-    that one read gives it for one message. A child that reads by lines shows it by registering, see `allow_several`.
+    `one_at_a_time`: write each message only when the child has read the one before it. The document's example takes
+    everything that one read returns for one message. A child that registers reads by lines, see `allow_several`.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class StdinPipe:
         self._bytes = array.array("i", [0])
         self.open = True
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._broken)  # readable means only that the reader has closed it
+        self._loop.add_reader(descriptor, self._broken)  # readable means that the reader has closed it
 
     @property
     def has_room(self) -> bool:
@@ -263,7 +263,7 @@ class StdinPipe:
         return self._size
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """What is written to a child that has closed its stdin is lost, as on any pipe."""
+        """Write lines. If the child has closed its stdin they are lost, as on any pipe."""
         if not self.open or not lines:
             return
         ended = [line if line.endswith(b"\n") else line + b"\n" for line in lines if line]
@@ -274,7 +274,7 @@ class StdinPipe:
             self._flush()
 
     def allow_several(self) -> None:
-        """From now on several messages may lie in the pipe."""
+        """From now on the pipe may hold several messages."""
         if self._one_at_a_time:
             self._one_at_a_time = False
             if self.open and not self._writing:
@@ -333,7 +333,8 @@ class StdinPipe:
         self._refused()
 
     def mark(self) -> None:
-        """A pipe knows how much of it is unread: no answer of the child's is needed."""
+        """Call `arrived` when the child has read everything so far. The system reports the unread bytes of a pipe, so
+        the child need not answer."""
         if self.open and self._look is None:
             self._pause = LOOK_FIRST
             self._look = self._loop.call_later(self._pause, self._look_whether_read)
@@ -349,7 +350,7 @@ class StdinPipe:
         self._look = self._loop.call_later(self._pause, self._look_whether_read)
 
     def close(self) -> None:
-        """No writer need wait for room any more: what is written from now on is lost."""
+        """Close the pipe: later writes are lost, and no writer waits for room."""
         if not self.open:
             return
         had_room, self.open = self.has_room, False

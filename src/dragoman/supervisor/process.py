@@ -1,8 +1,7 @@
 """One process of a child agent: its streams, its link to the hub, its end.
 
-Towards the hub it is a link like any other: a `ConnectionLoop` with a forge session, for which it is the wire. Towards
-the process it is three pipes (`pipes`): what is no message on its stdout, and everything on its stderr, is a line of
-its log.
+For the hub it is a link like any other: the wire of a `ConnectionLoop` with a forge session. For the process it is
+three pipes (`pipes`): a line on stdout that is no message, and every line on stderr, goes to the child's log.
 
 A process may close a pipe and live on. The hub leaves it alone, but closes its link, so it gets no work:
 
@@ -44,24 +43,24 @@ TERM_SECONDS = 5.0
 PART_SECONDS = 5.0
 """How long the process waits for the hub to give the child no more work, before it asks the child to end."""
 LAST_OUTPUT_SECONDS = 10.0
-"""What an ended child printed last is read for so long."""
+"""How long the hub reads the last output of an ended child."""
 CLOSED_PIPE_SECONDS = 1.0
-"""The pipes of a process that ends are closed a moment before its end is known."""
+"""The pipes of a process close a moment before the hub learns of its end: so long it waits for that."""
 BOM = b"\xef\xbb\xbf"
-"""With which some runtimes begin what they print."""
+"""Some runtimes begin their output with it."""
 REGISTERS = b'"request:register"'
-"""In a line of a child that registers: such a child reads its stdin by lines."""
+"""Part of a line with which a child registers: such a child reads its stdin by lines."""
 STUCK_BYTES = 64 * 1024
-"""A child that leaves this much unread beyond what its pipe holds is not well."""
+"""A child is unhealthy when it leaves so many bytes unread beyond what its pipe holds."""
 SKIPPED_LOG_SECONDS = 1.0
-"""The log says how many lines were not kept no more often than this."""
+"""The log says at most so often how many lines were not kept."""
 CHECKS_PER_TASK = 20
 CHECK_SECONDS = (0.05, 1.0)
 """How often the time of a task is checked while it runs, and the bounds of the pause between two checks."""
 
 
 LogSink = Callable[[str, str, dict[str, Any]], None]
-"""Level, message, context: for what an agent logs by a message of the protocol."""
+"""Takes level, message and context of a protocol's log message."""
 
 
 class ChildContext(msgspec.Struct, frozen=True, eq=False):
@@ -76,20 +75,20 @@ class ChildContext(msgspec.Struct, frozen=True, eq=False):
     environ: dict[str, str]
     sandbox_policy: SandboxPolicy
     task: Callable[[TaskId], Awaitable[Task | None]]
-    """How a task stands."""
+    """Reads a task."""
 
 
 class ProcessOwner(Protocol):
-    """Whose process it is (`child.Child`)."""
+    """The owner of the process (`child.Child`)."""
 
     agent: AgentId
 
     def add_log_line(self, message: str, stream: str, *, level: str, context: dict[str, Any] | None = None) -> None:
-        """A line for its log."""
+        """Add a line to its log."""
         ...
 
     def flush(self) -> None:
-        """The lines so far go before its next message."""
+        """Send the gathered lines before the child's next message."""
         ...
 
     def agent_removed(self) -> None:
@@ -148,7 +147,7 @@ class ChildProcess:
         self._ours = None
 
     def discard(self) -> None:
-        """Let go of everything at once, in any state."""
+        """Release everything at once, in any state."""
         self._stop_waiting()
         self._log_skipped()
         self.signal(signal.SIGKILL)
@@ -205,7 +204,7 @@ class ChildProcess:
         ended = self._handle.ended
         leaving = self._hub.enqueue(PartLink(principal=self._child.agent, session=self._session))
         leaving.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Until that is decided it may be given work: by its own link that opens, or by a unit that is under way.
+        # Until that is decided the hub may give it work: its link may be opening, or a unit may be under way.
         either: set[asyncio.Future[Any]] = {asyncio.ensure_future(leaving), ended}
         await asyncio.wait(either, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         self._connection.write([self._connection.session.encode_shutdown(int(grace * 1000), reason)])
@@ -251,13 +250,13 @@ class ChildProcess:
                 facts={"agent_id": agent},
             )
         self._connection.close()
-        with contextlib.suppress(Refused):  # the hub stops: the next one finds out by itself
+        with contextlib.suppress(Refused):  # the hub stops; after a restart it has no open links
             await self._hub.execute(CloseLink(principal=agent, session=self._session, fault=fault))
         self._hub.detach(self._session)
 
     async def _enforce_task_limit(self, seconds: float) -> None:
-        """Kill it when it has worked on one task for too long. Time in which a task waits, for a person or for help, is
-        not its own; nor does its output buy it time: a malicious child prints a lot."""
+        """Kill it when it has worked on one task for too long. Time in which a task waits for a person or for help does
+        not count. Output does not extend the time: a malicious child prints a lot."""
         pause = min(max(seconds / CHECKS_PER_TASK, CHECK_SECONDS[0]), CHECK_SECONDS[1])
         worked: dict[TaskId, float] = {}
         last = self._loop.time()
@@ -291,10 +290,10 @@ class ChildProcess:
         self._closing.append(self._loop.create_task(self._close_session("stdout", "it can answer nothing any more")))
 
     def _stdin_closed(self) -> None:
-        self._closing.append(self._loop.create_task(self._close_session("stdin", "it can be told nothing any more")))
+        self._closing.append(self._loop.create_task(self._close_session("stdin", "it can receive nothing any more")))
 
     async def _close_session(self, pipe: str, consequence: str) -> None:
-        """No more work over this link, if the process lives on without one of its pipes."""
+        """Close the link, if the process lives on without one of its pipes: it gets no more work."""
         assert self._handle is not None
         await asyncio.wait({self._handle.ended}, timeout=CLOSED_PIPE_SECONDS)
         if self._handle.ended.done() or self.ending:
@@ -351,8 +350,8 @@ class ChildProcess:
     # -- what it prints
 
     def _ready(self, line: Line) -> bool:
-        """A child that does not read its answers may send no further request; its log lines and events are read all the
-        same."""
+        """Whether a line may be read now. A child that does not read its answers may send no further request; the hub
+        still reads its log lines and events."""
         return self.has_room or isinstance(line, Overlong) or b'"request:' not in line
 
     def _on_stdout(self, line: Line) -> float:
@@ -402,7 +401,7 @@ class ChildProcess:
 
 
 def _pipes(number: int) -> list[tuple[int, int]]:
-    """All of them or none: descriptors may run out."""
+    """Open so many pipes, or none if descriptors run out."""
     made: list[tuple[int, int]] = []
     try:
         while len(made) < number:

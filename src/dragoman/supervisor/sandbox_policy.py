@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dragoman.sandbox.levels import SandboxBackend, SandboxLevels
 
 LAST_SECONDS = 5.0
-"""A module is stopped by its own host first; this much later its host is, too."""
+"""A module's host stops it first; so many seconds later the hub stops the host."""
 
 
 class Sandboxed(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class SandboxPolicy:
             raise SandboxRefused(f"refused: {missing}. To do: {missing.remedy}") from None
 
     async def _strongest(self, workload: Workload) -> SandboxBackend:
-        """Tried in one thread, however many children wait for it."""
+        """The strongest backend for this workload. One thread tests them, however many children wait for it."""
         trying = self._backends.get(workload)
         if trying is None or (trying.done() and not isinstance(trying.exception(), BelowPolicy | None)):
             trying = asyncio.get_running_loop().create_task(asyncio.to_thread(self._try, workload))
@@ -125,8 +125,8 @@ class SandboxPolicy:
         )
 
     def _visible_path(self, place: str, home: str) -> str:
-        """The name by which the child sees an allowed file: the given one, unless that is another name for a place
-        around the hub's data, which must be hidden in it."""
+        """The path at which the child sees an allowed file: the given one; but the real path of a directory that
+        contains the hub's data, which must be hidden in it."""
         real = PurePath(os.path.realpath(place))
         if real.is_relative_to(self._data) and not real.is_relative_to(home):
             raise SandboxRefused(f"refused: {place} is the hub's own. To do: allow a copy of it that lies elsewhere")

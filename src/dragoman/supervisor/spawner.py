@@ -1,25 +1,25 @@
 """The spawner: a small process of one thread that starts children for the hub, and reaps them.
 
-Run as a script by a bare interpreter (`python -I -S spawner.py FD MARK`), never forked from the hub: a fork of a grown
-process with threads is slow and unsafe, one of this is neither. It imports nothing of ours.
+A bare interpreter runs it as a script (`python -I -S spawner.py FD MARK`). It is not forked from the hub: forking a
+large process with threads is slow and unsafe, forking this one is neither. It imports nothing of dragoman.
 
-Why nothing outlives the hub:
+Why no process outlives the hub:
 
-    the hub dies, however       our end of the socket reads EOF: every descendant is killed, then we end
-    we die, however             each child asked the kernel for SIGKILL at its parent's death (PR_SET_PDEATHSIG)
-    a child ends                its process group is killed before its number is given back
-    a child's child breaks away, into a session of its own: orphans come to us (PR_SET_CHILD_SUBREAPER), and are
-                                killed with the child they stem from, by the mark in their environment; those from a
-                                sandbox that took the mark off, by the seccomp filters that cannot be taken off; those
-                                that took it off elsewhere, if they were still below their child when it was signalled,
-                                or as soon as they are older than every child that lives
-    any of them ends            we reap it, so there are no zombies
+    the hub dies                the spawner's end of the socket reads EOF: it kills every descendant, then ends
+    the spawner dies            each child asked the kernel for SIGKILL at its parent's death (PR_SET_PDEATHSIG)
+    a child ends                the spawner kills its process group before it reaps it and so frees its number
+    a descendant of a child     leaves for a session of its own: when orphaned it becomes the spawner's child
+                                (PR_SET_CHILD_SUBREAPER), and is killed with the child it stems from. The spawner knows
+                                it by the mark in its environment; without the mark, in a sandbox, by the seccomp
+                                filters, which no process can remove; else, if it was still below its child when that
+                                was signalled, or as soon as it is older than every living child
+    any of them ends            the spawner reaps it, so there are no zombies
 
 Messages are JSON, one a packet (SOCK_SEQPACKET):
 
     hub → spawner   {"do": "start", "key", "argv", "env", "cwd", "limits", "privileges"}, with stdin, stdout and stderr
                     {"do": "signal", "key", "signal"}: to its whole group
-    spawner → hub   {"key", "started": pid} | {"key", "failed": why, "later": whether it may work yet}
+    spawner → hub   {"key", "started": pid} | {"key", "failed": why, "later": whether a retry may work}
                     {"key", "code": n, "signal": n}
 """
 
@@ -42,7 +42,7 @@ PR_SET_NO_NEW_PRIVS = 38
 LARGEST = 512 * 1024
 """Bytes of a message: command and environment of a child."""
 MARK_VARIABLE = "DRAGOMAN_BROOD"
-"""The variable that says whose descendant a process is: the hub's mark, then the child's key."""
+"""The variable that every descendant inherits: the hub's mark, then the child's key."""
 KILL_SECONDS = 30.0
 RESOURCES = {
     "core": resource.RLIMIT_CORE,
@@ -64,8 +64,8 @@ class Spawner:
         self._mark = mark
         self._keys: dict[int, int] = {}  # pid → key
         self._pids: dict[int, int] = {}  # key → pid
-        self._descendants_of: dict[int, set[int]] = {}  # key → all that stemmed from it when it was signalled
-        self._start_pipes: dict[int, int] = {}  # the pipe that tells whether a start succeeded → key
+        self._descendants_of: dict[int, set[int]] = {}  # key → all descendants when it was signalled
+        self._start_pipes: dict[int, int] = {}  # the pipe that reports whether a start succeeded → key
         self._poll = select.poll()
         self._wake, self._signalled = os.pipe()
         os.set_blocking(self._signalled, False)
@@ -73,7 +73,7 @@ class Spawner:
         self._ending = False
 
     def serve(self) -> None:
-        """Until the hub is gone or sends SIGTERM; then no descendant is left."""
+        """Serve until the hub is gone or sends SIGTERM; then no descendant is left."""
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -90,7 +90,7 @@ class Spawner:
                     elif descriptor == self._wake:
                         self._drain_wakeups()
                         self._reap()
-                    elif descriptor in self._start_pipes:  # not reported meanwhile, when it was reaped
+                    elif descriptor in self._start_pipes:  # unless it was reported already, when the child was reaped
                         self._report_start(descriptor)
         except (BrokenPipeError, ConnectionError):
             pass
@@ -151,10 +151,10 @@ class Spawner:
         self._poll.register(pipe, select.POLLIN)
 
     def _report_start(self, pipe: int) -> None:
-        """A start has succeeded when the pipe was closed by exec without an error in it."""
+        """Report a start. It succeeded if exec closed the pipe without an error in it."""
         try:
             why = os.read(pipe, 4096)
-        except BlockingIOError:  # another one's, by the same number
+        except BlockingIOError:  # another pipe with the same number
             return
         key = self._start_pipes.pop(pipe)
         self._poll.unregister(pipe)
@@ -167,7 +167,7 @@ class Spawner:
     # -- ending
 
     def _reap(self) -> None:
-        """Everything that has ended. A child's group dies while its leader still holds its number."""
+        """Reap everything that has ended. A child's group is killed while the child still holds its number."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -182,7 +182,7 @@ class Spawner:
             os.waitpid(pid, 0)
             if key is not None:
                 for pipe in [found for found, of in self._start_pipes.items() if of == key]:
-                    self._report_start(pipe)  # it ended before we looked whether it had started
+                    self._report_start(pipe)  # it ended before its start was reported
                 del self._pids[key]
                 for descendant in self._descendants_of.pop(key, set()).intersection(descendants(os.getpid())):
                     _kill(descendant, signal.SIGKILL)
@@ -193,7 +193,7 @@ class Spawner:
         self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """Orphans that came to us and whose child is no more."""
+        """Kill orphans whose child has ended."""
         us = os.getpid()
         orphans = [pid for pid, parent in parents().items() if parent == us and pid not in self._keys]
         for pid in orphans:
@@ -207,7 +207,7 @@ class Spawner:
                 _kill(pid, signal.SIGKILL)
 
     def _is_older_than_all_children(self, pid: int) -> bool:
-        """Whether none of the children that live can have started it."""
+        """Whether no living child can have started it."""
         when = start_time(pid)
         return when is not None and all(when < (start_time(child) or 0) for child in self._keys)
 
@@ -232,7 +232,7 @@ def _exec(request: "dict[str, Any]", streams: "list[int]", failure_pipe: int, pa
     try:
         os.setsid()
         _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we had asked
+        if os.getppid() != parent:  # the parent died before the request to the kernel
             os._exit(1)
         if not request["privileges"]:
             _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -247,7 +247,7 @@ def _exec(request: "dict[str, Any]", streams: "list[int]", failure_pipe: int, pa
             if int(name) > 2 and int(name) != failure_pipe:
                 try:
                     os.close(int(name))
-                except OSError:  # the one that listed them
+                except OSError:  # the descriptor that listed them
                     pass
         _raise_oom_score()
         os.umask(0o077)
@@ -267,7 +267,7 @@ def _exec(request: "dict[str, Any]", streams: "list[int]", failure_pipe: int, pa
 
 
 def _limit(which: int, most: int) -> None:
-    """Both the soft and the hard one; never above what we have ourselves."""
+    """Set the soft and the hard limit; never above the spawner's own."""
     _, hard = resource.getrlimit(which)
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(which, (allowed, allowed))
@@ -289,7 +289,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _kill_group(pid: int, number: int) -> None:
-    """Its group; or itself, in the moment before it has one."""
+    """Signal its group; or the process itself, before it has a group."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -298,7 +298,7 @@ def _kill_group(pid: int, number: int) -> None:
         pass
 
 
-# -- who is whose, as /proc says. The hub uses these too, to look for leftovers.
+# -- processes and their parents, from /proc. The hub uses these too, to find processes that were left over.
 
 
 def _stat(pid: "int | str") -> "list[bytes] | None":
@@ -330,7 +330,7 @@ def descendants(root: int) -> "list[int]":
 
 
 def mark_of(pid: int) -> "str | None":
-    """The mark in its environment at its start, if we may look."""
+    """The mark in its environment at its start, if this process may read it."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             answer = file.read()
@@ -350,7 +350,7 @@ def start_time(pid: int) -> "int | None":
 
 
 def filters_of(pid: int) -> int:
-    """How many seccomp filters hold it (since Linux 5.9)."""
+    """How many seccomp filters it has (since Linux 5.9)."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             found = [line.split()[1] for line in file if line.startswith(b"Seccomp_filters:")]

@@ -1,7 +1,7 @@
-"""The hub's end of the spawner: start it when the first child is wanted, pass it streams, know when it died.
+"""The hub's end of the spawner: starts it with the first child, passes it streams, notices when it dies.
 
 Nothing here blocks the event loop. Reports of the spawner come over the loop like any other I/O. Requests go into a
-socket that holds far more than is ever under way; what does not fit is kept for a moment.
+socket with far more room than they need; one that does not fit waits for a moment.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: with an exit code, by a signal, or never started (`failed` says why; `permanent`: and never
-    will be, as things stand)."""
+    """How a process ended: with an exit code, by a signal, or never started (`failed` says why; `permanent`: a retry
+    would fail as well)."""
 
     code: int | None = None
     signal: int | None = None
@@ -77,7 +77,7 @@ def _name(number: int) -> str | None:
 
 
 class Handle(msgspec.Struct, frozen=True, eq=False):
-    """One process, from the wish for it to its end. `started` gives its number, or None if it never was one."""
+    """One process, from the request to its end. `started` gives its number, or None if it never started."""
 
     key: int
     started: asyncio.Future[int | None]
@@ -85,7 +85,7 @@ class Handle(msgspec.Struct, frozen=True, eq=False):
 
 
 class SpawnerClient:
-    """Starts processes, and reports how they end. A spawner that dies is replaced when the next process is wanted."""
+    """Starts processes, and reports how they end. A spawner that dies is replaced when the next process is started."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -123,12 +123,12 @@ class SpawnerClient:
                 os.close(stream)
 
     def signal(self, handle: Handle, number: int) -> None:
-        """To its whole process group; nothing happens if it has ended."""
+        """Signal its whole process group; does nothing if it has ended."""
         if handle.key in self._handles and self._socket is not None:
             self._send(msgspec.json.encode({"do": "signal", "key": handle.key, "signal": int(number)}), ())
 
     async def close(self) -> None:
-        """Kill what still runs."""
+        """Kill all processes that still run."""
         self._closed = True
         process = self._process
         self._let_go()
@@ -139,7 +139,7 @@ class SpawnerClient:
             await cleanup
 
     async def sweep(self) -> int:
-        """Kill what an earlier spawner of this mark left behind, if anything. How many there were."""
+        """Kill processes that an earlier spawner of this mark left over; gives how many there were."""
         return await asyncio.to_thread(kill_marked, self.mark, self.pid)
 
     # -- the process
@@ -194,7 +194,7 @@ class SpawnerClient:
                 loop.add_writer(link.fileno(), self._flush)
                 return
             except OSError:
-                return  # it died; its end of the socket says so
+                return  # it died; its end of the socket shows that
             self._unsent.popleft()
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -236,7 +236,7 @@ class SpawnerClient:
             self._end(handle, Ended(signal=signal.SIGKILL))
 
     def _died(self) -> None:
-        """Its children died with it; what they had started may not have."""
+        """The spawner died and its children with it; their descendants may still live."""
         process = self._process
         groups = tuple(self._pids.values())
         log.error("the spawner ended; its children with it", children=len(self._handles))
@@ -261,8 +261,8 @@ def _settle(future: asyncio.Future[Any], value: Any) -> None:
 
 
 def _spawn(descriptor: int, mark: str) -> subprocess.Popen[bytes]:
-    """A bare interpreter: no site, no environment of ours, no other descriptor. In a session of its own: Ctrl-C at the
-    hub's terminal is the hub's to answer."""
+    """Start a bare interpreter: without site, the hub's environment or other descriptors. It has a session of its own,
+    so Ctrl-C at the hub's terminal reaches only the hub."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(SCRIPT), str(descriptor), mark],
         pass_fds=(descriptor,),
@@ -277,7 +277,7 @@ def _spawn(descriptor: int, mark: str) -> subprocess.Popen[bytes]:
 def kill_marked(mark: str, spared: int | None = None) -> int:
     """Kill every process that carries this mark, and those they start meanwhile; descendants of `spared` live.
 
-    Returns when they are gone: who is killed still runs until its turn comes.
+    Returns when they are gone: a killed process may run for another moment.
     """
     killed: set[int] = set()
     dying: list[int] = []

@@ -1,4 +1,4 @@
-"""What a child is: the command, where and with what it runs, and when it is started again. Values and no effects."""
+"""The spec of a child: its command, directory, environment and limits, and when to restart it. Values, no effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.sandbox.model import Host, Level, Workload
 
 PROTOCOL = "forge"
 DETAIL = "child"
-"""Where the spec stands in an agent's details."""
+"""The key of the spec in an agent's details."""
 
 MIB = 1024 * 1024
 
@@ -28,11 +28,11 @@ Directory = Annotated[str, Meta(pattern="^/[^\\x00]{0,4000}$(?!\\n)")]
 Amount = Annotated[int, Meta(ge=1, le=1 << 40)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 AllowedFile = Annotated[str, Meta(pattern="^/[^\\x00]{0,4000}$(?!\\n)")]
-"""A file or a directory to be read; with `:rw` behind it also to be written."""
+"""A file or a directory that the child may read; with `:rw` behind it also write."""
 AllowedHost = Host
 WRITABLE = ":rw"
 MODULES = (".wasm", ".wat")
-"""How the file of a WebAssembly module is called."""
+"""The endings of WebAssembly modules."""
 
 
 class State(enum.StrEnum):
@@ -56,11 +56,11 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Address space."""
     cpu_seconds: Amount | None = None
     processes: Amount | None = None
-    """Of its user, all together; not for root."""
+    """Processes of its user, all together; not for root."""
     file_mb: Amount | None = None
     """The largest file it may write."""
     address_mb: Amount | None = None
-    """In a sandbox: what runtimes that map far more than they use (V8, Go, Java) may map."""
+    """In a sandbox: address space, for runtimes that map far more than they use (V8, Go, Java)."""
     task_seconds: Seconds | None = None
     """In a sandbox: how long it may work on one task (a2acp-D17)."""
     fuel: Amount | None = None
@@ -79,7 +79,7 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SandboxRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The least sandbox for untrusted agents, and what each may use unless its spec says otherwise."""
+    """The minimal sandbox for untrusted agents, and the limits of each unless its spec has others."""
 
     minimum: Level = Level.BUBBLEWRAP
     task_seconds: float = 60.0
@@ -95,7 +95,7 @@ GRACE, IDLE_GRACE = 30.0, 10.0
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`env` are names; their values lie in the vault under `vault`."""
+    """`env` are names; their values are in the file `vault` (`environment.EnvironmentFiles`)."""
 
     command: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=1000)]
     cwd: str | None = None
@@ -108,14 +108,14 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long it may take to end when it is asked to. None: `GRACE` with a task, `IDLE_GRACE` without."""
     privileges: bool = False
     untrusted: bool = False
-    """It runs in a sandbox or not at all. An agent's row says so, not what is kept of its spec."""
+    """It runs in a sandbox or not at all. This comes from the agent's row, not from the stored spec."""
     allow_files: tuple[AllowedFile, ...] = ()
     allow_hosts: tuple[AllowedHost, ...] = ()
     wasm: bool | None = None
     """Whether the command is a WebAssembly module. None: the file's name decides."""
     origin: Literal["api", "config", "demo"] = "api"
     digest: str | None = None
-    """Of the declaration in the configuration: whether that is still the same."""
+    """The digest of the declaration in the configuration, to notice changes."""
 
     def grace(self, *, busy: bool) -> float:
         if self.grace_seconds is not None:
@@ -129,7 +129,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def confined(self) -> bool:
-        """A module runs nowhere but in a sandbox."""
+        """Whether it runs in a sandbox; a module always does."""
         return self.untrusted or self.workload is Workload.WASM
 
     def details(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def contradiction(spec: ChildSpec) -> tuple[str, str] | None:
-    """A field that makes no sense beside the others, and why."""
+    """A field that contradicts the others, and why; None if there is none."""
     if not spec.confined:
         for field in ("allow_files", "allow_hosts"):
             if getattr(spec, field):
@@ -164,7 +164,7 @@ def contradiction(spec: ChildSpec) -> tuple[str, str] | None:
 
 
 def allowed_files(spec: ChildSpec) -> list[tuple[str, bool]]:
-    """What it may open, and whether also to write."""
+    """The files that it may open, each with whether it may write."""
     found = []
     for place in spec.allow_files:
         writable = place.endswith(WRITABLE)
@@ -173,7 +173,7 @@ def allowed_files(spec: ChildSpec) -> list[tuple[str, bool]]:
 
 
 def spec_of(agent: Agent) -> ChildSpec | None:
-    """None for an agent that comes by itself."""
+    """The spec of an agent; None if the hub does not start it."""
     found = agent.details.get(DETAIL)
     if found is None or agent.protocol != PROTOCOL:
         return None

@@ -1,11 +1,12 @@
-"""All children of the hub: which there are, their states, and that none is left at the end.
+"""All children of the hub: starts them, knows their states, and leaves none at the end.
 
-An agent is a child if its row says how it is started (`spec.DETAIL` in its details). So children come back after a
-restart of the hub; those of the configuration are compared with what it says now.
+An agent is a child if its row has a spec (`spec.DETAIL` in its details). So the hub starts children again after its own
+restart; it compares those of the configuration with what that declares now.
 
-    hub starts    leftovers of an earlier life are killed; declared agents are added, changed or removed; all start
-    hub stops     `drain`: all are asked to end at once, and made to
-    hub is killed the spawner kills everything (spawner.py)
+    hub starts     it kills processes left over from an earlier run, adds, changes or removes declared agents, and
+                   starts all children
+    hub stops      `drain`: it asks all children to end at once, then ends them
+    hub is killed  the spawner kills everything (spawner.py)
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from dragoman.supervisor.spec import DETAIL, PROTOCOL, ChildSpec, SandboxRules, 
 log = structlog.get_logger("dragoman.children")
 
 KILL_SECONDS = 5.0
-"""For a killed child to be gone."""
+"""How long a killed child may take to be gone."""
 
 
 class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class ChildDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Of all but the values of its environment: a hash would help an attacker who guesses at them."""
+        """A digest of everything but the values of its environment: a hash would help an attacker guess them."""
         plain = {
             "id": self.id,
             "recipe": self.spec,
@@ -76,11 +77,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     last_end: str | None
     spec: ChildSpec
     sandbox: str | None
-    """The level in force; None outside of one, also for what was refused."""
+    """The level in force; None without a sandbox, also if the start was refused."""
 
 
 class Supervisor:
-    """`data` is the hub's data directory. `task` says how a task stands; `sandbox_rules` holds for untrusted agents."""
+    """`data` is the hub's data directory. `task` reads a task; `sandbox_rules` holds for untrusted agents."""
 
     def __init__(
         self,
@@ -115,40 +116,40 @@ class Supervisor:
     # -- the whole of them
 
     async def start(self, declared: Sequence[ChildDeclaration] = ()) -> None:
-        """Start every child there is, without waiting for each to be up."""
+        """Start every child, without waiting for each to be up."""
         if left := await self.spawner.sweep():
             log.warning("killed what an earlier hub left behind", processes=left)
         await self._reconcile(declared)
         specs = [(agent, spec) for agent in self._hub.agents() if (spec := spec_of(agent)) is not None]
         await asyncio.to_thread(self._environments.clear_out, {spec.vault for _, spec in specs if spec.vault})
         for agent, spec in specs:
-            if spec.origin != "demo":  # the demo starts its own, when it plays
+            if spec.origin != "demo":  # the demo starts its own
                 self.add(agent)
 
     async def drain(self, seconds: float) -> None:
-        """Ask all children to end, and make them. They have their grace period, or this long if that is less."""
+        """Ask all children to end, then end them. They have their grace period, or `seconds` if that is less."""
         self._stopping = True
         stops = [child.stop("Orchestrator stopping", seconds) for child in self._children.values()]
         for outcome in await asyncio.gather(*stops, *self._removals, return_exceptions=True):
-            if isinstance(outcome, Exception):  # the others shall end in order all the same
+            if isinstance(outcome, Exception):  # the others must still end in order
                 log.error("a child could not be stopped in order", exc_info=outcome)
 
     async def stop(self) -> None:
-        """Kill what is left, and end the spawner."""
+        """Kill the remaining children, and end the spawner."""
         self._stopping = True
         for child in self._children.values():
             child.kill()
         for removal in list(self._removals):
             removal.cancel()
         await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
-        await self.spawner.close()  # it kills what would not die; then all is over
+        await self.spawner.close()  # it kills every process that is left
         await asyncio.gather(*(child.ended(KILL_SECONDS) for child in self._children.values()))
         await self.logs.flushed()
 
     # -- one
 
     async def admit(self, wanted: ChildDeclaration) -> Agent:
-        """A new agent, durably, and started. Raises `Refused` (its id is taken)."""
+        """Add a new agent durably, and start it. Raises `Refused` (its id is taken)."""
         profile = wanted.profile
         spec = msgspec.structs.replace(wanted.spec, untrusted=profile.untrusted)
         if wanted.env:
@@ -156,7 +157,7 @@ class Supervisor:
             await asyncio.to_thread(self._environments.keep, wanted.env, spec.vault or "")
         if profile.max_concurrent is None:  # D14; and in a sandbox its time is counted from when it was given a task
             profile = msgspec.structs.replace(profile, max_concurrent=1)
-        no_token = f"child:{wanted.id}"  # no hash of anything: a child needs no token, and none fits
+        no_token = f"child:{wanted.id}"  # the hash of no token: a child needs none
         agent = profile.admitted(AgentId(wanted.id), PROTOCOL, at=self._hub.now(), token_hash=no_token)
         agent = msgspec.structs.replace(agent, details={DETAIL: spec.details()}, offers=wanted.offers)
         try:
@@ -169,7 +170,7 @@ class Supervisor:
         return agent
 
     def add(self, agent: Agent) -> None:
-        """Start an agent whose row is there. One that runs already is left alone."""
+        """Start an agent that is registered. One that runs already is left alone."""
         spec = spec_of(agent)
         if spec is None or agent.id in self._children or self._stopping:
             return
@@ -178,7 +179,7 @@ class Supervisor:
         child.start()
 
     async def remove(self, id: AgentId, *, reason: str = "this agent was removed from the hub") -> None:
-        """Stop it and forget what was kept for it. The caller removes its row."""
+        """Stop it and remove its files. The caller removes its row."""
         child = self._children.pop(id, None)
         if child is None:
             return
@@ -186,13 +187,13 @@ class Supervisor:
         if child.spec.vault:
             await asyncio.to_thread(self._environments.drop, child.spec.vault)
         if id in self._children:
-            return  # another of that name came meanwhile; it goes on with the log
+            return  # another agent of that name was added meanwhile; it continues the log
         await self.logs.forget(id)
-        with contextlib.suppress(OSError):  # what it wrote there is its user's
+        with contextlib.suppress(OSError):  # its files may belong to another user
             await asyncio.to_thread((self._context.homes / id).rmdir)
 
     def dismiss(self, id: AgentId) -> None:
-        """`remove` without waiting; of an agent elsewhere there is only its log to forget."""
+        """`remove` without waiting; of an agent that is no child, only the log is removed."""
         leaving = self.remove(id) if id in self._children else self.logs.forget(id)
         removal = asyncio.get_running_loop().create_task(leaving)
         self._removals.add(removal)
@@ -241,7 +242,8 @@ class Supervisor:
     # -- the configuration
 
     async def _reconcile(self, declared: Sequence[ChildDeclaration]) -> None:
-        """What the configuration no longer says, or says otherwise, goes; then what it says comes. Tasks stay."""
+        """Remove children that the configuration no longer declares or has changed, then add those that it declares.
+        Tasks stay."""
         wanted = {one.id: one for one in declared}
         for agent in self._hub.agents():
             spec = spec_of(agent)
@@ -268,8 +270,8 @@ class Supervisor:
 
 
 def _mark(data: Path) -> str:
-    """The id by which a hub finds processes that an earlier hub of this data directory left behind; made once. A
-    damaged one finds none, so a new one is made: nothing is lost that was still there."""
+    """The id by which a hub finds processes that an earlier hub of this data directory left over; made once. A damaged
+    id finds none, so it is replaced."""
     file = data / "brood.id"
     durable.make_directory(data)
     with contextlib.suppress(FileNotFoundError):

@@ -2,12 +2,12 @@
 
     python -m dragoman.supervisor.wasm_agent PLAN -- MODULE ARG…
 
-Each task is one run of the module, in a fork of its own (`sandbox.wasm_host`), with its own memory, fuel and time: of
-one task nothing is left when the next begins. The module's stdin is one line, the `notify:task-assigned`, and then its
-end. What it prints is the agent's: forge's messages, and log lines.
+Each task is one run of the module, in a fork of its own (`sandbox.wasm_host`), with its own memory, fuel and time:
+nothing of one task is left when the next begins. The module's stdin is one line, the `notify:task-assigned`, and then
+its end. Its output is the agent's: forge's messages, and log lines.
 
     a module that…                       its task
-    says `completed` or `failed`         is that
+    reports `completed` or `failed`      is that
     ends without a result                failed: how it ended
     uses up its time, fuel or memory     failed: what it used up; the next run may do better on other input, not on this
     is cancelled, or the hub goes        ended with it
