@@ -58,9 +58,9 @@ format: $(STAMP) ## put the code in shape
 bench: $(BENCH)  ## measure, beside a peer and the raw limit
 	@$(BIN)/python -m bench $(ARGS)
 
-web:             ## build the dashboard from web/ into the package (needs node)
-	@cd web && npm ci --no-fund --no-audit && npm run check && npm test && npm run build
-	@$(PYTHON) .ci/web_fresh.py --write
+web: $(STAMP)    ## build the dashboard from web/ into the package (needs node)
+	@cd web && npm ci --no-fund --no-audit && PYTHON=$(abspath $(BIN))/python npm run types && npm run check && npm test && npm run build
+	@$(BIN)/python .ci/web_fresh.py --write
 
 clean:           ## forget the environment and the caches
 	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
