@@ -1,9 +1,9 @@
 // Who is logged in, and what they may do.
 
 import { signal } from "@preact/signals";
-import { Problem, get } from "./api/client";
+import { Problem, ended, get } from "./api/client";
 import type { Me } from "./api/types";
-import { open } from "./live/stream";
+import { close, open } from "./live/stream";
 
 const RANK = { viewer: 0, operator: 1, admin: 2 } as const;
 
@@ -19,7 +19,16 @@ export async function enter(): Promise<void> {
     entry.value = "in";
     open();
   } catch (problem) {
-    entry.value = problem instanceof Problem && problem.status !== 401 ? problem : "out";
-    if (problem instanceof Problem && problem.status === 0) setTimeout(enter, 2000);
+    if (!(problem instanceof Problem)) throw problem;
+    if (problem.status !== 401) entry.value = problem;
+    if (problem.status === 0) setTimeout(enter, 2000);
   }
 }
+
+// A session ends by its age, by a logout elsewhere, or when the person is removed: whichever request hears of it first.
+ended.subscribe((count) => {
+  if (!count) return;
+  close();
+  me.value = null;
+  entry.value = "out";
+});

@@ -1,6 +1,11 @@
 // The one way to the management API. The session is a cookie that scripts cannot read; a request that changes
 // something carries a header that no other site can send, so the hub can tell it from a forged one.
 
+import { signal } from "@preact/signals";
+
+/** Grows when the hub says that the session ended. */
+export const ended = signal(0);
+
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -61,6 +66,7 @@ async function answer<T>(response: Response): Promise<T> {
   }
   if (response.ok) return body as T;
   const problem = (body ?? {}) as { title?: string; detail?: string; kind?: string };
+  if (response.status === 401) ended.value += 1;
   throw new Problem(
     response.status,
     problem.title ?? `The hub answered ${response.status}`,

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
+import { useRef } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { DeadLetter, DeadLetterList } from "../api/types";
+import type { BulkResult, DeadLetter, DeadLetterList } from "../api/types";
 import { place, withQuery } from "../router";
 import { may } from "../session";
 import { humanKind, plural, pretty } from "../ui/format";
@@ -8,7 +9,12 @@ import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, failed, toast } from
 import { useView } from "../ui/view";
 
 export function DeadLetters() {
-  const view = useView<DeadLetterList>("/deadletters", { limit: 500 }, () => true);
+  const known = useRef<number | null>(null);
+  const view = useView<DeadLetterList>("/deadletters", { limit: 500 }, (changes) => {
+    const before = known.current;
+    known.current = changes.deadletters;
+    return before !== null && before !== changes.deadletters;
+  });
   const chosen = useSignal<ReadonlySet<string>>(new Set());
   const editing = useSignal<DeadLetter | null>(null);
   const all = view.data?.deadletters ?? [];
@@ -20,7 +26,7 @@ export function DeadLetters() {
 
   const bulk = async (action: "redrive" | "discard", list: string[]) => {
     try {
-      const answer = await post<{ done: string[]; failed: unknown[] }>("/deadletters/bulk", { action, ids: list });
+      const answer = await post<BulkResult>("/deadletters/bulk", { action, ids: list });
       const word = action === "redrive" ? "sent again" : "discarded";
       toast(`${plural(answer.done.length, "dead letter")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
       chosen.value = new Set();
@@ -76,7 +82,7 @@ export function DeadLetters() {
         ) : (
           <ul class="rows">
             {shown.map((letter) => (
-              <li class="line" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
+              <li class="line letter" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
                 <input
                   type="checkbox"
                   aria-label={`Select dead letter ${letter.id}`}

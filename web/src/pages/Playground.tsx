@@ -4,12 +4,13 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post } from "../api/client";
 import type { Agent, AgentList } from "../api/types";
-import { onTask } from "../live/stream";
+import { onChanges } from "../live/stream";
 import { place, withQuery } from "../router";
 import { may } from "../session";
 import { exampleOf, fieldsOf, type Field } from "../ui/schema";
 import { Copy, ErrorBox, Json, Status, TaskLink } from "../ui/parts";
 import { pretty } from "../ui/format";
+import { reader } from "../ui/reader";
 import { useView } from "../ui/view";
 
 interface Exchange {
@@ -48,8 +49,16 @@ export function Playground() {
         .then((answer) => {
           exchange.value = answer;
         })
-        .catch(() => {});
-    return onTask(id, () => void read());
+        .catch(() => {}); // the hub is away, or forgot it; what is on the page stays
+    const own = reader(read, 300);
+    own.now();
+    const stop = onChanges((changes) => {
+      if (changes.tasks.some((task) => task.id === id)) own.soon();
+    });
+    return () => {
+      own.stop();
+      stop();
+    };
   }, [id]);
   const send = async () => {
     let value: unknown;

@@ -1,116 +1,87 @@
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
-import { get, post } from "../api/client";
-import type { Task, TaskList } from "../api/types";
-import { onChanges, resets } from "../live/stream";
+import { useEffect, useRef } from "preact/hooks";
+import { Problem, get, post } from "../api/client";
+import type { BulkResult, TaskList } from "../api/types";
+import { onChanges } from "../live/stream";
 import { go, place, withQuery } from "../router";
 import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
 import { number, plural } from "../ui/format";
 import { AgentLink, Ago, Copy, Empty, ErrorBox, Route, Status, TaskLink, failed, toast } from "../ui/parts";
+import { reader } from "../ui/reader";
 import { useRows } from "../ui/selection";
+import { onResets } from "../ui/view";
 import { VirtualList } from "../ui/VirtualList";
+import { type Rows, withChanges, withNewest, withOlder } from "./taskRows";
 
 const STATUSES = ["queued", "assigned", "running", "waiting", "completed", "failed", "cancelled"];
 const PROTOCOLS = ["chiffon", "agentmsg", "forge", "a2acp", "coven", "api"];
 const FILTERS = ["status", "type", "agent", "protocol", "q", "since"] as const;
 const SINCE: Record<string, string> = { "15m": "15 minutes", "1h": "hour", "1d": "day", "7d": "7 days" };
 const PAGE = 100;
+const PAUSE = 1000;
 
 export function Tasks() {
-  const tasks = useSignal<Task[]>([]);
-  const next = useSignal<string | null>(null);
+  const known = useSignal<Rows>({ rows: [], next: null });
   const total = useSignal<number | null>(null);
   const error = useSignal<unknown>(null);
   const loaded = useSignal(false);
+  const frame = useRef<HTMLDivElement>(null);
+  const reading = useRef(false);
   const filters = Object.fromEntries(FILTERS.map((name) => [name, place.value.query.get(name)]));
   const key = JSON.stringify(filters);
 
   useEffect(() => {
-    const abort = new AbortController();
-    let busy = false;
-    let dirty = false;
-    let timer = 0;
-    const read = async () => {
-      if (busy) {
-        dirty = true;
-        return;
-      }
-      busy = true;
-      dirty = false;
+    const own = reader(async (signal) => {
       try {
-        const page = await get<TaskList & { total?: number | null }>("/tasks", { ...filters, limit: PAGE }, abort.signal);
-        // Rows behind the first page stay: only the newest page is read again.
-        const known = new Set(page.tasks.map((task) => task.id));
-        const behind = loaded.value ? tasks.value.filter((task) => !known.has(task.id)) : [];
-        const oldest = page.tasks.at(-1)?.created_at ?? "";
-        tasks.value = [...page.tasks, ...(page.next ? behind.filter((task) => task.created_at < oldest) : [])];
-        if (!loaded.value || !behind.length) next.value = page.next;
+        const page = await get<TaskList & { total?: number | null }>("/tasks", { ...filters, limit: PAGE }, signal);
+        if (signal.aborted) return;
+        known.value = withNewest(known.value, page, (frame.current?.scrollTop ?? 0) > 0);
         total.value = page.total ?? null;
         error.value = null;
         loaded.value = true;
       } catch (problem) {
-        if (!abort.signal.aborted) error.value = problem;
-      } finally {
-        busy = false;
-        if (dirty && !abort.signal.aborted) soon();
+        if (signal.aborted) return;
+        if (!(problem instanceof Problem && problem.kind === "unreachable" && loaded.value)) error.value = problem;
       }
-    };
-    const soon = () => {
-      if (timer) return;
-      timer = setTimeout(() => {
-        timer = 0;
-        void read();
-      }, 400) as unknown as number;
-    };
-    tasks.value = [];
+    }, PAUSE);
+    known.value = { rows: [], next: null };
     loaded.value = false;
-    void read();
-    const stop = onChanges((changes) => {
+    own.now();
+    const stopChanges = onChanges((changes) => {
       // What is on the page changes at once; what may enter or leave the list is read again.
-      const rows = new Map(changes.tasks.map((row) => [row.id, row]));
-      let known = 0;
-      tasks.value = tasks.value.map((task) => {
-        const row = rows.get(task.id);
-        if (!row) return task;
-        known += 1;
-        return { ...task, ...(row as Partial<Task>) };
-      });
-      if (known < rows.size || changes.more || filters.status) soon();
+      const { rows, others } = withChanges(known.value.rows, changes);
+      if (rows !== known.value.rows) known.value = { ...known.value, rows };
+      if (others || (filters.status && changes.tasks.length)) own.soon();
     });
-    const first = resets.peek();
-    const stopResets = resets.subscribe((count) => {
-      if (count !== first) soon();
-    });
+    const stopResets = onResets(own.soon);
     return () => {
-      abort.abort();
-      clearTimeout(timer);
-      stop();
+      own.stop();
+      stopChanges();
       stopResets();
     };
   }, [key]);
 
   const more = async () => {
-    const cursor = next.value;
-    if (!cursor) return;
-    next.value = null;
+    const cursor = known.value.next;
+    if (!cursor || reading.current) return;
+    reading.current = true;
     try {
       const page = await get<TaskList>("/tasks", { ...filters, limit: PAGE, cursor });
-      const known = new Set(tasks.value.map((task) => task.id));
-      tasks.value = [...tasks.value, ...page.tasks.filter((task) => !known.has(task.id))];
-      next.value = page.next;
+      if (known.value.next === cursor) known.value = withOlder(known.value, page);
     } catch (problem) {
-      next.value = cursor;
       failed(problem);
+    } finally {
+      reading.current = false;
     }
   };
 
-  const ids = tasks.value.map((task) => task.id);
-  const rows = useRows(ids, (id) => go(`/tasks/${id}`));
+  const ids = known.value.rows.map((task) => task.id);
+  const rows = useRows(ids, (id) => go(`/tasks/${encodeURIComponent(id)}`));
   const chosen = ids.filter((id) => rows.chosen.has(id));
   const bulk = async (action: "retry" | "cancel") => {
     try {
-      const answer = await post<{ done: string[]; failed: unknown[] }>("/tasks/bulk", { action, ids: chosen });
+      const answer = await post<BulkResult>("/tasks/bulk", { action, ids: chosen });
       const word = action === "retry" ? "retried" : "cancelled";
       toast(`${plural(answer.done.length, "task")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
       rows.choose([]);
@@ -125,7 +96,11 @@ export function Tasks() {
       <div class="page-head">
         <h1>Tasks</h1>
         <span class="muted small" role="status">
-          {total.value !== null ? `${number(total.value)} found` : next.value ? `${number(ids.length)}+ shown` : plural(ids.length, "task")}
+          {total.value !== null
+            ? `${number(total.value)} found`
+            : known.value.next
+              ? `${number(ids.length)} shown, more below`
+              : plural(ids.length, "task")}
         </span>
         <Copy text={command} label="Copy as CLI" />
       </div>
@@ -174,18 +149,22 @@ export function Tasks() {
           </Empty>
         ) : (
           <VirtualList
-            rows={tasks.value}
+            rows={known.value.rows}
+            frame={frame}
             rowHeight={44}
             label="Tasks"
             keyOf={(task) => task.id}
+            current={rows.current}
             onEnd={more}
             head={
               <div class="cells head tasks-grid" role="row">
-                <span role="columnheader" aria-label="Select" />
+                <span role="columnheader">
+                  <span class="visually-hidden">Selected</span>
+                </span>
                 <span role="columnheader">Task</span>
                 <span role="columnheader">Status</span>
                 <span role="columnheader" class="wide">
-                  Way
+                  From → to
                 </span>
                 <span role="columnheader" class="wide">
                   Agent

@@ -2,18 +2,18 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { WireRow } from "../api/types";
+import type { StreamEvent } from "../api/types";
 import { onChanges } from "../live/stream";
 import { place } from "../router";
 import { Choice, Search } from "../ui/Filters";
-import { bytes, humanKind, number } from "../ui/format";
+import { bytes, clock, humanKind, number } from "../ui/format";
 import { AgentLink, Empty, Protocol, TaskLink } from "../ui/parts";
 import { VirtualList } from "../ui/VirtualList";
 
 const MOST = 2000;
 
 export function Wire() {
-  const rows = useSignal<WireRow[]>([]);
+  const rows = useSignal<StreamEvent[]>([]);
   const paused = useSignal(false);
   const missed = useSignal(0);
   useEffect(
@@ -65,11 +65,11 @@ export function Wire() {
             rows={shown}
             rowHeight={34}
             label="Messages"
-            keyOf={(row) => String(row.n)}
+            keyOf={(row) => `${row.task_id}/${row.seq}`}
             render={(row) => (
               <div class="cells wire-grid" data-testid="wire-row" data-task={row.task_id}>
                 <time role="cell" class="mono small muted" dateTime={row.at}>
-                  {row.at.slice(11, 23)}
+                  {clock(row.at)}
                 </time>
                 <span role="cell">
                   <Protocol name={row.protocol} />
@@ -93,7 +93,7 @@ export function Wire() {
             )}
           />
         ) : (
-          <Empty title="Nothing passes right now">
+          <Empty title={rows.value.length ? "No message fits these filters" : "Nothing passes right now"}>
             <p>Messages appear here as agents and callers send them.</p>
           </Empty>
         )}

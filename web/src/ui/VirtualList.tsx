@@ -1,9 +1,10 @@
-// A list of any length of which only the visible rows are in the page. The window scrolls, so the page has one scrollbar.
+// A list of any length of which only the visible rows are in the page. Rows that come in above leave what a person
+// looks at where it is.
 
 import { useComputed, useSignal } from "@preact/signals";
 import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "@tanstack/virtual-core";
-import type { ComponentChildren } from "preact";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import type { ComponentChildren, RefObject } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 interface Props<T> {
   rows: readonly T[];
@@ -14,10 +15,16 @@ interface Props<T> {
   keyOf: (row: T) => string;
   /** Called when the end comes near. */
   onEnd?: () => void;
+  /** The row that the keyboard is at: it is kept in view. */
+  current?: number;
+  /** Given the element that scrolls. */
+  frame?: RefObject<HTMLDivElement | null>;
 }
 
-export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, onEnd }: Props<T>) {
-  const frame = useRef<HTMLDivElement>(null);
+export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, onEnd, current = -1, frame: given }: Props<T>) {
+  const own = useRef<HTMLDivElement>(null);
+  const frame = given ?? own;
+  const first = useRef<string | null>(null);
   const turn = useSignal(0);
   const virtualizer = useMemo(
     () =>
@@ -36,6 +43,17 @@ export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, on
   virtualizer.setOptions({ ...virtualizer.options, count: rows.length });
   useEffect(() => virtualizer._didMount(), []);
   useEffect(() => virtualizer._willUpdate());
+  useLayoutEffect(() => {
+    const element = frame.current;
+    const before = first.current;
+    first.current = rows[0] === undefined ? null : keyOf(rows[0]);
+    if (!element || !element.scrollTop || before === null || before === first.current) return;
+    const moved = rows.findIndex((row) => keyOf(row) === before);
+    if (moved > 0) element.scrollTop += moved * rowHeight;
+  }, [rows]);
+  useEffect(() => {
+    if (current >= 0) virtualizer.scrollToIndex(current);
+  }, [current]);
   const items = useComputed(() => turn.value && 0).value === 0 ? virtualizer.getVirtualItems() : [];
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
