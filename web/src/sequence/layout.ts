@@ -11,18 +11,20 @@
 import type { Participant, Sequence, SequenceStep } from "../api/types";
 import { duration } from "../ui/format";
 
-export const ROW = 40;
-export const HEAD = 64;
-export const GUTTER = 76;
-export const MARGIN = 28;
-export const NARROWEST = 132;
-export const WIDEST = 260;
+export const ROW = 42;
+export const HEAD = 68;
+export const GUTTER = 70;
+export const MARGIN = 20;
+export const NARROWEST = 128;
+export const WIDEST = 320;
+/** Half of the widest box at the head of a lane. */
+const BOX = 58;
 /** A pause longer than this between two steps is drawn as a break, with its length. */
 export const BREAK_SECONDS = 2;
 
 const ORDER = { caller: 0, hub: 1, agent: 2, person: 3 } as const;
-const CHARACTER = 6.5;
-const DROP = 12;
+const CHARACTER = 6.7;
+const DROP = 13;
 
 export interface Lane {
   id: string;
@@ -52,9 +54,13 @@ export interface Row {
   text: string;
   textX: number;
   tone: Tone;
+  /** What the step is, at a glance; empty for the usual ones. */
+  mark: string;
 }
 
 export interface Bar {
+  key: string;
+  agent: string;
   x: number;
   from: number;
   to: number;
@@ -94,6 +100,22 @@ const TONES: Record<string, Tone> = {
   cancelled: "bad",
 };
 
+const MARKS: Record<string, string> = {
+  completed: "✓",
+  failed: "✕",
+  attempt_failed: "✕",
+  error_reported: "!",
+  dead_lettered: "✕",
+  cancelled: "⊘",
+  asked: "?",
+  answered: "↩",
+  paused: "‖",
+  resumed: "▸",
+  retried: "↻",
+  handover_asked: "⇄",
+  handed_over: "⇄",
+};
+
 const BEGINS = new Set(["assigned", "handed_over"]);
 const ENDS = new Set(["completed", "failed", "cancelled", "attempt_failed", "handed_over", "dead_lettered"]);
 
@@ -120,7 +142,7 @@ export function layout(sequence: Sequence, available: number): Layout {
   }
   const last = lanes.at(-1);
   return {
-    width: (last?.x ?? 0) + NARROWEST / 2 + MARGIN,
+    width: (last?.x ?? 0) + BOX + MARGIN,
     height: y + MARGIN,
     lanes,
     rows,
@@ -132,12 +154,12 @@ export function layout(sequence: Sequence, available: number): Layout {
 function lanesOf(participants: Participant[], available: number): Lane[] {
   const sorted = [...participants].sort((one, other) => ORDER[one.kind] - ORDER[other.kind]);
   const between = Math.max(1, sorted.length - 1);
-  const room = (available - GUTTER - MARGIN * 2 - NARROWEST) / between;
+  const room = (available - GUTTER - MARGIN - BOX * 2) / between;
   const spacing = Math.min(WIDEST, Math.max(NARROWEST, room));
   return sorted.map((one, index) => ({
     id: one.id,
-    x: Math.round(GUTTER + MARGIN + NARROWEST / 2 + index * spacing),
-    label: fit(one.id, spacing - 12),
+    x: Math.round(GUTTER + BOX + index * spacing),
+    label: fit(one.id, Math.min(spacing, BOX * 2) - 22),
     kind: one.kind,
     protocol: one.protocol,
   }));
@@ -147,10 +169,11 @@ function rowOf(step: SequenceStep, y: number, at: Map<string, Lane>, hub: Lane |
   const source = at.get(step.source) ?? hub;
   const target = at.get(step.target) ?? hub;
   const tone = TONES[step.kind] ?? "plain";
+  const mark = MARKS[step.kind] ?? "";
   const time = `+${duration(since / 1000)}`;
   if (!source || !target || !hub || source === target) {
     const x = source?.x ?? hub?.x ?? 0;
-    return { step, y, time, arrows: [], note: x, text: fit(textOf(step), 240), textX: x, tone };
+    return { step, y, time, arrows: [], note: x, text: fit(textOf(step), 240), textX: x, tone, mark };
   }
   const arrows: Arrow[] =
     source === hub || target === hub
@@ -159,12 +182,10 @@ function rowOf(step: SequenceStep, y: number, at: Map<string, Lane>, hub: Lane |
           { x1: source.x, x2: hub.x, drop: 0, protocol: source.protocol ?? step.protocol },
           { x1: hub.x, x2: target.x, drop: sameSide(source, target, hub) ? DROP : 0, protocol: target.protocol ?? step.protocol },
         ];
-  const widest = arrows.reduce((one, other) =>
-    Math.abs(other.x2 - other.x1) > Math.abs(one.x2 - one.x1) ? other : one,
-  );
-  const room = Math.abs(widest.x2 - widest.x1) - 20;
+  const widest = arrows.reduce((one, other) => (Math.abs(other.x2 - other.x1) > Math.abs(one.x2 - one.x1) ? other : one));
+  const room = Math.abs(widest.x2 - widest.x1) - (mark ? 44 : 24);
   const textX = (widest.x1 + widest.x2) / 2;
-  return { step, y, time, arrows, note: null, text: fit(textOf(step), Math.max(room, NARROWEST - 24)), textX, tone };
+  return { step, y, time, arrows, note: null, text: fit(textOf(step), Math.max(room, NARROWEST - 30)), textX, tone, mark };
 }
 
 const sameSide = (one: Lane, other: Lane, hub: Lane): boolean => Math.sign(one.x - hub.x) === Math.sign(other.x - hub.x);
@@ -173,31 +194,38 @@ function protocolOf(step: SequenceStep, source: Lane, target: Lane, hub: Lane): 
   return (source === hub ? target.protocol : source.protocol) ?? step.protocol;
 }
 
-/** An agent's lane is marked from the step that gives it the task to the one that ends that. */
+/** An agent's lane is marked from the step that gives it the task to the one that ends that: an outcome, a failed
+ * attempt, or the step that gives the task to another agent. */
 function barsOf(sequence: Sequence, rows: Row[], at: Map<string, Lane>, end: number): Bar[] {
   const bars: Bar[] = [];
-  const open = new Map<string, { agent: string; y: number }>();
+  const open = new Map<string, { agent: string; y: number; n: number }>();
   for (const row of rows) {
-    const { task, kind, target } = row.step;
+    const { task, kind, target, n } = row.step;
+    const begins = BEGINS.has(kind) && at.get(target)?.kind === "agent";
     const held = open.get(task);
-    if (held && ENDS.has(kind)) {
-      bars.push(bar(at, held.agent, held.y, row.y, false));
+    if (held && (ENDS.has(kind) || begins)) {
+      bars.push(bar(at, task, held, row.y, false));
       open.delete(task);
     }
-    if (BEGINS.has(kind) && at.get(target)?.kind === "agent") open.set(task, { agent: target, y: row.y });
+    if (begins) open.set(task, { agent: target, y: row.y, n });
   }
-  for (const held of open.values()) bars.push(bar(at, held.agent, held.y, end - ROW / 2, sequence.running));
+  for (const [task, held] of open) bars.push(bar(at, task, held, end - ROW / 2, sequence.running));
   return bars;
 }
 
-function bar(at: Map<string, Lane>, agent: string, from: number, to: number, open: boolean): Bar {
-  return { x: at.get(agent)?.x ?? 0, from, to: Math.max(to, from + 8), open };
+function bar(at: Map<string, Lane>, task: string, held: { agent: string; y: number; n: number }, to: number, open: boolean): Bar {
+  const { agent, y, n } = held;
+  return { key: `${task}/${n}`, agent, x: at.get(agent)?.x ?? 0, from: y, to: Math.max(to, y + 8), open };
 }
 
 export function textOf(step: SequenceStep): string {
   const kind = step.kind.replaceAll("_", " ");
   const times = step.count > 1 ? ` ×${step.count}` : "";
-  return step.text ? `${kind}${times} · ${step.text}` : `${kind}${times}`;
+  // The arrow says to whom; the sentence need not.
+  const text = step.text.startsWith(`to ${step.target}`)
+    ? step.text.slice(3 + step.target.length).replace(/^ · /, "")
+    : step.text;
+  return text ? `${kind}${times} · ${text}` : `${kind}${times}`;
 }
 
 export function fit(text: string, room: number): string {
