@@ -20,15 +20,17 @@ import { Wire } from "./pages/Wire";
 import { followLinks, go, match, path } from "./router";
 import { enter, entry, me } from "./session";
 import { Icon, type IconName } from "./ui/Icon";
-import { Dialog, Empty, ErrorBox, Toasts } from "./ui/parts";
+import { Dialog, Empty, ErrorBox, Toasts, failed } from "./ui/parts";
 
 const help = signal(false);
+const more = signal(false);
 
 interface Page {
   pattern: string;
   title: string;
   view: ComponentType<Record<string, string>>;
-  nav?: { icon: IconName; label: string; key: string };
+  /** `rest`: on a phone it is behind "More". */
+  nav?: { icon: IconName; label: string; key: string; rest?: boolean };
 }
 
 const PAGES: Page[] = [
@@ -38,11 +40,26 @@ const PAGES: Page[] = [
   { pattern: "/tasks/{id}", title: "Task", view: Task as unknown as ComponentType<Record<string, string>> },
   { pattern: "/agents", title: "Agents", view: Agents, nav: { icon: "agents", label: "Agents", key: "a" } },
   { pattern: "/agents/{id}", title: "Agent", view: Agent as unknown as ComponentType<Record<string, string>> },
-  { pattern: "/deadletters", title: "Dead letters", view: DeadLetters, nav: { icon: "dead", label: "Dead letters", key: "d" } },
-  { pattern: "/contracts", title: "Contracts", view: Contracts, nav: { icon: "contracts", label: "Contracts", key: "c" } },
-  { pattern: "/playground", title: "Playground", view: Playground, nav: { icon: "playground", label: "Playground", key: "p" } },
-  { pattern: "/wire", title: "Live wire", view: Wire, nav: { icon: "wire", label: "Live wire", key: "w" } },
-  { pattern: "/audit", title: "Audit", view: Audit, nav: { icon: "audit", label: "Audit", key: "u" } },
+  {
+    pattern: "/deadletters",
+    title: "Dead letters",
+    view: DeadLetters,
+    nav: { icon: "dead", label: "Dead letters", key: "d", rest: true },
+  },
+  {
+    pattern: "/contracts",
+    title: "Contracts",
+    view: Contracts,
+    nav: { icon: "contracts", label: "Contracts", key: "c", rest: true },
+  },
+  {
+    pattern: "/playground",
+    title: "Playground",
+    view: Playground,
+    nav: { icon: "playground", label: "Playground", key: "p", rest: true },
+  },
+  { pattern: "/wire", title: "Live wire", view: Wire, nav: { icon: "wire", label: "Live wire", key: "w", rest: true } },
+  { pattern: "/audit", title: "Audit", view: Audit, nav: { icon: "audit", label: "Audit", key: "u", rest: true } },
 ];
 
 export function App() {
@@ -64,8 +81,11 @@ export function App() {
   document.title = found ? `${found.page.title} · Dragoman` : "Not found · Dragoman";
   return (
     <div class="shell">
+      <a class="skip" href="#main" onClick={skip}>
+        Skip to the page
+      </a>
       <Navigation />
-      <main class="page" id="main">
+      <main class="page" id="main" tabIndex={-1}>
         {found ? (
           <found.page.view key={path.value} {...found.values} />
         ) : (
@@ -80,6 +100,11 @@ export function App() {
   );
 }
 
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
 function page(at: string): { page: Page; values: Record<string, string> } | null {
   for (const one of PAGES) {
     const values = match(one.pattern, at);
@@ -89,49 +114,81 @@ function page(at: string): { page: Page; values: Record<string, string> } | null
 }
 
 function Navigation() {
-  const badges: Record<string, { count: number | null; bad?: boolean }> = {
-    "/inbox": { count: openQuestions.value },
-    "/deadletters": { count: deadLetters.value, bad: true },
-  };
   return (
     <nav aria-label="Pages">
       <a class="brand" href="/">
         <img src="/favicon.svg" alt="" />
         Dragoman
       </a>
-      {PAGES.map(({ pattern, nav }) => {
-        if (!nav) return null;
-        const badge = badges[pattern];
-        const current = pattern === "/" ? path.value === "/" : path.value.startsWith(pattern);
-        return (
-          <a class="nav-link" href={pattern} key={pattern} aria-current={current ? "page" : undefined}>
-            <Icon name={nav.icon} />
-            <span>{nav.label}</span>
-            {badge?.count ? <span class={badge.bad ? "count bad" : "count"}>{badge.count}</span> : null}
-          </a>
-        );
-      })}
+      {PAGES.map((one) => (one.nav ? <PageLink page={one} key={one.pattern} /> : null))}
+      <button type="button" class="nav-link more" aria-haspopup="dialog" onClick={() => (more.value = true)}>
+        <Icon name="more" />
+        <span>More</span>
+        <Count pattern="/deadletters" />
+      </button>
       <div class="nav-foot">
         <div class="connection" data-testid="connection" data-state={connection.value} role="status">
           {connection.value}
         </div>
-        <div class="who row">
-          <span class="muted grow cut">
-            {me.value?.name} · {me.value?.role}
-          </span>
-          <button
-            type="button"
-            class="button quiet"
-            onClick={async () => {
-              await post("/logout");
-              location.assign("/");
-            }}
-          >
-            Log out
-          </button>
-        </div>
+        <Who />
       </div>
+      {more.value ? (
+        <Dialog title="More" onClose={() => (more.value = false)}>
+          <div class="more-links" onClick={() => (more.value = false)}>
+            {PAGES.map((one) => (one.nav?.rest ? <PageLink page={one} key={one.pattern} /> : null))}
+            <Who />
+          </div>
+        </Dialog>
+      ) : null}
     </nav>
+  );
+}
+
+function PageLink({ page: { pattern, nav } }: { page: Page }) {
+  if (!nav) return null;
+  const current = pattern === "/" ? path.value === "/" : path.value === pattern || path.value.startsWith(`${pattern}/`);
+  return (
+    <a class={nav.rest ? "nav-link rest" : "nav-link"} href={pattern} aria-current={current ? "page" : undefined}>
+      <Icon name={nav.icon} />
+      <span>{nav.label}</span>
+      <Count pattern={pattern} />
+    </a>
+  );
+}
+
+function Count({ pattern }: { pattern: string }) {
+  const [count, unit] =
+    pattern === "/inbox" ? [openQuestions.value, "open"] : pattern === "/deadletters" ? [deadLetters.value, "kept"] : [null, ""];
+  if (!count) return null;
+  return (
+    <span class={pattern === "/inbox" ? "count" : "count bad"}>
+      {count > 999 ? "999+" : count}
+      <span class="visually-hidden"> {unit}</span>
+    </span>
+  );
+}
+
+function Who() {
+  return (
+    <div class="who row">
+      <span class="muted grow cut" title={`${me.value?.name}, ${me.value?.role}`}>
+        {me.value?.name === me.value?.role ? me.value?.name : `${me.value?.name} · ${me.value?.role}`}
+      </span>
+      <button
+        type="button"
+        class="button quiet"
+        onClick={async () => {
+          try {
+            await post("/logout");
+            location.assign("/");
+          } catch (problem) {
+            failed(problem);
+          }
+        }}
+      >
+        Log out
+      </button>
+    </div>
   );
 }
 
@@ -167,6 +224,7 @@ let going = 0;
 function onKey(event: KeyboardEvent): void {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   const target = event.target as HTMLElement;
+  if (target.closest("dialog")) return;
   if (target.matches("input, textarea, select")) {
     if (event.key === "Escape") target.blur();
     return;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { address } from "../src/api/client";
-import { ago, bytes, duration, plural, pretty, shortId } from "../src/ui/format";
+import { ago, bytes, duration, plural, pretty, readable, shortId } from "../src/ui/format";
 import { exampleOf, fieldsOf } from "../src/ui/schema";
 import { move } from "../src/ui/selection";
 
@@ -61,4 +61,13 @@ test("a form has the fields of the schema, and begins with what it needs", () =>
 
 test("j and k stay inside the list", () => {
   expect([move(-1, 1, 3), move(2, 1, 3), move(0, -1, 3), move(0, 1, 0)]).toEqual([0, 2, 0, -1]);
+});
+
+test("instants in a sentence are times of today, or have their day", () => {
+  const now = new Date(2026, 10, 18, 20, 0, 0).getTime();
+  const today = new Date(2026, 10, 18, 9, 14, 2).toISOString();
+  const before = new Date(2026, 10, 3, 9, 14, 2).toISOString();
+  expect(readable(`It waits since ${today}.`, now)).toBe("It waits since 09:14:02.");
+  expect(readable(`until ${before}`, now)).toBe("until 3 Nov 09:14:02");
+  expect(readable("no time in 2026-11-18 here", now)).toBe("no time in 2026-11-18 here");
 });

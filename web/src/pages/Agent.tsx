@@ -1,17 +1,12 @@
 import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { post, remove } from "../api/client";
-import type { Agent as AgentOut, Task } from "../api/types";
+import type { AgentView, Credential } from "../api/types";
 import { go } from "../router";
 import { may } from "../session";
-import { plural } from "../ui/format";
+import { clock, humanKind, plural } from "../ui/format";
 import { Ago, Copy, Dialog, Empty, ErrorBox, Json, Protocol, Status, TaskLink, failed, toast } from "../ui/parts";
 import { useView } from "../ui/view";
-
-interface AgentView {
-  agent: AgentOut;
-  tasks: Task[];
-  logs: { at: string; kind: string; level?: string | null; text: string }[];
-}
 
 export function Agent({ id }: { id: string }) {
   const path = `/agents/${encodeURIComponent(id)}`;
@@ -23,7 +18,7 @@ export function Agent({ id }: { id: string }) {
   const { agent, tasks, logs } = view.data;
   const act = async (verb: string, done: string) => {
     try {
-      const answer = await post<{ token?: string }>(`${path}/${verb}`);
+      const answer = await post<Partial<Credential>>(`${path}/${verb}`);
       if (verb === "token" && answer.token) token.value = answer.token;
       toast(done);
       view.refresh();
@@ -31,6 +26,24 @@ export function Agent({ id }: { id: string }) {
       failed(problem);
     }
   };
+  const facts: [string, ComponentChildren][] = [
+    [
+      "Protocol",
+      <>
+        <Protocol name={agent.protocol} /> {agent.protocol_version}
+      </>,
+    ],
+    ["Does", (agent.work_types ?? []).join(", ") || "not declared"],
+    ["Load", `${agent.current_tasks.length} of ${agent.max_concurrent}`],
+    [
+      "Breaker",
+      <Status status={agent.breaker.state} detail={agent.breaker.failures ? plural(agent.breaker.failures, "failure") : null} />,
+    ],
+    ["Last seen", <Ago at={agent.last_seen} />],
+    ["Domain", agent.domain],
+    ["Version", agent.version],
+    ["Sandbox", agent.sandbox ?? (agent.untrusted ? "untrusted" : null)],
+  ];
   return (
     <>
       <div class="page-head">
@@ -64,47 +77,18 @@ export function Agent({ id }: { id: string }) {
           ) : null}
         </div>
       </div>
-      <div class="two-columns">
-        <section class="card">
-          <header>
-            <h2>Agent</h2>
-          </header>
-          <dl class="facts body">
-            <dt>Protocol</dt>
-            <dd>
-              <Protocol name={agent.protocol} /> {agent.protocol_version}
-            </dd>
-            <dt>Does</dt>
-            <dd>{(agent.work_types ?? []).join(", ") || "not declared"}</dd>
-            <dt>Load</dt>
-            <dd>
-              {agent.current_tasks.length} of {agent.max_concurrent}
-            </dd>
-            <dt>Breaker</dt>
-            <dd>
-              <Status status={agent.breaker.state} detail={plural(agent.breaker.failures, "failure")} />
-            </dd>
-            <dt>Last seen</dt>
-            <dd>
-              <Ago at={agent.last_seen} />
-            </dd>
-            {agent.domain ? (
-              <>
-                <dt>Domain</dt>
-                <dd>{agent.domain}</dd>
-              </>
-            ) : null}
-            {agent.version ? (
-              <>
-                <dt>Version</dt>
-                <dd>{agent.version}</dd>
-              </>
-            ) : null}
-            <dt>Sandbox</dt>
-            <dd>{agent.sandbox ?? (agent.untrusted ? "untrusted" : "none")}</dd>
-          </dl>
-        </section>
-      </div>
+      <section class="card">
+        <dl class="strip body">
+          {facts
+            .filter(([, value]) => value !== null)
+            .map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+              </div>
+            ))}
+        </dl>
+      </section>
       {agent.offers?.length ? (
         <section class="card">
           <header>
@@ -131,11 +115,11 @@ export function Agent({ id }: { id: string }) {
         {tasks.length ? (
           <ul class="rows">
             {tasks.map((task) => (
-              <li class="line" key={task.id}>
+              <li class="line agent-task" key={task.id}>
                 <TaskLink id={task.id} />
                 <strong>{task.type}</strong>
                 <Status status={task.status} />
-                <span class="grow cut muted">{task.error?.message ?? task.name}</span>
+                <span class="grow cut muted">{task.name}</span>
                 <span class="small muted">
                   <Ago at={task.created_at} />
                 </span>
@@ -151,7 +135,9 @@ export function Agent({ id }: { id: string }) {
           <h2>Log</h2>
         </header>
         <pre class="block log" tabIndex={0} role="group" aria-label="Log">
-          {logs.length ? logs.map((line) => `${line.at}  ${(line.level ?? line.kind).padEnd(9)} ${line.text}`).join("\n") : "Nothing was logged."}
+          {logs.length
+            ? logs.map((line) => `${clock(line.at)}  ${(line.level ?? humanKind(line.kind)).padEnd(10)} ${line.text}`).join("\n")
+            : "Nothing was logged."}
         </pre>
       </section>
       {token.value ? (

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { post } from "../api/client";
-import type { Agent, AgentList } from "../api/types";
+import type { Agent, AgentList, Credential } from "../api/types";
 import { go, place } from "../router";
 import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
@@ -73,10 +73,12 @@ function AgentRow({ agent, current }: { agent: Agent; current: boolean }) {
         {agent.id}
       </a>
       <Protocol name={agent.protocol} />
-      <Status status={agent.status} />
-      {agent.breaker.state !== "closed" ? <Status status={agent.breaker.state} detail="breaker" /> : null}
-      {agent.untrusted ? <span class="tag">untrusted</span> : null}
-      <span class="grow cut muted">{(agent.work_types ?? []).join(", ") || agent.name}</span>
+      <span class="row tight">
+        <Status status={agent.status} />
+        {agent.breaker.state !== "closed" ? <Status status={agent.breaker.state} detail="breaker" /> : null}
+        {agent.untrusted ? <span class="tag">untrusted</span> : null}
+      </span>
+      <span class="cut muted works">{(agent.work_types ?? []).join(", ") || agent.name}</span>
       <span class="load" title={`${agent.current_tasks.length} of ${agent.max_concurrent} tasks`}>
         <meter min={0} max={1} value={load} aria-label={`Load of ${agent.id}`} />
         <span class="small muted">
@@ -91,18 +93,26 @@ function AgentRow({ agent, current }: { agent: Agent; current: boolean }) {
 }
 
 export function AddAgent({ onClose, onDone }: { onClose: () => void; onDone: () => void }) {
-  const given = useSignal<{ agent_id: string; token: string } | null>(null);
+  const given = useSignal<Credential | null>(null);
   return (
     <Dialog title="Add an agent" onClose={onClose}>
       {given.value ? (
         <div class="stack">
-          <p>
-            The token of <strong>{given.value.agent_id}</strong>. It is shown once; the hub keeps only its hash.
-          </p>
-          <p class="row">
-            <code class="token">{given.value.token}</code>
-            <Copy text={given.value.token} />
-          </p>
+          {given.value.token ? (
+            <>
+              <p>
+                The token of <strong>{given.value.agent_id}</strong>. It is shown once; the hub keeps only its hash.
+              </p>
+              <p class="row">
+                <code class="token">{given.value.token}</code>
+                <Copy text={given.value.token} />
+              </p>
+            </>
+          ) : (
+            <p>
+              The hub runs <strong>{given.value.agent_id}</strong>; it needs no token.
+            </p>
+          )}
         </div>
       ) : (
         <form
@@ -117,7 +127,7 @@ export function AddAgent({ onClose, onDone }: { onClose: () => void; onDone: () 
             if (text("command")) body.command = text("command").split(/\s+/);
             if (form.get("untrusted")) body.untrusted = true;
             try {
-              given.value = await post("/agents", body);
+              given.value = await post<Credential>("/agents", body);
               onDone();
             } catch (problem) {
               failed(problem);

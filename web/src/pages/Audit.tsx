@@ -1,14 +1,9 @@
-import type { AuditList, AuditVerdict } from "../api/types";
+import type { AuditView } from "../api/types";
 import { place } from "../router";
 import { Choice, Search } from "../ui/Filters";
 import { number } from "../ui/format";
 import { Ago, Empty, ErrorBox, Status } from "../ui/parts";
 import { useView } from "../ui/view";
-
-interface AuditView {
-  records: AuditList["records"];
-  verdict: AuditVerdict;
-}
 
 export function Audit() {
   const { query } = place.value;

@@ -37,7 +37,7 @@ export function Inbox() {
       <div class="page-head">
         <h1>Inbox</h1>
         <span class="muted small" role="status">
-          {view.data ? (questions.length ? `${plural(questions.length, "agent")} wait, oldest first` : "") : ""}
+          {view.data ? (questions.length ? `${plural(questions.length, "agent waits", "agents wait")}, oldest first` : "") : ""}
         </span>
       </div>
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}

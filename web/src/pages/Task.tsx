@@ -1,57 +1,46 @@
 // One task: why it is where it is, the sequence across protocols, the wire behind each step, and what a person may do.
 
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { Agent, AgentList, Lost, Question, Sequence as SequenceModel, SequenceStep, Task as TaskOut, Why } from "../api/types";
-import { onTask } from "../live/stream";
+import type {
+  Agent,
+  AgentList,
+  Attempt,
+  Sequence as SequenceModel,
+  SequenceStep,
+  Task as TaskOut,
+  TaskView,
+  WireList,
+  WireMessage,
+} from "../api/types";
 import { place, withQuery } from "../router";
 import { Sequence } from "../sequence/Sequence";
 import { may } from "../session";
-import { bytes, duration, humanKind, pretty, shortId } from "../ui/format";
-import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Protocol, Route, Status, TaskLink, failed, toast } from "../ui/parts";
+import { bytes, clock, duration, humanKind, pretty, readable, shortId } from "../ui/format";
+import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Protocol, Status, Tabs, TaskLink, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 import { QuestionCard } from "./Inbox";
-
-interface Attempt {
-  number: number;
-  agent: string | null;
-  protocol: string | null;
-  begun_at: string;
-  ended_at: string | null;
-  outcome: string | null;
-  message: string | null;
-}
-
-interface TaskView {
-  task: TaskOut;
-  why: Why;
-  sequence: SequenceModel;
-  attempts: Attempt[];
-  questions: Question[];
-}
-
-interface WireMessage {
-  seq: number;
-  at: string;
-  kind: string;
-  agent: string | null;
-  received: { protocol: string; raw: string } | null;
-  hub: unknown;
-  sent: { protocol: string; receiver: string; raw: string; losses: Lost[] }[];
-}
 
 const TABS = ["sequence", "output", "wire", "timeline", "details"] as const;
 
 export function Task({ id }: { id: string }) {
-  const view = useView<TaskView>(`/tasks/${encodeURIComponent(id)}/view`, {});
+  const seen = useRef<{ ids: Set<string>; running: boolean }>({ ids: new Set([id]), running: true });
+  const view = useView<TaskView>(`/tasks/${encodeURIComponent(id)}/view`, {}, (changes) => {
+    // While it runs, a task that is new may be one that it led to.
+    const { ids, running } = seen.current;
+    return (
+      (running && changes.more) ||
+      changes.tasks.some((task) => ids.has(task.id) || (running && task.created_at === task.updated_at))
+    );
+  });
   const tab = place.value.query.get("tab") ?? "sequence";
   const step = place.value.query.get("step");
   const handing = useSignal(false);
-  useEffect(() => onTask(id, () => view.refresh()), [id]);
   if (view.error && !view.data) return <ErrorBox error={view.error} onRetry={view.refresh} />;
   if (!view.data) return <p class="muted">Reading…</p>;
   const { task, why, sequence, attempts, questions } = view.data;
+  seen.current = { ids: new Set([id, ...sequence.steps.map((one) => one.task)]), running: sequence.running };
   const over = ["completed", "failed", "cancelled"].includes(task.status);
   const act = async (verb: string, body?: unknown) => {
     try {
@@ -89,12 +78,11 @@ export function Task({ id }: { id: string }) {
               </button>
             </>
           ) : null}
-          {may("operator") ? (
+          {may("operator") && task.status !== "completed" ? (
             <button
               type="button"
-              class={task.status === "failed" ? "button primary" : "button"}
+              class={over ? "button primary" : "button"}
               data-testid="task-retry"
-              disabled={task.status === "completed"}
               onClick={() => act("retry")}
             >
               Retry
@@ -104,36 +92,63 @@ export function Task({ id }: { id: string }) {
       </div>
       <section class={`card why tone-${task.status === "failed" ? "bad" : task.status === "waiting" ? "wait" : "ok"}`}>
         <div class="body stack-s">
-          <p class="row muted small">
-            <span class="mono">{task.id}</span>
-            <Copy text={task.id} />
-            <span>
-              {task.requested_by} → <AgentLink id={task.agent ?? task.requested_agent} />
-            </span>
-            <Route from={task.protocol_in} to={task.protocol_out} />
-            <span>
-              begun <Ago at={task.created_at} />
-              {task.finished_at ? `, took ${duration((Date.parse(task.finished_at) - Date.parse(task.created_at)) / 1000)}` : ""}
-            </span>
-          </p>
           <p data-testid="task-why" class="why-text">
-            {why.summary}
+            {readable(why.summary, now.value)}
           </p>
           {why.last_error && task.status !== "completed" ? (
             <p class="why-error">
-              {why.last_error.message} <span class="muted">({why.last_error.kind})</span>
+              {readable(why.last_error.message, now.value)} <span class="muted">({humanKind(why.last_error.kind)})</span>
             </p>
           ) : null}
+          <dl class="strip small">
+            <div>
+              <dt>From</dt>
+              <dd>
+                {task.requested_by} <Protocol name={task.protocol_in} />
+              </dd>
+            </div>
+            <div>
+              <dt>To</dt>
+              <dd>
+                <AgentLink id={task.agent ?? task.requested_agent} />{" "}
+                {task.protocol_out ? <Protocol name={task.protocol_out} /> : null}
+              </dd>
+            </div>
+            <div>
+              <dt>Begun</dt>
+              <dd>
+                <Ago at={task.created_at} />
+              </dd>
+            </div>
+            {task.finished_at ? (
+              <div>
+                <dt>Took</dt>
+                <dd>{duration((Date.parse(task.finished_at) - Date.parse(task.created_at)) / 1000)}</dd>
+              </div>
+            ) : null}
+            {task.attempts > 1 ? (
+              <div>
+                <dt>Attempts</dt>
+                <dd>{task.attempts}</dd>
+              </div>
+            ) : null}
+            <div>
+              <dt>Id</dt>
+              <dd class="row tight">
+                <code>{task.id}</code> <Copy text={task.id} label="Copy id" />
+              </dd>
+            </div>
+          </dl>
           {why.next.length ? (
-            <p class="row small">
-              <span class="muted">next:</span>
+            <div class="next small">
+              <span class="muted">Next, in a terminal</span>
               {why.next.map((command) => (
-                <span class="row" key={command}>
+                <span class="row tight" key={command}>
                   <code>{command}</code>
-                  <Copy text={command} />
+                  <Copy text={command} label="Copy" />
                 </span>
               ))}
-            </p>
+            </div>
           ) : null}
         </div>
       </section>
@@ -182,34 +197,29 @@ export function Task({ id }: { id: string }) {
           </section>
         ))}
       <section class="card">
-        <div class="tabs card-tabs" role="tablist" aria-label="Views of this task">
-          {TABS.map((name) => (
-            <button
-              type="button"
-              class="tab"
-              role="tab"
-              aria-selected={tab === name}
-              key={name}
-              onClick={() => withQuery({ tab: name === "sequence" ? null : name, step: null })}
-            >
-              {name}
-            </button>
-          ))}
+        <Tabs
+          label="Views of this task"
+          names={TABS}
+          chosen={tab}
+          onChoose={(name) => withQuery({ tab: name === "sequence" ? null : name, step: null })}
+        />
+        <div role="tabpanel" id="panel" aria-label={tab}>
+          {tab === "sequence" ? (
+            <>
+              <Sequence
+                sequence={sequence}
+                name={`task-${shortId(id).replace("…", "")}`}
+                selected={step === null ? null : Number(step)}
+                onSelect={(chosen) => withQuery({ step: String(chosen.n) === step ? null : String(chosen.n) }, { replace: true })}
+              />
+              <ChosenStep sequence={sequence} n={step} />
+            </>
+          ) : null}
+          {tab === "output" ? <Output task={task} /> : null}
+          {tab === "wire" ? <Wire id={task.id} /> : null}
+          {tab === "timeline" ? <Timeline attempts={attempts} sequence={sequence} /> : null}
+          {tab === "details" ? <Details task={task} /> : null}
         </div>
-        {tab === "sequence" ? (
-          <>
-            <Sequence
-              sequence={sequence}
-              selected={step === null ? null : Number(step)}
-              onSelect={(chosen) => withQuery({ step: String(chosen.n) === step ? null : String(chosen.n) }, { replace: true })}
-            />
-            <ChosenStep sequence={sequence} n={step} />
-          </>
-        ) : null}
-        {tab === "output" ? <Output task={task} /> : null}
-        {tab === "wire" ? <Wire id={task.id} /> : null}
-        {tab === "timeline" ? <Timeline attempts={attempts} sequence={sequence} /> : null}
-        {tab === "details" ? <Details task={task} /> : null}
       </section>
       {handing.value ? <HandOver task={task} onClose={() => (handing.value = false)} onDone={view.refresh} /> : null}
     </>
@@ -224,7 +234,7 @@ function ChosenStep({ sequence, n }: { sequence: SequenceModel; n: string | null
       <h3 class="row">
         {humanKind(step.kind)}: {step.source} → {step.target}
         <Protocol name={step.protocol} />
-        <span class="muted small">{new Date(step.at).toLocaleTimeString()}</span>
+        <span class="muted small">{clock(step.at)}</span>
       </h3>
       {step.lost.map((lost) => (
         <p class="lost" key={lost.feature}>
@@ -237,8 +247,7 @@ function ChosenStep({ sequence, n }: { sequence: SequenceModel; n: string | null
 }
 
 function Output({ task }: { task: TaskOut }) {
-  const result = (task as { result?: unknown }).result;
-  const output = (task as { output?: string | null }).output;
+  const { result, output } = task;
   return (
     <div class="body stack">
       {output ? (
@@ -280,7 +289,7 @@ function Wire({ id, step }: { id: string; step?: SequenceStep }) {
   const error = useSignal<unknown>(null);
   useEffect(() => {
     const query = step ? { from: step.seq, limit: 1 } : {};
-    get<{ messages: WireMessage[] }>(`/tasks/${encodeURIComponent(id)}/wire`, query)
+    get<WireList>(`/tasks/${encodeURIComponent(id)}/wire`, query)
       .then((answer) => {
         wire.value = answer.messages;
       })
@@ -298,7 +307,7 @@ function Wire({ id, step }: { id: string; step?: SequenceStep }) {
             <h3 class="row">
               <span class="mono">{message.seq}</span> {humanKind(message.kind)}
               <AgentLink id={message.agent} />
-              <span class="muted small">{new Date(message.at).toLocaleTimeString()}</span>
+              <span class="muted small">{clock(message.at)}</span>
             </h3>
           )}
           <div class="wire-columns">
@@ -306,7 +315,11 @@ function Wire({ id, step }: { id: string; step?: SequenceStep }) {
               <h3 class="row">
                 Received <Protocol name={message.received?.protocol} />
               </h3>
-              {message.received ? <Json value={message.received.raw} label="Received" /> : <p class="muted small">The hub's own.</p>}
+              {message.received ? (
+                <Json value={message.received.raw} label="Received" />
+              ) : (
+                <p class="muted small">The hub's own.</p>
+              )}
             </div>
             <div>
               <h3>The hub's form</h3>
@@ -358,9 +371,7 @@ function Timeline({ attempts, sequence }: { attempts: Attempt[]; sequence: Seque
               {attempt.message}
             </span>
             <span class="muted small">
-              {attempt.ended_at
-                ? duration((Date.parse(attempt.ended_at) - Date.parse(attempt.begun_at)) / 1000)
-                : "goes on"}
+              {attempt.ended_at ? duration((Date.parse(attempt.ended_at) - Date.parse(attempt.begun_at)) / 1000) : "goes on"}
             </span>
           </li>
         ))}
@@ -370,7 +381,7 @@ function Timeline({ attempts, sequence }: { attempts: Attempt[]; sequence: Seque
         {sequence.steps.map((step) => (
           <li class="line" key={step.n}>
             <time class="mono small muted" dateTime={step.at}>
-              {new Date(step.at).toLocaleTimeString()}
+              {clock(step.at)}
             </time>
             <strong>
               {humanKind(step.kind)}
@@ -418,7 +429,7 @@ function Details({ task }: { task: TaskOut }) {
         )}
       </dl>
       <h3>Input</h3>
-      <Json value={(task as { input?: unknown }).input ?? {}} label="Input" />
+      <Json value={task.input ?? {}} label="Input" />
       {Object.keys(task.constraints ?? {}).length ? (
         <>
           <h3>Constraints</h3>
@@ -435,7 +446,9 @@ function HandOver({ task, onClose, onDone }: { task: TaskOut; onClose: () => voi
   useEffect(() => {
     get<AgentList>("/agents", {})
       .then((answer) => {
-        agents.value = answer.agents.filter((one) => one.id !== task.agent);
+        agents.value = answer.agents.filter(
+          (one) => one.id !== task.agent && (one.work_types === null || one.work_types.includes(task.type)),
+        );
       })
       .catch(failed);
   }, []);

@@ -9,6 +9,7 @@ const PATHS = {
   contracts: "M4 2h6l2 2v10H4zM6 6h4M6 9h4M6 12h2",
   playground: "M4 3l9 5-9 5z",
   wire: "M1 8h3l2-5 3 10 2-5h4",
+  more: "M2 8a1 1 0 1 0 2 0a1 1 0 1 0-2 0M7 8a1 1 0 1 0 2 0a1 1 0 1 0-2 0M12 8a1 1 0 1 0 2 0a1 1 0 1 0-2 0",
   audit: "M8 1.5l5 2v4c0 3.5-2 5.5-5 7-3-1.500-5-3.500-5-7v-4zM6 8l1.500 1.500L10.500 6.500",
 } as const;
 

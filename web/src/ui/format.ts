@@ -53,3 +53,24 @@ export function pretty(value: unknown): string {
 }
 
 export const humanKind = (kind: string): string => kind.replaceAll("_", " ");
+
+/** The time of day to the millisecond, where the person is. */
+export function clock(at: string): string {
+  const then = new Date(at);
+  const two = (value: number): string => String(value).padStart(2, "0");
+  return `${two(then.getHours())}:${two(then.getMinutes())}:${two(then.getSeconds())}.${String(then.getMilliseconds()).padStart(3, "0")}`;
+}
+
+const INSTANT = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)/g;
+
+/** A sentence of the hub with its instants as a person reads them: the time, and the day where it is another one. */
+export function readable(text: string, now: number): string {
+  const today = new Date(now).toDateString();
+  return text.replace(INSTANT, (found) => {
+    const then = new Date(found);
+    const time = then.toLocaleTimeString("en-GB");
+    return then.toDateString() === today
+      ? time
+      : `${then.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+  });
+}

@@ -130,6 +130,48 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
+/** Tabs as a keyboard has them: one stop, arrows between them. */
+export function Tabs<T extends string>(props: {
+  label: string;
+  names: readonly T[];
+  chosen: string;
+  onChoose: (name: T) => void;
+}) {
+  const { names, chosen, onChoose } = props;
+  return (
+    <div
+      class="tabs card-tabs"
+      role="tablist"
+      aria-label={props.label}
+      onKeyDown={(event) => {
+        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!by) return;
+        const at = names.indexOf(chosen as T);
+        const next = names[(at + by + names.length) % names.length];
+        if (!next) return;
+        event.preventDefault();
+        onChoose(next);
+        event.currentTarget.querySelectorAll<HTMLElement>("[role=tab]")[names.indexOf(next)]?.focus();
+      }}
+    >
+      {names.map((name) => (
+        <button
+          type="button"
+          class="tab"
+          role="tab"
+          aria-selected={chosen === name}
+          aria-controls="panel"
+          tabIndex={chosen === name ? 0 : -1}
+          key={name}
+          onClick={() => onChoose(name)}
+        >
+          {name}
+        </button>
+      ))}
+    </div>
+  );
+}
+
 // --- toasts ---
 
 interface Toast {
@@ -169,7 +211,12 @@ export function Toasts() {
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
+    const before = document.activeElement;
     element.current?.showModal();
+    // A dialog that is closed by leaving it out of the page gives no focus back by itself.
+    return () => {
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
+    };
   }, []);
   return (
     <dialog
