@@ -17,6 +17,7 @@ export type ContractList = Schemas["ContractList"];
 export type Credential = Schemas["Credential"];
 export type DeadLetter = Schemas["DeadLetterOut"];
 export type DeadLetterList = Schemas["DeadLetterList"];
+export type Exchange = Schemas["ExchangeOut"];
 export type Lost = Schemas["Lost"];
 export type Me = Schemas["Me"];
 export type Overview = Schemas["OverviewOut"];

@@ -55,7 +55,7 @@ export function Agent({ id }: { id: string }) {
             Call
           </a>
           {may("operator") ? (
-            agent.status === "paused" ? (
+            agent.paused ? (
               <button type="button" class="button" onClick={() => act("resume", "The agent gets work again")}>
                 Resume
               </button>

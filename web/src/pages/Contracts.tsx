@@ -8,11 +8,14 @@ import { duration, plural } from "../ui/format";
 import { AgentLink, Dialog, Empty, ErrorBox, Json, Status, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
+const MOST = 500;
+
 export function Contracts() {
   const standing = place.value.query.get("standing");
-  const view = useView<ContractList>("/contracts", { standing, limit: 200 }, () => false);
+  const view = useView<ContractList>("/contracts", { limit: MOST });
   const open = useSignal<Contract | null>(null);
-  const contracts = view.data?.contracts ?? [];
+  const all = view.data?.contracts ?? [];
+  const contracts = all.filter((contract) => !standing || contract.standing === standing);
   const show = async (id: string) => {
     try {
       open.value = await get<Contract>(`/contracts/${encodeURIComponent(id)}`);
@@ -20,10 +23,10 @@ export function Contracts() {
       failed(problem);
     }
   };
-  const act = async (contract: Contract, verb: "end" | "renew") => {
+  const end = async (contract: Contract) => {
     try {
-      await post(`/contracts/${encodeURIComponent(contract.id)}/${verb}`, verb === "end" ? { reason: "ended by a person" } : undefined);
-      toast(verb === "end" ? "The contract ended; the hub informed both agents" : "The contract was renewed");
+      await post(`/contracts/${encodeURIComponent(contract.id)}/end`, { reason: "ended by a person" });
+      toast("The contract ended; the hub informed both agents");
       view.refresh();
     } catch (problem) {
       failed(problem);
@@ -36,12 +39,12 @@ export function Contracts() {
         <span class="muted small" role="status">
           {view.data ? plural(contracts.length, "contract") : ""}
         </span>
-        <Choice name="standing" label="Standing" options={["active", "expired", "terminated"]} />
+        <Choice name="standing" label="Standing" options={["active", "expired", "superseded", "terminated"]} />
       </div>
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
       <section class="card">
         {view.data && !contracts.length ? (
-          <Empty title="No agents have a contract">
+          <Empty title={all.length ? "No contract has this standing" : "No agents have a contract"}>
             <p>Agents that speak a2acp agree on terms by a handshake before they work together.</p>
           </Empty>
         ) : (
@@ -49,7 +52,7 @@ export function Contracts() {
             {contracts.map((contract) => {
               const left = (Date.parse(contract.expires_at) - now.value) / 1000;
               return (
-                <li class="line" key={contract.id} data-testid="contract-row" data-id={contract.id}>
+                <li class="line contract" key={contract.id} data-testid="contract-row" data-id={contract.id}>
                   <AgentLink id={contract.source.agent} />
                   <span class="muted" aria-label="asks">
                     →
@@ -66,7 +69,7 @@ export function Contracts() {
                     Schemas
                   </button>
                   {contract.standing === "active" && may("operator") ? (
-                    <button type="button" class="button danger" onClick={() => act(contract, "end")}>
+                    <button type="button" class="button danger" onClick={() => end(contract)}>
                       End
                     </button>
                   ) : null}

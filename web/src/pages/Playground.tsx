@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { Agent, AgentList } from "../api/types";
+import type { Agent, AgentList, Exchange } from "../api/types";
 import { onChanges } from "../live/stream";
 import { place, withQuery } from "../router";
 import { may } from "../session";
@@ -13,21 +13,14 @@ import { pretty } from "../ui/format";
 import { reader } from "../ui/reader";
 import { useView } from "../ui/view";
 
-interface Exchange {
-  task_id: string;
-  status: string;
-  sent: { at: string; text: string }[];
-  received: { at: string; text: string }[];
-  reply: unknown;
-  commands: { cli: string; curl: string; python: string };
-}
-
 const PROTOCOLS = ["chiffon", "agentmsg", "forge", "a2acp", "coven", "api"];
 
 export function Playground() {
   const agents = useView<AgentList>("/agents", {});
   const { query } = place.value;
-  const list = (agents.data?.agents ?? []).filter((agent) => (agent.work_types ?? []).length || agent.id === query.get("agent"));
+  const list = (agents.data?.agents ?? []).filter(
+    (agent) => !agent.details.playground && ((agent.work_types ?? []).length || agent.id === query.get("agent")),
+  );
   const agent = list.find((one) => one.id === query.get("agent")) ?? list[0];
   const works = agent?.work_types ?? [];
   const work = query.get("work") ?? works[0] ?? "";

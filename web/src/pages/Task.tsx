@@ -447,7 +447,7 @@ function HandOver({ task, onClose, onDone }: { task: TaskOut; onClose: () => voi
     get<AgentList>("/agents", {})
       .then((answer) => {
         agents.value = answer.agents.filter(
-          (one) => one.id !== task.agent && (one.work_types === null || one.work_types.includes(task.type)),
+          (one) => one.id !== task.agent && !one.details.playground && (one.work_types === null || one.work_types.includes(task.type)),
         );
       })
       .catch(failed);
