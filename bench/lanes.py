@@ -217,7 +217,7 @@ def waiting(sender: str, receiver: str, size: int, lanes: int, first: int, end: 
                 message_id=id,
                 kind="TASK_UPDATE",
                 digest=blake2b(body, digest_size=32).hexdigest(),
-                body=msgspec.Raw(body),
+                raw=msgspec.Raw(body),
                 protocol="agentmsg",
             ),
         )

@@ -70,7 +70,7 @@ class Witness:
     def saw(self, receiver: str, outgoing: Outgoing) -> None:
         """Called from inside the hub's loop: what is wrong is said at the next step."""
         letter = outgoing.content
-        said = msgspec.json.decode(letter.body)
+        said = msgspec.json.decode(letter.raw)
         if "lane" not in said:
             return
         self.seen[letter.message_id] += 1

@@ -54,13 +54,16 @@ def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD
     return HandOver(principal=AgentId(agent), task_id=task, direct_message=letter, reason=reason, **given)
 
 
-def takes(world: World, agent: str, request: HandOver, accepted: bool = True, **terms: Any) -> AnswerHandover:
+def takes(
+    world: World, agent: str, request: HandOver, accepted: bool = True, error: str | None = None, **terms: Any
+) -> AnswerHandover:
     letter = world.direct_message(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
     return AnswerHandover(
         principal=AgentId(agent),
         request_id=request.direct_message.message_id,
         direct_message=letter,
         accepted=accepted,
+        error=error,
         terms=terms,
     )
 

@@ -243,7 +243,7 @@ class World:
             "message_id": self.uuid(),
             "kind": "NOTE",
             "digest": text,
-            "body": msgspec.Raw(msgspec.json.encode({"text": text})),
+            "raw": msgspec.Raw(msgspec.json.encode({"text": text})),
             "protocol": "agentmsg",
         }
         return DirectMessage(**(given | fields))

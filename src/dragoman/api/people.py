@@ -67,7 +67,7 @@ async def show_dead_letter(context: Context, call: Plain) -> DeadLetterOut:
 async def _with_body(context: Context, dead: DeadLetter) -> DeadLetterOut:
     """With its content, unless that is personal: for work, the input that a person may want to edit."""
     if dead.direct_message is not None:
-        return dead_letter_out(dead, body=PERSONAL if dead.direct_message.personal else dead.direct_message.body)
+        return dead_letter_out(dead, body=PERSONAL if dead.direct_message.personal else dead.direct_message.raw)
     found = await context.store.events(dead.task, after=dead.event - 1, limit=1)
     task = await context.store.task(dead.task)
     hidden = bool(found) and found[0].personal and (task is None or is_hidden(task))

@@ -1,11 +1,11 @@
-"""What happens to a task when its time comes.
+"""What happens to a task when its wake time comes.
 
-Two clocks run while an agent works: *idle* (no sign of life) and *total* (the deadline); a broken link shortens the
-idle clock to the grace time (`silence` has the rules). An agent that was connected when the hub stopped or died, and
-says nothing of its work until `Rules.idle_limit` after the start, is taken to have died, too, whoever came back under
-its name; and until then no deadline ends what it was at, for it may have been done in time. A queued task has a clock,
-too: if nobody who could do it can be reached, waiting is an attempt that failed. `wake_at` may be early, never late:
-whatever is not due yet is simply set again.
+Two timers run while an agent works: *idle* (no sign of life) and *total* (the deadline). A broken link shortens the
+idle timer to the grace time (`model.silence` has the rules). If an agent was connected when the hub stopped, and is
+silent about its work until `Rules.idle_limit` after the start, the hub takes it for dead, too, whatever process came
+back under its name. Until then no deadline ends that work: it may have been done in time. A queued task has a timer,
+too: if no agent that could do it can be reached, waiting is a failed attempt. `wake_at` may be early, never late: what
+is not due yet is set again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def task_woke(work: Work, task: Task) -> None:
 
 
 def check_health_again(work: Work, task: Task) -> None:
-    """A health check that the hub did not live to hear the answer of says nothing about the agent."""
+    """If the hub stopped before the answer to a health check came, the check says nothing about the agent."""
     owner = task.owner
     end(work, task, Status.FAILED, fault=Fault(kind=Kind.UNAVAILABLE, message="the hub was restarted in between"))
     if owner is not None and work.agent(owner) is not None:
@@ -70,8 +70,8 @@ def check_health_again(work: Work, task: Task) -> None:
 
 
 def expire(work: Work, task: Task) -> None:
-    """Nobody had it in its time to live (agentmsg-D6): it has failed, that is on record, and its caller is told twice,
-    of its message and of its task."""
+    """No agent got the task in its time to live (agentmsg-D6): it fails, that is recorded, and its caller gets two
+    notices, one about its message and one about its task."""
     fault = Fault(
         kind=Kind.TIMEOUT,
         message=f"{task.type!r} reached nobody in its time",
@@ -83,14 +83,15 @@ def expire(work: Work, task: Task) -> None:
     )
     unanswered = DirectMessage(
         sender=origin.principal, message_id=origin.request_id, kind="", digest=origin.digest,
-        body=msgspec.Raw(b"null"), protocol=origin.protocol,
+        raw=msgspec.Raw(b"null"), protocol=origin.protocol,
     )  # fmt: skip
     tell_sender(work, unanswered, fault, task.rank)
     end(work, task, Status.FAILED, fault=fault)
 
 
 def seen_until(work: Work, task: Task) -> Instant | None:
-    """Until when an agent may say how its work went whose deadline passed while it could not; None if it could."""
+    """Until when an agent may report on work whose deadline passed while it could not reach the hub; None if it
+    could."""
     late = Instant(work.serving_since + work.rules.idle_limit)
     kept_from_us = task.status in (Status.ASSIGNED, Status.RUNNING) and task.last_attempt < work.serving_since
     return late if kept_from_us and task.timing.deadline < late else None
@@ -115,12 +116,12 @@ def deadline_passed(work: Work, task: Task, *, blame: bool) -> None:
 
 
 def still_queued(work: Work, task: Task) -> None:
-    """Nobody took it. Somebody there but busy: go on waiting. Nobody there: an attempt failed."""
+    """No agent took the task. If one is connected but busy, wait on; if none is connected, an attempt failed."""
     route = route_of(task.routing.route)
     could = [agent for agent in addressed(work, route) if serves(agent, route)]
     hasty = fails_soon(work, task, could)
     if any(present(work, agent.id) for agent in could):
-        bound = None  # what its caller allows for the whole, where nobody is known to be there (chiffon-D6)
+        bound = None  # the caller's limit for the whole, where no agent is surely present (chiffon-D6)
         if hasty and task.timing.total_limit is not None and not any(is_here(work, agent) for agent in could):
             bound = Instant(task.created_at + task.timing.total_limit)
         if bound is not None and work.now >= bound:
@@ -135,11 +136,11 @@ def still_queued(work: Work, task: Task) -> None:
         )
         attempts = task.attempt.count - task.attempt.unreached
         work.put(replace(task, wake_at=wake_at, attempt=replace(task.attempt, count=attempts, unreached=0)))
-        for agent in could:  # nobody should stand in a queue beside a free seat; if somebody does, not for long
+        for agent in could:  # no task should wait beside a free seat; if one does, not for long
             fill(work, agent.id)
         return
     rested = Instant(work.serving_since + work.rules.idle_limit)
-    if not hasty and work.now < rested:  # nobody could be connected while we were down: let them come back first
+    if not hasty and work.now < rested:  # no agent could connect while the hub was down: let them come back first
         wake_at = min(task.timing.deadline, rested, task.timing.expires_at or task.timing.deadline)
         work.put(replace(task, wake_at=wake_at))
         return
@@ -167,10 +168,10 @@ def nobody_connected(work: Work, task: Task, could: Sequence[Agent]) -> Fault:
 
 
 def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
-    """One more attempt found nobody connected: the next one follows soon, and the task stays in its queue until then,
-    for an agent that comes in between. What its caller allows for the whole bounds that, too (chiffon-D6)."""
+    """One more attempt found no agent connected: the next one follows soon, and the task stays in its queue for an
+    agent that comes in between. The caller's limit for the whole bounds this, too (chiffon-D6)."""
     delays = work.rules.unreachable_delays
-    tries = max(1, task.attempt.unreached) + 1  # the first one was when it was placed
+    tries = max(1, task.attempt.unreached) + 1  # the first attempt was its placement
     task = replace(task, owner=None, attempt=replace(task.attempt, count=tries, unreached=tries))
     left = (task.timing.total_limit or work.rules.total_limit) - sum(delays[:tries])
     if tries >= len(delays) or left <= 0:
@@ -239,8 +240,8 @@ def still_at_work(work: Work, task: Task) -> None:
 
 
 def still_unfetched(work: Work, task: Task, sign: Instant) -> bool:
-    """Whether a work order waits for its agent's next poll. As long as the agent polls it may; then an attempt failed,
-    which is no failure of the agent: as with a task that stands in a queue."""
+    """Whether a work order waits for its agent's next poll. As long as the agent polls, it may. Then an attempt failed;
+    as with a task in a queue, this is no failure of the agent."""
     assert task.owner is not None
     order = None if task.attempt.delivery is None else work.one(DeliveryById(task.attempt.delivery))
     if order is None or order.state is not DeliveryState.WAITING:
@@ -259,8 +260,8 @@ def still_unfetched(work: Work, task: Task, sign: Instant) -> bool:
 
 
 def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
-    """Nothing was heard of it since its link broke. One broken link is one failure, however much work was on it; one
-    that its agent made good in time is none, and neither is one that the hub did not see the end of."""
+    """The agent was silent about the task since its link broke. One broken link is one failure, however many tasks were
+    on it. It is none if the agent came back in time, or if the hub did not see the link break."""
     assert task.owner is not None
     owner, lost_at, facts = task.owner, task.timing.lost_at or 0, watched(work, task)
     fault = Fault(
@@ -282,13 +283,13 @@ def lost_for_good(work: Work, task: Task, sign: Instant) -> None:
 
 
 def after_a_stop(directory: Directory) -> list[AwaitReturn]:
-    """What a hub that starts asks of itself: to look after the work of everybody who was connected."""
+    """What a hub enqueues when it starts: to look after the work of every agent that was connected."""
     connected = [id for id in directory.active if (agent := directory.agents.get(id)) is not None and agent.connected]
     return [AwaitReturn(agent=id) for id in sorted(connected)]
 
 
 def await_return(work: Work, command: AwaitReturn) -> int:
-    """Wake what an agent held when it must be back, where its own clock would be later."""
+    """Wake the tasks that an agent held at the time by which it must be back, where their own timers are later."""
     woken = 0
     for task in work.tasks(work.tasks_of(command.agent)):
         due = back_by(task, watched(work, task)) if task.status in (Status.ASSIGNED, Status.RUNNING) else None

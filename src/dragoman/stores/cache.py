@@ -394,7 +394,7 @@ def _best(shelf: dict[Any, Any] | None, lookup: Lookup[Any]) -> list[Any] | None
 
 
 def _direct_message_size(row: Delivery) -> int:
-    return 0 if row.direct_message is None else memoryview(row.direct_message.body).nbytes
+    return 0 if row.direct_message is None else memoryview(row.direct_message.raw).nbytes
 
 
 def _size(event: Event) -> int:

@@ -94,7 +94,7 @@ def _shut(row: Row, vault: Vault | None) -> Row:
     if direct_message is None or not direct_message.personal:
         return row
     direct_message = msgspec.structs.replace(
-        direct_message, body=_sealed(vault, direct_message.body, _of_direct_message(direct_message))
+        direct_message, raw=_sealed(vault, direct_message.raw, _of_direct_message(direct_message))
     )
     return msgspec.structs.replace(row, direct_message=direct_message)
 
@@ -134,8 +134,8 @@ def _opened(row: Any, vault: Vault | None) -> Any:
         row = _asked(row, vault)
     if row.direct_message is None or not row.direct_message.personal:
         return row
-    body = SHUT if vault is None else _unsealed(vault, row.direct_message.body, _of_direct_message(row.direct_message))
-    return msgspec.structs.replace(row, direct_message=msgspec.structs.replace(row.direct_message, body=body))
+    raw = SHUT if vault is None else _unsealed(vault, row.direct_message.raw, _of_direct_message(row.direct_message))
+    return msgspec.structs.replace(row, direct_message=msgspec.structs.replace(row.direct_message, raw=raw))
 
 
 def _asked(row: Question, vault: Vault | None) -> Question:

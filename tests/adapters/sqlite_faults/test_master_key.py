@@ -26,7 +26,7 @@ WORDS = msgspec.Raw(b'{"patient":"Zaphod"}')
 
 def letter() -> DirectMessage:
     return DirectMessage(
-        message_id="m", sender=AgentId("ada"), kind="note", body=WORDS, digest="d", personal=True, protocol="agentmsg"
+        message_id="m", sender=AgentId("ada"), kind="note", raw=WORDS, digest="d", personal=True, protocol="agentmsg"
     )
 
 

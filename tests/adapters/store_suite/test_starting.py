@@ -114,7 +114,7 @@ def asked(id: str, size: int) -> Origin:
 async def test_opening_returns_what_each_principal_has_pending(kind: str, tmp_path: Path) -> None:
     words = msgspec.Raw(b'{ "text" : "\xc3\xa4" }')
     spoken = DirectMessage(
-        sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", body=words, protocol="agentmsg"
+        sender=AgentId("ann"), message_id="m", kind="NOTE", digest="d", raw=words, protocol="agentmsg"
     )
     rows = [
         task("a", status=Status.RUNNING, origin=asked("a", 10)),

@@ -31,7 +31,7 @@ async def world(request):
 
 
 def texts(outgoing_messages) -> list[str]:
-    return [msgspec.json.decode(p.content.body)["text"] for p in outgoing_messages]
+    return [msgspec.json.decode(p.content.raw)["text"] for p in outgoing_messages]
 
 
 def rows(world: World) -> list[Delivery]:

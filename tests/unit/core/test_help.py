@@ -177,7 +177,7 @@ async def test_a_helper_of_another_protocol_escalates_by_its_result_and_reads_ea
         ESCALATED_LETTER,
         "rev",
     )
-    assert msgspec.json.decode(told.content.body) == {
+    assert msgspec.json.decode(told.content.raw) == {
         "agent": "rev", "content": "not mine to say", "resources": RESOURCES,
         "request_id": request.direct_message.message_id,
     }  # fmt: skip
@@ -399,7 +399,7 @@ async def test_a_request_that_was_called_off_reaches_nobody_any_more(world):
     await world.ask(hands(world, "ann", given.id, to=AgentId("bob")))
     await ann.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     bob = await world.connect("bob", acknowledges=True)
-    assert [msgspec.json.decode(outgoing.content.body) for outgoing in bob.take()] == [{"text": "by the way"}]
+    assert [msgspec.json.decode(outgoing.content.raw) for outgoing in bob.take()] == [{"text": "by the way"}]
     records = [r for r in await world.store.audit(limit=100) if r.action == "letter.withdraw"]
     assert len(records) == 3
     assert asked.direct_message.message_id in {record.subject for record in records}

@@ -76,7 +76,7 @@ async def test_direct_messages_count_until_they_are_acknowledged_also_after_a_re
     await world.ask(first)
     await world.ask(second)
     await world.restart()
-    size = len(first.direct_message.body) + len(second.direct_message.body)
+    size = len(first.direct_message.raw) + len(second.direct_message.raw)
     assert held(world, writer) == Holding(bytes=size, direct_messages=2)
     fault = await world.refused(third)
     assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "letters")

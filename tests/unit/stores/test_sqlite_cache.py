@@ -43,7 +43,7 @@ def letter(n: int, size: int) -> Delivery:
         message_id=f"m{n}",
         kind="HEARTBEAT",
         digest="d",
-        body=msgspec.Raw(b'"' + b"x" * size + b'"'),
+        raw=msgspec.Raw(b'"' + b"x" * size + b'"'),
         protocol="agentmsg",
     )
     return delivery(f"d{n}", f"d{n}", direct_message=words)

@@ -18,6 +18,7 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.messages.faults import Fault
+from dragoman.messages.tasks import Json
 
 
 class AddAgent(Command, frozen=True, gc=False, kw_only=True):
@@ -110,7 +111,7 @@ class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
     version: str | None = None
     protocol_version: str | None = None
     callback_url: str | None = None
-    details: dict[str, Any] = {}
+    details: Json = {}  # of the protocol or the supervisor that wrote them; the core only keeps them
     offers: tuple[Offer, ...] | None = None
     domain: str | None = None
 
@@ -146,10 +147,12 @@ class ReportStatus(Command, frozen=True, gc=False, kw_only=True):
     `status` has the fields of its registry entry; `usage`, `health` and `next_available` are kept beside it.
     """
 
-    status: dict[str, Any]
+    # These three are JSON of the agent: its registry entry has them as they came, fields included that the hub does not
+    # know. The hub reads its own few from the entry (`model.state.standing_of`, `budgets.budget.reported`).
+    status: Json
     current_tasks: tuple[str, ...] = ()
-    usage: dict[str, Any] = {}
-    health: dict[str, Any] = {}
+    usage: Json = {}
+    health: Json = {}
     next_available: Instant | None = None
 
 
@@ -170,7 +173,7 @@ class ReportError(Command, frozen=True, gc=False, kw_only=True):
     action: ClassVar = "agent.error"
     fault: Fault
     severity: Severity
-    report: dict[str, Any]
+    report: Json  # of the agent: kept with the task, as it came; the hub reads `fault` and `severity`
     message_id: str | None = None
     task_id: TaskId | None = None
 

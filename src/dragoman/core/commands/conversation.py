@@ -16,7 +16,7 @@ from dragoman.core.model.deliveries import DirectMessage
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.messages.faults import Fault
-from dragoman.messages.tasks import Handoff
+from dragoman.messages.tasks import Handoff, Json
 
 
 class Tell(Command, frozen=True, gc=False, kw_only=True):
@@ -138,7 +138,16 @@ class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
     request_id: str
     direct_message: DirectMessage
     accepted: bool
-    terms: dict[str, Any] = {}
+    error: str | None = None
+    """Why the agent says no."""
+    terms: Json = {}
+    """The other fields of its answer. They are JSON of the agents: the hub keeps them with the question, as they came,
+    and does not read them."""
+
+    @property
+    def answer(self) -> Json:
+        """What the question keeps of it, beside yes or no."""
+        return self.terms if self.error is None else {**self.terms, "error": self.error}
 
     @property
     def subject(self) -> str:

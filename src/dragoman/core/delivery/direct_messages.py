@@ -1,14 +1,14 @@
-"""Direct messages: what one agent writes to another, carried word for word.
+"""Direct messages: messages from one agent to another that the hub carries word for word.
 
-Two promises (agentmsg-D4). A direct message that is kept is a row from the commit that accepted it until it is
-acknowledged, and leaves again until then (`outbox`). One that is not kept leaves at most once: if its receiver can be
-reached and nothing stands before it in its lane, it is no row. The store only notes, durably and before it leaves, that
-it passed (`Store.note`), so that it is known when it comes again, also to the next hub.
+There are two promises (agentmsg-D4). *At least once*: the message is a row from the commit that accepted it until it is
+acknowledged, and is redelivered until then (`outbox`). *At most once*: if the receiver can be reached and nothing is
+before the message in its lane, it is no row. The store only notes, durably and before it leaves, that it passed
+(`Store.note`), so that this hub and the next one recognise it when it comes again.
 
-A lane is (task, receiver). A direct message about a task that the hub knows stands in that task's lane, behind work
-orders and results; one about a task that agents keep among themselves in a lane of that name; one about nothing in its
-own. A lane goes by the rank of the best direct message in it: whoever stands before a critical one is as critical
-(agentmsg-D5), so ranks never fall along a lane, and its head always has the best.
+A lane is (task, receiver). A message about a task of the hub is in that task's lane, behind work orders and results; a
+message about a task that agents keep among themselves is in a lane of that name; any other is in its own. Everything
+before a critical message in a lane becomes as critical (agentmsg-D5): ranks never fall along a lane, and its head has
+the best.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def tell(work: Work, command: Tell) -> None:
     if reports and task is not None and not is_party(work.agent(sender), sender, task):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if not is_known(work, command.direct_message, 0):
-        quotas.check(work, sender, bytes=len(command.direct_message.body), direct_messages=1)
+        quotas.check(work, sender, bytes=len(command.direct_message.raw), direct_messages=1)
         _send(work, command.direct_message, receiver.id, command.priority, command.lane, task)
 
 
 def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
-    """What is said under a contract is said between the two who agreed, as long as it holds; about work that was begun
-    under it, as long as that goes on."""
+    """A message under a contract passes between its two agents, while the contract is in force; about work that was
+    begun under it, while that work goes on."""
     contract = work.contract(id)
     if contract is None or {command.principal, command.to} != set(contract.parties):
         raise refuse(Kind.CONTRACT, "the contract is not between the two of you", field="contract_id", contract_id=id)
@@ -87,8 +87,8 @@ def carry(
     *,
     turn: int = 0,
 ) -> None:
-    """Put a direct message on its way, unless it is already. `turn` tells apart those that reach several agents in
-    turn."""
+    """Carry a direct message, unless it is under way already. `turn` distinguishes messages that reach several agents
+    one after the other."""
     if not is_known(work, direct_message, turn):
         _send(work, direct_message, to, priority, about, None if about is None else work.task(about))
 
@@ -96,7 +96,7 @@ def carry(
 def _send(
     work: Work, direct_message: DirectMessage, to: AgentId, priority: Priority, about: TaskId | None, task: Task | None
 ) -> None:
-    """`task` is what it is about, where the hub knows that."""
+    """`task`: what the message is about, where the hub knows that task."""
     id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
@@ -116,7 +116,7 @@ def _send(
         head=last is None,
         wake_at=direct_message.expires_at,
         direct_message=direct_message,
-        size=len(direct_message.body),
+        size=len(direct_message.raw),
     )
     if last is not None and last.rank > delivery.rank:
         hurry(work, delivery)
@@ -124,7 +124,7 @@ def _send(
 
 
 def carry_again(work: Work, dead: DeadLetter) -> None:
-    """A person sends a direct message on its way that did not arrive; its time to live does not count any more."""
+    """A person sends a direct message again that did not arrive; its time to live does not count any more."""
     assert dead.direct_message is not None
     assert dead.receiver is not None
     if work.agent(dead.receiver) is None:
@@ -142,14 +142,15 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
         created_at=work.now,
         head=last is None,
         direct_message=replace(dead.direct_message, expires_at=None),
-        size=len(dead.direct_message.body),
+        size=len(dead.direct_message.raw),
         reason=dead.reason if dead.kind is MessageKind.UNDELIVERED else None,
     )
     put_on_its_way(work, delivery, () if last is None else (last,))
 
 
 def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
-    """Whether the same direct message came before; now it did. Other words under its id are refused (all-D5)."""
+    """Whether the same direct message came before; it is noted now. Another content under its id is refused
+    (all-D5)."""
     id = name_of(direct_message.sender, direct_message.message_id, turn)
     if direct_message.once:
         mark = mark_of(direct_message.digest)
@@ -168,14 +169,16 @@ def is_known(work: Work, direct_message: DirectMessage, turn: int) -> bool:
 
 
 def clear_out(work: Work, command: ClearOut) -> int:
-    """Nobody will ever read them: direct messages to an agent that was removed are dead, and their senders told.
+    """Give up the direct messages to a removed agent, and notify their senders.
 
-    There may be many, so a page goes at a time. A hub that dies in between finds the rest (`Recovered.parted`)."""
+    There may be many, so one unit takes a page. If the hub stops in between, the next one finds the rest
+    (`Recovered.parted`).
+    """
     message = f"{command.agent} was removed; write to somebody else"
     fault = Fault(kind=Kind.UNAVAILABLE, message=message, facts={"agent_id": command.agent})
     rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(Unacknowledged(command.agent, limit=PAGE))]
     again = work.agent(command.agent)
-    if again is not None:  # there is one of that name again: what came since is for that one
+    if again is not None:  # an agent of that name was added again: later messages are for it
         rows = [row for row in rows if row.created_at < again.created_at]
     for row in rows:
         if row.leaves_once:
@@ -188,7 +191,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
 
 
 def sweep(work: Work, command: Sweep) -> int:
-    """Forget direct messages that arrived long ago."""
+    """Forget the ids of direct messages that arrived long ago."""
     rows = work.find(Spent(Instant(work.now - work.rules.request_memory), PAGE))
     for row in rows:
         work.remove(row)
@@ -198,9 +201,10 @@ def sweep(work: Work, command: Sweep) -> int:
 
 
 def rank_of(work: Work, priority: Priority) -> int:
-    """Smaller goes first: birth minus head start. Ageing needs no recomputation (see `Rules.head_start`).
+    """The smaller rank goes first: time of creation minus head start. Ageing needs no recomputation (see
+    `Rules.head_start`).
 
-    Tasks of one unit were born at the same instant; a microsecond each keeps them in the order in which they came.
+    Tasks of one unit have the same time; a microsecond each keeps them in their order.
     """
     work.births += 1
     return work.now + work.births - head_starts(work.rules)[priority]

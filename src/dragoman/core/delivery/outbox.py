@@ -1,20 +1,19 @@
-"""How news reaches whoever must hear it.
+"""The outbox: how a notice reaches its receiver.
 
-`offer` puts a notice into its lane and, if the receiver can be reached and the lane allows it, on its way at once;
-`acknowledge` takes it out and lets the next one leave. What leaves again, or never arrives, is in `redelivery`. Leases:
+`offer` puts a notice into its lane and sends it at once if the receiver can be reached and the lane allows it.
+`acknowledge` removes it and sends the next one. `redelivery` handles what leaves again or never arrives. Leases:
 
-- over a link that keeps order, a delivery is held by the link. When the link breaks the lease is worth nothing, and
-  the delivery leaves again over the next one.
-- a poll takes one or several consecutive ones of a lane, which its answer has in order, and holds each until `wake_at`.
-  Then it is offered again, and what left behind it in that answer behind it again. A work order that a poll took is
-  watched by its task's idle clock, which makes a new attempt of it; only where that clock is set longer than usual does
-  such a lease end before.
-- a request that waits for its own answer is a poll of that alone. While it stands the answer goes there and nowhere
-  else, and the request hears of nothing before it; when it is gone the answer takes the way of everything else.
-- an agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
-  again, over whatever link, after growing waits. What it is promised at most once is gone when it leaves.
+- A link that keeps order holds its deliveries. When the link breaks, the lease is void, and the delivery leaves again
+  over the next link.
+- A poll takes one or several consecutive deliveries of a lane, in order, and holds each until `wake_at`. Then the hub
+  offers it again, and behind it what left behind it in that poll. For a work order that a poll took, the idle timer of
+  the task makes a new attempt; only where that timer is longer than usual does such a lease end before.
+- A request that waits for its own answer is a poll for that answer alone. While it waits, the answer goes there and
+  nowhere else, and the request gets nothing before it; when it is gone, the answer goes the usual way.
+- An agent that converses (`Agent.converses`) is promised more: what it does not acknowledge until `wake_at` leaves
+  again, over any link, after growing waits. What is promised at most once is gone when it leaves.
 
-In every case each offer is an attempt, and after the last one the delivery is a dead letter.
+Each offer is an attempt. After the last one the delivery becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from dragoman.core.work import Work
 # -- leases: over which link a delivery may leave, and how long it is held there ---------------------------------------
 
 ORDERS = frozenset({MessageKind.WORK, MessageKind.HANDOFF})
-"""What gives an agent work: how it is sent again is for the task's caller to say."""
+"""Messages that give an agent work: the caller of the task determines how they are redelivered."""
 
 
 def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link | None:
-    """The link over which a delivery may leave now, given what stands before it in its lane: one that has all of that,
-    a poll in the same answer. An agent that converses has only the head of a lane on a link (agentmsg-D5)."""
+    """The link over which a delivery may leave now, given what is before it in its lane: a link that has all of that,
+    or a poll in the same answer. An agent that converses has only the head of a lane on a link (agentmsg-D5)."""
     found = None
     one_at_a_time = bool(before) and converses(work, delivery.receiver)
     for link in work.links_to(delivery.receiver):
@@ -58,7 +57,8 @@ def way_out(work: Work, delivery: Delivery, before: Sequence[Delivery]) -> Link 
 def lease(
     work: Work, delivery: Delivery, link: Link, task: Task | None = None, *, fresh: bool = False
 ) -> Delivery | None:
-    """Give a delivery to a link: it leaves after the commit. None if it is gone with that: it leaves once at most.
+    """Lease a delivery to a link: it leaves after the commit. None if it is gone with that, because it leaves at most
+    once.
 
     `fresh`: it has no row yet, and needs none if it is gone.
     """
@@ -93,7 +93,7 @@ def lease(
         task = work.known_task(delivery.task)
     outgoing = Outgoing(delivery, task, news_of(work, delivery))
     if link.ordered:
-        is_notice = delivery.kind is not MessageKind.WORK  # seats bound work
+        is_notice = delivery.kind is not MessageKind.WORK  # seats limit work
         send_over(work, link, outgoing, more=is_notice and link.window is not None and not gone and not again)
     else:
         work.put_link(replace(link, credit=link.credit - 1, given=link.given + outgoing.weight))
@@ -102,7 +102,7 @@ def lease(
 
 
 def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False) -> None:
-    """Hand an outgoing message to an ordered link. `more`: one more that its peer has to acknowledge."""
+    """Give an outgoing message to an ordered link. `more`: one more that its peer has to acknowledge."""
     weight = 0 if link.quota is None else outgoing.weight
     if more or weight:
         given = link.given + weight
@@ -111,7 +111,7 @@ def send_over(work: Work, link: Link, outgoing: Outgoing, *, more: bool = False)
 
 
 def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage | Contract | None:
-    """What a delivery tells of. A direct message that asks has with it what those said who passed the question on."""
+    """The content of a delivery. A direct message that asks for help carries the escalations of its question."""
     direct_message = delivery.direct_message
     if direct_message is not None:
         asked = None if direct_message.asks is None else work.one(QuestionById(direct_message.asks))
@@ -127,7 +127,7 @@ def news_of(work: Work, delivery: Delivery) -> Event | Question | DirectMessage 
 
 
 def is_patient(work: Work, order: Delivery) -> bool:
-    """Whether the idle clock of a task is set so long that it would not notice in time that a work order was lost."""
+    """Whether the idle timer of a task is so long that it would notice a lost work order too late."""
     return work.known_task(order.task).timing.idle_limit > work.rules.idle_limit
 
 
@@ -142,7 +142,7 @@ def due_at(work: Work, delivery: Delivery, attempt: int, since: Instant, task: T
 
 
 def held(work: Work, delivery: Delivery) -> bool:
-    """Whether somebody has a lease on it that is worth something."""
+    """Whether a valid lease is on it."""
     if delivery.state is not DeliveryState.LEASED:
         return False
     if delivery.wake_at is not None and delivery.wake_at <= work.now:
@@ -153,7 +153,7 @@ def held(work: Work, delivery: Delivery) -> bool:
 
 
 def unheard(work: Work, delivery: Delivery) -> Delivery:
-    """The same, less an offer of an earlier life of the hub, which nobody heard the end of: it does not count."""
+    """The same delivery without an offer of an earlier hub process, whose end is unknown: it does not count."""
     if delivery.state is not DeliveryState.LEASED or delivery.session is None:
         return delivery
     opened = minted_at(delivery.session)
@@ -163,7 +163,7 @@ def unheard(work: Work, delivery: Delivery) -> Delivery:
 
 
 def waiting_again(delivery: Delivery, *, head: bool) -> Delivery:
-    """The same, held by nobody."""
+    """The same delivery without a lease."""
     return replace(
         delivery,
         state=DeliveryState.WAITING,
@@ -187,14 +187,14 @@ def is_alone(delivery: Delivery) -> bool:
 # -- lanes: what stands before what ------------------------------------------------------------------------------------
 
 LANE = 64
-"""How far into a lane is looked at a time: so much of it may be on its way at once."""
+"""How far into a lane the hub looks at a time: so many deliveries of it may be on their way at once."""
 
 
 def put_on_its_way(
     work: Work, delivery: Delivery, before: Sequence[Delivery], task: Task | None = None, waiting: Link | None = None
 ) -> None:
-    """A new delivery leaves now if it can; otherwise it waits in its lane. It is for the request that waits for it, if
-    one does."""
+    """Send a new delivery now if possible, over the request that waits for it if there is one; otherwise it waits in
+    its lane."""
     link = waiting if waiting is not None and waiting.has_room and not before else way_out(work, delivery, before)
     if link is None:
         work.put(delivery)
@@ -203,7 +203,7 @@ def put_on_its_way(
 
 
 def hurry(work: Work, urgent: Delivery) -> None:
-    """Whatever waits before an urgent message in its lane is as urgent (agentmsg-D5)."""
+    """Everything before an urgent message in its lane becomes as urgent (agentmsg-D5)."""
     looked, page = 0, 8
     while True:
         rows = work.find(LaneEnd(urgent.task, urgent.receiver, page))
@@ -217,7 +217,7 @@ def hurry(work: Work, urgent: Delivery) -> None:
 
 
 def acknowledge(work: Work, command: Acknowledge) -> int:
-    """The receiver has these. Not found and not yours are the same: nothing happens."""
+    """The receiver has these deliveries. Nothing happens for one that does not exist or belongs to another receiver."""
     known = 0
     for id in command.deliveries:
         delivery = work.one(DeliveryById(id))
@@ -260,23 +260,23 @@ def vacate(work: Work, delivery: Delivery) -> None:
 
 
 def _work_received(work: Work, delivery: Delivery) -> None:
-    """An acknowledged work order is a sign of life; whether the work has begun, the agent will say."""
+    """An acknowledged work order is a sign of life. The agent reports itself when it begins."""
     task = work.task(delivery.task)
     if task is not None and task.attempt.delivery == delivery.id and not task.final:
         work.put(work.sign_of_life(task))
 
 
 def advance(work: Work, lane: Sequence[Delivery]) -> None:
-    """Something of a lane is gone: what stands now at its head may leave, and what is behind it over the same link.
+    """Something left a lane: its new head may leave, and what is behind it over the same link.
 
-    A lease that is worth nothing any more is none: its session died while somebody else held the head.
+    A void lease does not count: its session died while another link held the head.
     """
     while lane and _left_for_good(work, lane) and not is_alone(lane[0]):  # there may be more
         lane = work.find(Lane(lane[0].task, lane[0].receiver, LANE))
 
 
 def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
-    """Let leave what can. Whether all of it did, and nothing of it is waited for."""
+    """Send what can leave. Whether all of it did, and nothing of it awaits an acknowledgment."""
     before: list[Delivery] = []
     for delivery in lane:
         head = not before
@@ -304,11 +304,11 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
 
 
 def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> Delivery | None:
-    """Send a work order again that may never have left: the hub died holding it, so nobody broke a link; or a poll took
-    it and let its lease end. None if it is not to be.
+    """Send a work order again that may never have left: the hub stopped while it held it, so no link broke; or a poll
+    took it and let its lease end. None if it must not leave.
 
-    Where a link did break while we looked on (`lost_at`), the agent has the grace time, and then it was an attempt.
-    An agent that did get it recognises the request id. What a person paused is given to nobody until it goes on
+    Where a link did break while this hub ran (`lost_at`), the agent has the grace time, and then it was an attempt. An
+    agent that did get it recognises the request id. A paused task is given to no agent until it is resumed
     (`order_goes_on`).
     """
     if task is None or task.attempt.delivery != order.id or task.timing.lost_at is not None or task.outlived(work.now):
@@ -317,7 +317,7 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
         return None
     polled = order.state is DeliveryState.LEASED and not order.ordered
     if polled and order.wake_at is None and not converses(work, order.receiver):
-        return None  # whoever polled it has it until the task's clocks say otherwise
+        return None  # the agent that polled it has it until the task's timers say otherwise
     deadline = task.due(work.now)
     wake_at = min(deadline, Instant(work.now + task.timing.idle_limit))
     task = replace(
@@ -331,7 +331,7 @@ def order_again(work: Work, order: Delivery, link: Link, task: Task | None) -> D
 
 
 def lane_of(work: Work, delivery: Delivery) -> Sequence[Delivery]:
-    """The beginning of the lane in which a delivery stands."""
+    """The beginning of the lane of a delivery."""
     return (delivery,) if is_alone(delivery) else work.find(Lane(delivery.task, delivery.receiver, LANE))
 
 
@@ -351,7 +351,7 @@ def withdraw(work: Work, task: Task, receiver: AgentId) -> None:
 # -- offers: news of tasks and questions -------------------------------------------------------------------------------
 
 NOBODY = frozenset({ADMIN, HUB})
-"""They have no inbox: people read the store, the hub knows."""
+"""They have no inbox: people read the store, and the hub knows."""
 
 OUTCOME_KINDS = {
     Status.COMPLETED: MessageKind.RESULT,
@@ -374,8 +374,8 @@ def offer(
     kept: bool = False,
     rank: int | None = None,
 ) -> None:
-    """Tell a receiver of an event, after everything it was told about this task before. `kept`: at least once, also
-    where it is progress. `rank`: what it is as urgent as, where that is more than its task."""
+    """Notify a receiver of an event, after all earlier notices about this task. `kept`: at least once, even if it is
+    progress. `rank`: its urgency, where that is higher than its task's."""
     agent = None if receiver in NOBODY else work.agent(receiver)
     if agent is None or (kind in TO_CALLERS and not governs(agent, receiver, task)):
         return
@@ -404,10 +404,10 @@ def offer(
 
 
 def offer_answer(work: Work, question: Question) -> None:
-    """Tell an agent what a person said, after everything it was told about the task before."""
+    """Deliver a person's answer to an agent, after all earlier notices about the task."""
     agent = work.agent(question.agent)
     if agent is None or agent.created_at > question.created_at:
-        return  # whoever asked was removed, and another has its name
+        return  # the asker was removed, and another agent has its name
     lane_id = TaskId(question.task or question.id)
     lane = work.find(Lane(lane_id, question.agent))
     task = None if question.task is None else work.known_task(question.task)
@@ -437,7 +437,7 @@ def awaiting(work: Work, session: SessionId | None) -> Link | None:
 
 
 def repeat(work: Work, delivery: Delivery, task: Task) -> None:
-    """Say again over the same ordered link what it holds already: the same message, recognisable by its id."""
+    """Send again over the same ordered link what it holds already: the same message with the same id."""
     link = None if delivery.session is None else work.link(delivery.session)
     if delivery.state is DeliveryState.LEASED and link is not None and link.ordered:
         send_over(work, link, Outgoing(delivery, task, work.event(delivery.task, delivery.event)))

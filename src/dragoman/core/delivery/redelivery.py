@@ -1,7 +1,8 @@
-"""What leaves again, and what will not arrive.
+"""Redelivery: what leaves again, and what the hub gives up.
 
-A delivery is offered again to a fresh link, to a link that has room again, and when no receiver acknowledged it in
-time. After its last attempt, or its time to live, the hub gives it up: a dead letter, and its sender hears of it.
+The hub offers a delivery again to a new link, to a link that has room again, and when its receiver did not acknowledge
+it in time. After the last attempt, or its time to live, the hub gives it up: it becomes a dead letter, and its sender
+is notified.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def attempts_of(work: Work, delivery: Delivery) -> int:
 
 
 def outlived(work: Work, delivery: Delivery) -> bool:
-    """Whether nobody is to be bothered with it any more (agentmsg-D6)."""
+    """Whether its time to live is over (agentmsg-D6)."""
     direct_message = delivery.direct_message
     return (
         direct_message is not None and direct_message.expires_at is not None and direct_message.expires_at <= work.now
@@ -67,7 +68,8 @@ def outlived(work: Work, delivery: Delivery) -> bool:
 
 
 def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
-    """A direct message's time is over: it is dropped, that is recorded, and its sender told if it was promised more."""
+    """The time to live of a direct message is over: drop it, record that, and notify its sender if the promise was at
+    least once."""
     direct_message = delivery.direct_message
     assert direct_message is not None
     message = f"{direct_message.kind} was not delivered to {delivery.receiver} in its time"
@@ -77,14 +79,14 @@ def expire(work: Work, delivery: Delivery, *, onward: bool = True) -> None:
         subject=direct_message.message_id, reason=str(fault),
     )  # fmt: skip
     asks = None if direct_message.asks is None else work.one(QuestionById(direct_message.asks))
-    if asks is not None and not asks.asked_before:  # whoever asked hears that, too, once, beside the answer
+    if asks is not None and not asks.asked_before:  # the asker gets this, too, once, beside the answer
         tell_sender(work, direct_message, fault, delivery.rank)
     give_up(work, delivery, fault, onward=onward)
 
 
 def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> None:
-    """It will not arrive: out of its lane; the sender of a direct message is told. `onward`: what stands behind it may
-    leave, unless whoever calls goes through the lane already."""
+    """Remove a delivery that will not arrive from its lane, and notify the sender of a direct message. `onward`: what
+    is behind it may leave; False if the caller walks the lane itself."""
     work.remove(delivery)
     vacate(work, delivery)
     direct_message = delivery.direct_message
@@ -99,11 +101,11 @@ def give_up(work: Work, delivery: Delivery, fault: Fault, *, onward: bool) -> No
 
 
 def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: int) -> None:
-    """Its sender hears that it will not arrive, if it has a word for that."""
+    """Notify the sender that its direct message will not arrive, if its protocol can say that."""
     if not converses(work, direct_message.sender):
         return
     id = DeliveryId(work.mint())
-    words = replace(direct_message, body=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    words = replace(direct_message, raw=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
         id=id, task=TaskId(id), receiver=direct_message.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
         created_at=work.now, direct_message=words, reason=fault,
@@ -112,7 +114,7 @@ def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: i
 
 
 def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:
-    """Into the dead letters, in the same commit that takes it out of its lane."""
+    """Make a delivery a dead letter, in the same commit that takes it out of its lane."""
     work.put(
         DeadLetter(
             id=delivery.id,
@@ -141,7 +143,7 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
 
 
 def unbegun(task: Task, order: Delivery) -> bool:
-    """Whether nothing was heard of a task since its agent said that it takes it over: it may have forgotten that."""
+    """Whether the hub got no sign of a task since its agent took it over: the agent may have forgotten it."""
     return task.status is Status.RUNNING and (task.timing.last_sign_at or 0) <= order.created_at
 
 
@@ -162,10 +164,10 @@ NOTHING_YET = (FIRST, "")
 
 
 def send_waiting(work: Work, link: Link) -> int:
-    """Give a link what waits for its agent, best first; returns how much.
+    """Send over a link what waits for its agent, the best first; returns how many.
 
-    What earlier links held counts as waiting. There may be thousands of it, so a fresh link goes through it page by
-    page, each in a unit of its own.
+    What earlier links held counts as waiting. There may be thousands, so a new link gets them page by page, each page
+    in a unit of its own.
     """
     receiver, sent = link.agent, 0
     leased = left(work, link)
@@ -184,8 +186,8 @@ def send_waiting(work: Work, link: Link) -> int:
         for delivery in lane:
             if ahead and one_at_a_time:
                 break
-            current = work.link(link.session) or current  # as it is now: each that leaves changes it,
-            task = None if delivery.alone else work.known_task(task_id)  # and each that is buried its task
+            current = work.link(link.session) or current  # each that leaves changes the link,
+            task = None if delivery.alone else work.known_task(task_id)  # and each that is given up changes its task
             delivery = unheard(work, delivery)
             takes = (
                 delivery.kind is MessageKind.WORK and (link.ordered or current.has_room) and not held(work, delivery)
@@ -196,7 +198,7 @@ def send_waiting(work: Work, link: Link) -> int:
                 continue
             if delivery.kind is MessageKind.WORK or held(work, delivery):
                 if delivery.session != link.session:
-                    break  # somebody else holds the head of this lane
+                    break  # another link holds the head of this lane
                 ahead += 1
                 continue
             if outlived(work, delivery):
@@ -225,8 +227,8 @@ def send_waiting(work: Work, link: Link) -> int:
 
 
 def left(work: Work, link: Link) -> Sequence[Delivery]:
-    """A page of what left for an agent and is not acknowledged: of the best, or of those that come next for a link that
-    has not seen all of it."""
+    """A page of what was sent to an agent and is not acknowledged: the first page, or the next one for a link that has
+    not seen all of it."""
     if link.behind is None or link.behind == NOTHING_YET:
         return work.find(LeasedTo(link.agent, PAGE))
     rank, after = link.behind
@@ -234,9 +236,9 @@ def left(work: Work, link: Link) -> Sequence[Delivery]:
 
 
 def renew_waits(work: Work, command: WaitAgain) -> int:
-    """The policy says other waits now: whatever waits for an acknowledgment waits as it says, from that moment on.
+    """The policy has new waits: every delivery that waits for an acknowledgment waits by them, from now on.
 
-    How long it has waited already is not kept with a delivery, which every one of them would have to pay for.
+    A delivery does not keep how long it has waited already: every delivery would have to pay for that.
     """
     rows = work.find(Unacknowledged(command.agent, command.rank, command.after, MANY))
     work.tasks(row.task for row in rows if row.kind is MessageKind.WORK)  # all of them at once
@@ -256,8 +258,8 @@ def renew_waits(work: Work, command: WaitAgain) -> int:
 
 
 def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitAgain]:
-    """What a hub that starts asks of itself: the last one may have died between a change of the policy and the waits
-    that follow from it. Older waits than the longest there is are over."""
+    """What a hub enqueues when it starts: the last process may have died between a change of the policy and the new
+    waits. Waits that are older than the longest possible one are over."""
     policy = directory.entities.get(f"{Registry.POLICY.value}/{NAME}")
     if policy is None or policy.updated_at + max(LONGEST, rules.direct_message_waits[1]) < now:
         return []
@@ -265,7 +267,8 @@ def after_a_stop(directory: Directory, rules: Rules, now: Instant) -> list[WaitA
 
 
 def lease_expired(work: Work, delivery: Delivery) -> None:
-    """Nobody acknowledged it in time: offer it again, or give up. A direct message may also have waited too long."""
+    """The receiver did not acknowledge in time: offer the delivery again, or give it up. A direct message may also have
+    outlived its time."""
     if delivery.wake_at is None or delivery.wake_at > work.now:
         return
     if outlived(work, delivery):
@@ -279,22 +282,23 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
     else:
         link = None if delivery.session is None else work.link(delivery.session)
         if link is not None and link.ordered:
-            lease(work, delivery, link)  # the same again; what stands behind it is on the same link, and stays there
+            lease(work, delivery, link)  # the same again; what is behind it stays on the same link
         else:
             advance(work, lane_of(work, delivery))
             left_behind(work, delivery)
 
 
 def left_behind(work: Work, delivery: Delivery) -> None:
-    """Where what stands before it did not leave again, what a poll held waits behind that, and is nobody's."""
+    """If the delivery before it did not leave again, a delivery that a poll held waits behind that one, without a
+    lease."""
     row = work.one(DeliveryById(delivery.id))
     if row is not None and row.state is DeliveryState.LEASED and not held(work, row):
         work.put(waiting_again(unheard(work, row), head=row.head))
 
 
 def ordered_in_vain(work: Work, order: Delivery) -> None:
-    """An agent that converses, or polled, did not acknowledge a work order: put it before the agent again, as long as
-    that makes sense; the task's own clocks decide when it has failed."""
+    """An agent that converses or polls did not acknowledge a work order: send it again, as long as that makes sense.
+    The timers of the task decide when the attempt has failed."""
     order, task = unheard(work, order), work.task(order.task)
     if task is None or task.attempt.delivery != order.id:
         work.remove(order)
@@ -322,8 +326,8 @@ def ordered_in_vain(work: Work, order: Delivery) -> None:
 
 
 def order_goes_on(work: Work, task: Task) -> Task:
-    """A person lets a task go on: a work order that was kept back leaves, and what stands behind it. Whoever may still
-    have it keeps it; who converses has one more wait to acknowledge it in. Returns the task as it is then."""
+    """A person resumes a task: a work order that was kept back leaves, with what is behind it. An agent that may still
+    have it keeps it; one that converses has one more wait for its acknowledgment. Returns the task as it is then."""
     order = None if task.attempt.delivery is None else work.one(DeliveryById(task.attempt.delivery))
     if order is None:
         return task

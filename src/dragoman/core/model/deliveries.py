@@ -72,7 +72,7 @@ ESCALATED = "help.escalated"
 no help responses escalated a request. Its body is an `Escalation`, with the `request_id` beside it."""
 
 
-class DirectMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class DirectMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"raw": "body"}):
     """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
 
     `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
@@ -86,7 +86,7 @@ class DirectMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     message_id: str
     kind: str
     digest: str
-    body: msgspec.Raw
+    raw: msgspec.Raw
     protocol: str
     once: bool = False
     attempts: int = 4

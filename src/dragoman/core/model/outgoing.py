@@ -60,4 +60,4 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         content = self.content
         if isinstance(content, Event):
             return AROUND + max(len(content.body), len(content.raw or b""))
-        return AROUND + (len(content.body) if isinstance(content, DirectMessage) else 0)
+        return AROUND + (len(content.raw) if isinstance(content, DirectMessage) else 0)

@@ -1,26 +1,26 @@
-"""Agents help each other, and where none can, a person does.
+"""Agents help each other; where no agent can help, a person does.
 
-A request for help is a `Question` that is put to one after the other, until somebody answers or its time is up:
+A request for help is a `Question` that the hub puts to one helper after the other, until one answers or its time is up:
 
-    asked of                        they get                     their answer
+    asked of                        it gets                      its answer
     ------------------------------  ---------------------------  ---------------------------------------------------
     an agent that converses         the request, word for word   a direct message to the asker: `GiveHelp`
     an agent of another protocol    a task of that topic         the task's result
     a person                        an open question             as to any question (`questions.answer`)
 
-    the answer says                 named helper                 whoever can help
+    the answer                      the asker named the helper   the asker named no helper
     ------------------------------  ---------------------------  ---------------------------------------------------
     answered                        to the asker                 to the asker
     escalated                       to the asker, and the next is asked with it, in the end a person
-    unable, or never heard of       to the asker                 the next is asked, in the end a person
+    unable, or never came           to the asker                 the next is asked, in the end a person
 
-An agent that falls silent or is removed over a request is never heard of; one that was named and is only silent may
-come back. Whoever declared the topic as a capability (in any spelling), or `help`, can help, unless it said that it
-takes no work now; the least loaded is asked first, then who fails least. Meanwhile the task waits.
-If it ends or changes hands first, the request is called off; who has not read it will not, and who works on it is told
-to stop.
+If a helper falls silent or is removed, its answer never comes; a helper that the asker named and that is only silent
+may come back. An agent can help if it declared the topic (in any spelling) or `help` as a capability and does not
+report that it takes no work. The hub asks the least loaded first, then the one that fails least. Meanwhile the task
+waits. If the task ends or changes its owner, the hub withdraws the request: a helper that has not read it will not get
+it, and a helper that works on it gets a cancel.
 
-A request for help that its helper passed on (agentmsg-D6a): what it said, for the asker and for the next helper.
+A helper may escalate the request (agentmsg-D6a); what it says goes to the asker and to the next helper.
 
     the helper                     escalates by                           the asker gets
     -----------------------------  -------------------------------------  --------------------------------------------
@@ -29,7 +29,7 @@ A request for help that its helper passed on (agentmsg-D6a): what it said, for t
                                    {"response_type": "ESCALATION",        into the asker's protocol by its `outbound`
                                    "content", "resources"?}
 
-The question keeps what each of them said (`Question.escalations`): the next agent finds it beside the request, a person
+The question keeps every escalation (`Question.escalations`): the next agent finds them beside the request, a person
 beside the question.
 """
 
@@ -79,7 +79,7 @@ SOMEBODY_ELSES = "put to somebody else"
 
 
 def asked_before(work: Work, direct_message: DirectMessage) -> Question | None:
-    """The question that this message put, if it came before. Other words under its id are refused (all-D5)."""
+    """The question of this message, if it came before. Another content under its id is refused (all-D5)."""
     known = work.one(QuestionById(question_id(direct_message.message_id)))
     if known is not None and (
         known.direct_message is None
@@ -132,9 +132,9 @@ def ask_help(work: Work, command: AskHelp) -> Question:
 
 
 def waits_for(work: Work, task: Task, question: Question) -> None:
-    """Its owner asked for help: the task stands still until it came."""
+    """The owner asked for help: the task waits until the help comes."""
     assert task.owner is not None
-    withdraw(work, task, task.owner)  # who asks has begun
+    withdraw(work, task, task.owner)  # the owner has begun, since it asks
     task = with_question_event(work, task, question)
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
     task = move(
@@ -145,14 +145,14 @@ def waits_for(work: Work, task: Task, question: Question) -> None:
 
 
 def ask_next(work: Work, question: Question) -> Question:
-    """The question in the hands of whoever can help best and was not asked before (to be put once more)."""
+    """The question, put to the best helper that was not asked before (to be put once more)."""
     for helper in helpers(work, question):
         question = replace(question, status=QuestionStatus.WITH_AGENT, asked_of=helper.id)
         if helper.converses:
             assert question.direct_message is not None
             about, priority = question.details.task_id, question.details.priority
             turn = len(question.asked_before)
-            work.put(question)  # the direct message may leave at once, with what others said of the question
+            work.put(question)  # the direct message may leave at once, with the escalations of the question
             carry(work, question.direct_message, helper.id, priority, about, turn=turn)
             return question
         if give_as_task(work, question, helper):
@@ -192,7 +192,8 @@ def can_help(agent: Agent, topic: str) -> bool:
 
 
 def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
-    """Ask an agent that has no word for help: as work of that topic. False if it does not do such work."""
+    """Ask an agent whose protocol has no help request, by a task of that topic. False if the agent does not do such
+    work."""
     topic = spelled(question.details.topic)
     can = [word for word in (*(helper.work_types or ()), *helper.capabilities) if spelled(word) == topic]
     details = question.details
@@ -228,7 +229,7 @@ def give_as_task(work: Work, question: Question, helper: Agent) -> bool:
 
 
 def passed_over(question: Question) -> Question:
-    """Whoever is asked now cannot help."""
+    """The agent that is asked now cannot help."""
     if question.asked_of is None:
         return question
     asked = (*question.asked_before, question.asked_of)
@@ -236,7 +237,7 @@ def passed_over(question: Question) -> Question:
 
 
 def now_asked(work: Work, question: Question, *, escalated: bool = False) -> Question:
-    """Somebody else is asked; whoever follows the task sees whom, and what the last one said who `escalated` it."""
+    """Another helper is asked. The events of the task name it, and how the last helper `escalated` the question."""
     work.put(question)
     task = None if question.task is None else work.task(question.task)
     if task is not None and task.question == question.id:
@@ -257,21 +258,21 @@ def give_help(work: Work, command: GiveHelp) -> Question | None:
 
 
 def escalated(work: Work, question: Question, direct_message: DirectMessage, answer: Any) -> Question:
-    """The agent that is asked passes the request on: its direct message goes to the asker, and the next agent that can
-    help is asked, with what it said; a person, if there is none. The asker had named this one, not the next."""
+    """The helper escalates: its direct message goes to the asker, and the hub asks the next agent that can help, with
+    that escalation, or a person. The asker named this helper, not the next."""
     about = question.details.task_id
     carry(work, direct_message, question.agent, Priority.HIGH, about)
     return now_asked(work, ask_next(work, passed_over(noted(question, answer))), escalated=True)
 
 
 def answered_before(work: Work, command: GiveHelp | AnswerHandover) -> bool:
-    """Whether this very answer was given already: whoever gave it did not hear that it counts."""
+    """Whether this answer came before: its sender got no receipt for it."""
     direct_message = command.direct_message
     return receipt(work, command.principal, direct_message.message_id, direct_message.digest) is not None
 
 
 def answered(work: Work, question: Question, command: GiveHelp) -> Question:
-    """The answer goes to the asker in the helper's own words; a follow-up belongs to the same request."""
+    """The answer goes to the asker word for word; a follow-up belongs to the same request."""
     about = question.details.task_id
     carry(work, command.direct_message, question.agent, Priority.HIGH, about)
     question = replace(
@@ -291,10 +292,11 @@ def answered(work: Work, question: Question, command: GiveHelp) -> Question:
 
 
 def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Question:
-    """The question that a message put, if it is this agent's to answer. Not there and not yours are the same answer.
+    """The question of a message, if this agent is asked. A missing question and a question to another agent get the
+    same refusal.
 
-    What the hub does not know may be a matter between two agents. Of what somebody else was asked it is none
-    (`SOMEBODY_ELSES`): whoever asked would take the answer for theirs.
+    A request that the hub does not know may be a matter between two agents. A request that the hub put to another agent
+    is not (`SOMEBODY_ELSES`): its asker would take this answer for that agent's.
     """
     question = work.one(QuestionById(question_id(request_id)))
     if question is None or question.about is not about:
@@ -336,7 +338,7 @@ def helped(work: Work, task: Task) -> None:
 
 
 def unhelped(work: Work, question: Question, why: str) -> None:
-    """Whoever was asked is not able to answer, or never will."""
+    """The helper is unable to answer, or its answer never comes."""
     if question.details.named is None:
         now_asked(work, ask_next(work, passed_over(question)))
     else:
@@ -344,23 +346,24 @@ def unhelped(work: Work, question: Question, why: str) -> None:
 
 
 DIRECT_MESSAGES = UUID("9b7f6c0e-3f7b-5c55-9c6a-64726167eeee")
-"""Namespace of the ids of direct messages that tell of an escalation."""
+"""Namespace of the ids of direct messages that report an escalation."""
 
 
 LONGEST = 64 * 1024
-"""Bytes of one helper's words, and of its resources, that the next one who is asked is told: the question is a row that
-is written again, and must fit into a message with what others said."""
+"""How many bytes of one helper's text, and of its resources, the next helper gets: the question is a row that is
+written again, and must fit into a message with the other escalations."""
 
 
 VERDICTS: Mapping[str, HelpVerdict] = {
     "escalation": HelpVerdict.ESCALATED,
     "unable_to_help": HelpVerdict.UNABLE,
 }
-"""What the `response_type` of a task's result says, where the task was a request for help. Any other is an answer."""
+"""The meaning of the `response_type` in a task's result, where the task was a request for help. Any other value is an
+answer."""
 
 
 def spelled(word: str) -> str:
-    """A topic or a type in the one spelling in which they are compared."""
+    """The one spelling in which topics and types are compared."""
     return word.casefold().replace("-", "_").replace(" ", "_")
 
 
@@ -377,7 +380,7 @@ def content_of(answer: Any) -> str:
 
 
 def escalation_of(question: Question, answer: Any) -> Escalation:
-    """What the agent that is asked now said when it passed the question on."""
+    """The escalation of the agent that is asked now."""
     assert question.asked_of is not None
     given = answer.get("resources") if isinstance(answer, dict) else None
     resources: list[Any] = []
@@ -390,13 +393,14 @@ def escalation_of(question: Question, answer: Any) -> Escalation:
 
 
 def noted(question: Question, answer: Any) -> Question:
-    """The question with what its helper said. The asker had named that one: who is asked next is the hub's choice."""
+    """The question with its helper's escalation. The asker named that helper; the hub chooses the next."""
     escalations = (*question.details.escalations, escalation_of(question, answer))
     return replace(question, details=replace(question.details, named=None, escalations=escalations))
 
 
 def direct_message_about(question: Question, answer: Any) -> DirectMessage:
-    """What an agent without help responses said, to the asker. The same escalation again is the same direct message."""
+    """The escalation of an agent without help responses, as a direct message to the asker. The same escalation again
+    gives the same direct message."""
     escalation = escalation_of(question, answer)
     content = {**msgspec.to_builtins(escalation), "request_id": question.request_id}
     body = msgspec.json.encode(content)
@@ -405,7 +409,7 @@ def direct_message_about(question: Question, answer: Any) -> DirectMessage:
         message_id=str(uuid5(DIRECT_MESSAGES, f"{question.id}/{len(question.asked_before)}")),
         kind=ESCALATED,
         digest=mark_of(ESCALATED, body.decode()),
-        body=msgspec.Raw(body),
+        raw=msgspec.Raw(body),
         protocol=HUB,
         personal=question.personal,
     )

@@ -1,22 +1,21 @@
-"""A task changes hands, with all that is known of it, in one commit.
+"""A task changes its owner, with everything that is known of it, in one commit.
 
-    owner                        hub                                    whoever is asked
-    -----                        ---                                    ----------------
+    owner                        hub                                    the agent that is asked
+    -----                        ---                                    -----------------------
     `HandOver`     ─────────▶    a question, asked of an agent   ────▶  the request, word for word
     keeps the task                                              ◀────   `AnswerHandover`
-    the answer     ◀─────────    with a yes the task is theirs   ────▶  the task, its input, its story
+    the answer     ◀─────────    after a yes it owns the task    ────▶  the task, its input, its history
 
-An agent that has no word for this (another protocol) is not asked: if it has a seat it is given the work, at its next
-poll where it polls. Nobody who said no is asked twice. Without a yes by the deadline the task stays where it is.
+An agent whose protocol has no handoff is not asked: if it has a free seat, the hub assigns the task to it, at its next
+poll where it polls. An agent that said no is not asked twice. Without a yes by the deadline the owner keeps the task.
 
-Whom the hub chooses where the owner leaves it open, `handoff_candidates` says. The same task from the same hand to the
-same hand again is a loop, and refused. After `Rules.hop_limit` hands nobody seems able to do it, and it fails
-(agentmsg-D8). What is escalated and no agent can do, a person takes over. Where an error is the reason, it goes along
-with what was tried against it, and a failure of the owner counts against the owner.
+Where the owner names no agent, `handoff_candidates` chooses. A handoff between the same two agents for the second time
+is a loop and refused. After `Rules.hop_limit` handoffs the task fails (agentmsg-D8). An escalated task that no agent
+can do goes to a person. Where the reason is an error, it goes along with what was tried against it, and a failure of
+the owner counts against the owner.
 
-What the last owner had asked about the task, people or agents, is withdrawn when it changes hands: whoever has it now
-asks for itself. What it had asked others to do as parts of the task goes on, and goes along with it (`subtask_owner`).
-What a person paused changes no hands until they let it go on.
+The hub withdraws what the old owner asked about the task: the new owner asks for itself. Subtasks go on and report to
+the new owner (`subtask_owner`). A task that a person paused changes no owner until the person resumes it.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import Handoff, Request, Result, read_handoff, read_request
 
 PERSON = AgentId("person")
-"""Who has a task that a person took over, in the words for agents."""
+"""The owner of a task that a person took over."""
 
 PAUSED = "a person paused it; it stays yours, so hand it over when it goes on"
 
 CALLERS = ("chain", "risk")
-"""Constraints that only whoever asked for a task sets."""
+"""Constraints that only the caller of a task sets."""
 
 
 def hand_over(work: Work, command: HandOver) -> Question:
@@ -90,7 +89,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
         fault=command.fault,
     )
     task = work.record(task, EventKind.HANDOVER_ASKED, asked, agent=command.principal, protocol=command.protocol)
-    withdraw(work, task, command.principal)  # who hands it over has received it
+    withdraw(work, task, command.principal)  # the owner has received the work order, since it hands the task over
     task = work.sign_of_life(task, lineage=replace(task.lineage, has_questions=True))
     work.put(task)
     question = Question(
@@ -148,7 +147,8 @@ def check(work: Work, task: Task, command: HandOver) -> None:
 
 
 def take_down(work: Work, command: HandOver) -> Task:
-    """A task that its agent never told the hub of: from now on the hub keeps it, as that agent's own."""
+    """A task that the hub does not know yet: its agent began it alone. From now on the hub keeps it as that agent's
+    own."""
     route = Route(
         type=command.type, capabilities=tuple(sorted(command.required_capabilities)), besides=command.principal
     )
@@ -167,7 +167,7 @@ def take_down(work: Work, command: HandOver) -> Task:
         lineage=Lineage(trace_id=command.trace_id),
     )
     budget.check_task(work, budget.needs(submit.constraints))
-    needs_in(submit.constraints)  # refused where they are no numbers
+    needs_in(submit.constraints)  # refused where they are not numbers
     task = work.record(newborn(work, submit, route), EventKind.SUBMITTED, Request(input=command.known.metadata or {}))
     link = reach(work, command.principal)
     task = move(
@@ -187,8 +187,8 @@ def take_down(work: Work, command: HandOver) -> Task:
 
 
 def ask_next(work: Work, question: Question, refusal: str | None = None) -> Question:
-    """Ask the best who was not asked; if there is nobody, a person or nobody takes it. `said` is why the last one would
-    not."""
+    """Ask the best agent that was not asked yet. If there is none, a person takes the task, or its owner keeps it.
+    `refusal` is why the last agent said no."""
     assert question.task is not None
     task = work.known_task(question.task)
     if task.waiting is Waiting.HELD:
@@ -203,7 +203,7 @@ def ask_next(work: Work, question: Question, refusal: str | None = None) -> Ques
         if not agent.converses and not can_start(work, agent):
             obstacle = "seat"
         elif budget.no_room(work, task, agent.id, needs_then(work, task, question)) is not None:
-            obstacle = "budget for it"  # a yes could not count
+            obstacle = "budget for it"  # the hub could not accept a yes
         elif agent.converses:
             assert question.direct_message is not None
             turn = len(question.asked_before)
@@ -225,7 +225,7 @@ def ask_next(work: Work, question: Question, refusal: str | None = None) -> Ques
 
 
 def needs_then(work: Work, task: Task, question: Question) -> budget.Amounts:
-    """What a task may use when it has changed hands."""
+    """What a task may use after the handoff."""
     asked = read_handoff(work.event(task.id, question.details.asked).body)
     constraints = tightened(task.agreement.constraints, asked.constraints or {})
     return budget.needed(work, replace(task, agreement=replace(task.agreement, constraints=constraints)))
@@ -247,20 +247,20 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
         check_yes(work, question, task, command.principal)
         agent = work.agent(command.principal)
         assert agent is not None
-        question = taken(work, question, task, agent, command.terms, tell=False)
+        question = taken(work, question, task, agent, command.answer, tell=False)
         carry(work, command.direct_message, question.agent, Priority.HIGH, task.id)
         return question
     if question.details.named is None:
         note(work, command.principal, command.direct_message.message_id, command.direct_message.digest)
-        return refused(work, question, command.terms.get("error") or f"{command.principal} declined")
-    question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.terms})
+        return refused(work, question, command.error or f"{command.principal} declined")
+    question = closed(work, question, {"accepted": False, "agent_id": command.principal, **command.answer})
     carry(work, command.direct_message, question.agent, Priority.HIGH, task.id)
     return question
 
 
 def check_yes(work: Work, question: Question, task: Task, taker: AgentId) -> None:
-    """Refuse a yes that cannot count any more. It was their answer all the same: the next is asked, or nobody, and who
-    hands the task over hears that now and not at its deadline."""
+    """Refuse a yes that came too late. It counts as an answer all the same: the hub asks the next agent, or tells the
+    owner now and not at the deadline that it keeps the task."""
     if task.waiting is Waiting.HELD:
         message = "a person paused the task meanwhile, so it stays where it is; leave it"
         no, why = refuse(Kind.CONFLICT, message, task_id=task.id), PAUSED
@@ -289,7 +289,7 @@ def closed(work: Work, question: Question, answer: dict[str, Any]) -> Question:
 def taken(
     work: Work, question: Question, task: Task, agent: Agent, terms: dict[str, Any], *, tell: bool = True
 ) -> Question:
-    """The task is somebody else's from now on."""
+    """The task has a new owner from now on."""
     question = closed(work, question, {**terms, "accepted": True, "agent_id": agent.id})
     task = with_handoff_event(work, task, question, agent.id)
     if agent.converses:
@@ -324,7 +324,7 @@ def taken(
 
 
 def with_handoff_event(work: Work, task: Task, question: Question, to: AgentId) -> Task:
-    """The task with an event that says all that is known of it: what to do, and what happened so far (not yet put)."""
+    """The task with an event for its new owner: what to do, and what happened so far (not yet put)."""
     source = read_request(work.event(task.id, task.attempt.source).body)
     asked = read_handoff(work.event(task.id, question.details.asked).body)
     before = source.handover or Handoff()
@@ -368,13 +368,13 @@ def with_handoff_event(work: Work, task: Task, question: Question, to: AgentId) 
 
 
 def sooner(deadline: Instant, text: str | None) -> Instant:
-    """When a task must be done after a handover (agentmsg-D8: of two deadlines, the earlier)."""
+    """The deadline of a task after a handoff: the earlier of the two (agentmsg-D8)."""
     return deadline if text is None else min(deadline, instant(msgspec.convert(text, datetime)))
 
 
 def tightened(constraints: dict[str, Any], requested: dict[str, Any]) -> dict[str, Any]:
-    """What a task may use after a handover: whoever hands it over may let it use less, never more, and does not change
-    what its caller said of its chain, its risk and the memory that it may need."""
+    """What a task may use after a handoff. The old owner may lower the limits, never raise them, and cannot change what
+    the caller set for the chain, the risk and the memory."""
     kept = {name: constraints[name] for name in CALLERS if name in constraints}
     terms = {name: value for name, value in requested.items() if value is not None and name not in CONSTRAINTS}
     new = {**constraints, **terms, **kept}
@@ -387,21 +387,21 @@ def tightened(constraints: dict[str, Any], requested: dict[str, Any]) -> dict[st
 
 
 def refused(work: Work, question: Question, why: str) -> Question:
-    """Whoever was asked will not: ask the next, unless only this one was wanted."""
+    """The agent said no: ask the next one, unless the owner wanted only this one."""
     if question.details.named is None:
         return ask_next(work, passed_over(question), why)
     return kept(work, question, why)
 
 
 def kept(work: Work, question: Question, why: str) -> Question:
-    """Nobody takes it over: its owner keeps it, and is told."""
+    """No agent takes the task: its owner keeps it, and gets the answer."""
     question = closed(work, question, {"accepted": False, "agent_id": question.asked_of or "hub", "error": why})
     offer_answer(work, question)
     return question
 
 
 def exhausted(work: Work, task: Task, question: Question) -> Question:
-    """It went through too many hands: nobody seems able to do it."""
+    """The task changed hands too often: it fails."""
     path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
     fault = Fault(
         kind=Kind.UNSUPPORTED_WORK,
@@ -418,7 +418,7 @@ def exhausted(work: Work, task: Task, question: Question) -> Question:
 
 
 def to_a_person(work: Work, question: Question, task: Task) -> Question:
-    """It is escalated and no agent can: a person does it, and their answer is its result."""
+    """The task is escalated and no agent can do it: a person does, and the person's answer is its result."""
     question = closed(work, question, {"accepted": True, "agent_id": PERSON})
     task = with_handoff_event(work, task, question, PERSON)
     job = Question(
@@ -433,7 +433,7 @@ def to_a_person(work: Work, question: Question, task: Task) -> Question:
         personal=task.agreement.personal,
     )
     work.put(job)
-    task = budget.release(work, task)  # people spend nothing of an agent's
+    task = budget.release(work, task)  # a person uses nothing of an agent's budget
     task = move(
         task,
         Status.WAITING,
@@ -465,7 +465,7 @@ def question_closed(work: Work, question: Question) -> None:
 
 
 def done_by_a_person(work: Work, task: Task, job: Question) -> None:
-    """A person said how the task that they took over ended."""
+    """A person reports how the task ended that they took over."""
     if job.status is QuestionStatus.ANSWERED:
         end(work, task, Status.COMPLETED, agent=ADMIN, content=Result(result=job.answer))
     else:
@@ -477,20 +477,21 @@ def done_by_a_person(work: Work, task: Task, job: Question) -> None:
 
 
 def pass_on(work: Work, agent: AgentId, why: str, *, for_good: bool) -> None:
-    """Whoever is asked is not there any more: somebody else is, where that is left open. Who was named may come back,
-    unless it is gone `for_good`."""
+    """The agent that is asked went away: ask another one, unless the owner wanted this one. An agent that the owner
+    named may come back, unless it is gone `for_good`."""
     for question in work.find(PutTo(agent)):
         if question.about is not Asking.HANDSHAKE and (for_good or question.details.named is None):
             no_answer(work, question.id, agent, why)
 
 
 def unanswered(work: Work, command: Unanswered) -> None:
-    """The direct message that asked did not arrive."""
+    """The direct message with the question did not arrive."""
     no_answer(work, command.question, command.agent, f"{command.agent} could not be reached")
 
 
 def no_answer(work: Work, id: QuestionId, agent: AgentId, why: str) -> None:
-    """An agent will not answer what it is asked, if it still is: the end of another question may have called it off."""
+    """An agent will not answer. Nothing happens if it is not asked any more: the end of another question may have
+    withdrawn this one."""
     question = work.one(QuestionById(id))
     if question is None or question.status is not QuestionStatus.WITH_AGENT or question.asked_of != agent:
         return

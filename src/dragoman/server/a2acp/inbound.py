@@ -419,7 +419,7 @@ def _tell(inbound: InboundMessage) -> Tell:
             message_id=message.message_id,
             kind=message.intent or "event",
             digest=codec.fingerprint(inbound.tree).hex(),
-            body=msgspec.Raw(_encode(body)),
+            raw=msgspec.Raw(_encode(body)),
             protocol=PROTOCOL,
             attempts=ATTEMPTS,
             personal=inbound.private,

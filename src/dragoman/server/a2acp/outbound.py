@@ -351,7 +351,7 @@ class _Encoder:
 
     def direct_message(self) -> bytes:
         direct_message = self.outgoing.direct_message
-        source, body = self.broker.party(direct_message.sender), _parse(direct_message.body)
+        source, body = self.broker.party(direct_message.sender), _parse(direct_message.raw)
         if direct_message.protocol != PROTOCOL:
             content = body.get("payload")
             payload = content if type(content) is dict else {"payload": content}

@@ -105,8 +105,8 @@ VERDICTS: Mapping[HelpResponseType, HelpVerdict] = {
     HelpResponseType.UNABLE_TO_HELP: HelpVerdict.UNABLE,
 }
 REASONS: Mapping[HandoffReason, Handing] = {reason: Handing(reason.value.lower()) for reason in HandoffReason}
-TERMS = ("estimated_completion", "requirements", "constraints", "error")
-"""What an agent answers to a handoff, beside yes or no."""
+TERMS = ("estimated_completion", "requirements", "constraints")
+"""What an agent answers to a handoff, beside yes or no and why."""
 FORWARDED = frozenset(
     {MessageType.TASK_UPDATE, MessageType.TASK_COMPLETE, MessageType.TASK_FAILED, MessageType.HELP_RESPONSE}
 )
@@ -178,7 +178,7 @@ class Inbound(NamedTuple):
             message_id=message.id,
             kind=message.type.value,
             digest=self.digest,
-            body=msgspec.Raw(self.data),
+            raw=msgspec.Raw(self.data),
             protocol=PROTOCOL,
             once=not routing.is_kept(message),
             attempts=message.metadata.max_retries + 1,
@@ -468,6 +468,7 @@ def _answer_handover(inbound: Inbound, response: TaskHandoffResponse) -> Command
         request_id=correlation,
         direct_message=inbound.direct_message(),
         accepted=response.accepted,
+        error=response.error,
         terms=terms,
     )
 

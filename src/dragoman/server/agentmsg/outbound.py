@@ -312,7 +312,7 @@ def _direct_message(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     if direct_message.protocol != PROTOCOL:
         return _foreign(outgoing, direct_message, agent)
     delivery = outgoing.delivery
-    fields: Json = cast(Json, _fields(direct_message.body))
+    fields: Json = cast(Json, _fields(direct_message.raw))
     metadata = _parse(fields.get("metadata", _EMPTY))
     metadata["delivery_id"] = delivery.id
     metadata["retry_count"] = delivery.attempt - 1 if delivery.attempt else 0
@@ -329,7 +329,7 @@ def _direct_message(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
 
 def _escalated(outgoing: Outgoing, direct_message: DirectMessage, agent: Agent) -> tuple[bytes, str]:
     """The HELP_RESPONSE of an agent of another protocol that escalated a request for help."""
-    body = _parse(direct_message.body)
+    body = _parse(direct_message.raw)
     payload = {
         **_escalation(msgspec.convert(body, Escalation)),
         "request_id": body["request_id"],
@@ -352,7 +352,7 @@ def _escalation(escalation: Escalation) -> Json:
 
 def _foreign(outgoing: Outgoing, direct_message: DirectMessage, agent: Agent) -> tuple[bytes, str]:
     """A direct message of another protocol: a TASK_UPDATE about what the two agents have in common."""
-    body = _parse(direct_message.body)
+    body = _parse(direct_message.raw)
     content, around = body.get("payload"), body.get("around") or {}
     text = content.get("message") if type(content) is dict else None
     common = body.get("task") or around.get("correlation_id") or direct_message.contract

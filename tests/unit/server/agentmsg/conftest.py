@@ -273,7 +273,7 @@ def letter(number: int = 1, *, once: bool = False, **fields: Any) -> Outgoing:
         message_id=said["id"],
         kind=said["type"],
         digest="-",
-        body=msgspec.Raw(json.dumps(said).encode()),
+        raw=msgspec.Raw(json.dumps(said).encode()),
         protocol="agentmsg",
         once=once,
     )

@@ -88,7 +88,7 @@ def letter(tree: dict[str, Any], **more: Any) -> DirectMessage:
         message_id=tree["id"],
         kind=tree["type"],
         digest="-",
-        body=msgspec.Raw(json.dumps(tree).encode()),
+        raw=msgspec.Raw(json.dumps(tree).encode()),
         protocol="agentmsg",
         **more,
     )

@@ -272,7 +272,7 @@ def test_a_direct_message_is_delivered_token_for_word() -> None:
     assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")
     assert isinstance(told, commands.Tell)
     letter = told.direct_message
-    assert bytes(letter.body) == json.dumps(tree).encode()
+    assert bytes(letter.raw) == json.dumps(tree).encode()
     digest = hashlib.sha256(
         msgspec.json.encode([tree[name] for name in ("from", "to", "type", "payload")], order="sorted")
     ).hexdigest()

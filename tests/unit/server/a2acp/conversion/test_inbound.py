@@ -197,7 +197,7 @@ def test_what_only_two_agents_can_read_is_asked_of_nobody(kit: Any) -> None:
 
 def test_an_event_that_nobody_knows_is_carried_on_and_one_of_the_brokers_is_not(kit: Any) -> None:
     told = kit.heard("event", intent="shout", payload={"contract_id": "c"}, known={"content": {}})
-    body = msgspec.json.decode(told.direct_message.body)
+    body = msgspec.json.decode(told.direct_message.raw)
     assert (told.direct_message.kind, body["around"], told.direct_message.personal) == (
         "shout",
         {"contract_id": "c"},
