@@ -1,8 +1,8 @@
-"""Who is here, and how busy: the node's working memory.
+"""The directory: which agents are connected, and how busy they are, in memory.
 
-Everything on the directory is either derived from rows (agents, who works on what, how long the queues are) or is
-about live connections, which no row can promise anyway. It is rebuilt at start and only changed after a commit,
-by `core.work`, so a failed commit leaves it as it was.
+It is derived from rows (agents, their tasks, the length of queues), or is about live connections, for which there are
+no rows. The hub builds it at the start. Only `core.work` changes it, and only after a commit, so a failed commit leaves
+it as it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.core.model.state import Entity, Registry, Standing, standing_of
 from dragoman.core.ports import PASSED, USED, Recovered
 
 MINUTES = 20_000
-"""Of so many the empty ones are looked for; then of twice as many as were left."""
+"""When there are so many, the empty ones are removed; then again at twice the number that was left."""
 
 
 class Directory:
@@ -36,25 +36,25 @@ class Directory:
         self.offered: Counter[str] = Counter()
         """How many agents declared terms for each type of work."""
         self.active = {owner: dict.fromkeys(ids) for owner, ids in recovered.active.items()}
-        """What each agent has in hand, what it had first before what came later."""
+        """The unfinished tasks of each agent, the oldest assignment first."""
         self.backlog: dict[str, int] = {queue: n for queue, n in recovered.backlog.items() if n}
         self.holdings: dict[AgentId, Holding] = dict(recovered.holdings)
         self.stopping = False
-        """The hub stops: nothing is given out any more, and whoever it lets go of has done nothing wrong. Agents keep
+        """The hub is stopping: it assigns nothing any more, and closing a link is no failure of the agent. Agents keep
         their work and have time to come back after the start (`model.silence.back_by`), as if the hub had died."""
         self.links: dict[SessionId, Link] = {}
         self.links_of: dict[AgentId, dict[SessionId, None]] = {}
         self.polled_at: dict[AgentId, Instant] = {}
         self.passed: dict[str, str] = dict(recovered.passed)
         self.used: dict[int, int] = dict(recovered.used)
-        """Message ids that were used, and for what content, the oldest first."""
+        """Message ids that were used, with their contents, the oldest first."""
         self.minutes: dict[Key, Minute] = {}
         self._many_minutes = MINUTES
         self.audit_seq = recovered.audit_seq
         self.audit_hash = recovered.audit_hash
         self.allowances: dict[str, Allowance] = {}
         self.refusal_counts: dict[RefusalKey, RefusalCount] = {}
-        """Refusals that are counted and no records yet."""
+        """Refusals that are counted and not recorded yet."""
         self.seen_at: dict[AgentId, Instant] = {}
         self.silent: set[AgentId] = set()
         self.conversing: set[AgentId] = set()
@@ -113,8 +113,8 @@ class Directory:
                 del self.by_kind[agent.called]
 
     def gave_work_to(self, id: AgentId) -> None:
-        """Let others of its kind be asked first next time: whoever was chosen long ago is most likely idle, so the
-        search for an idle one ends soon, however many there are."""
+        """Ask the other agents of its kind first next time: an agent that was chosen long ago is most likely idle, so
+        the search for an idle one ends soon, however many there are."""
         agent = self.agents.get(id)
         kind = None if agent is None else self.by_kind.get(agent.called)
         if kind is not None and id in kind:
@@ -122,7 +122,7 @@ class Directory:
             kind[id] = None
 
     def note_holding(self, row: Any, times: int) -> None:
-        """A row came (1) or went (-1)."""
+        """A row was added (1) or removed (-1)."""
         found = holding_of(row)
         if found is not None:
             id, holding = found
@@ -133,7 +133,7 @@ class Directory:
                 self.holdings[id] = left
 
     def note_passed(self, direct_messages: dict[str, str]) -> None:
-        """Direct messages that left without a row: the last ones are recognised when they come again."""
+        """Remember the last direct messages that left without a row, to recognise them when they come again."""
         self.passed.update(direct_messages)
         if len(self.passed) > PASSED:
             for id in list(islice(self.passed, PASSED // 8)):
@@ -146,14 +146,14 @@ class Directory:
                 del self.used[id]
 
     def note_minutes(self, minutes: dict[Key, Minute], now: Instant) -> None:
-        """How often somebody asked; minutes that ran empty are forgotten."""
+        """How much each principal sent; empty minutes are removed."""
         self.minutes.update(minutes)
         if len(self.minutes) > self._many_minutes:
             self.minutes = {key: minute for key, minute in self.minutes.items() if minute.at(now).total}
             self._many_minutes = max(MINUTES, 2 * len(self.minutes))
 
     def note_allowances(self, allowances: dict[str, Allowance], now: Instant) -> None:
-        """How many records senders have left; full allowances need not be remembered, and the oldest are not."""
+        """How many audit records senders have left. Full allowances are not kept, nor the oldest."""
         self.allowances.update(allowances)
         if len(self.allowances) > MOST_SENDERS:
             for name, allowance in list(self.allowances.items()):
@@ -163,7 +163,8 @@ class Directory:
                 del self.allowances[name]
 
     def put_entity(self, entity: Entity) -> None:
-        """Keep what agents share, and what routing reads from it. Tasks stay in the store: they are many."""
+        """Keep an entity of the shared state, and what routing reads from it. Tasks stay in the store: they are
+        many."""
         if entity.registry is Registry.TASK:
             return
         self.entities[entity.id] = entity
@@ -176,7 +177,7 @@ class Directory:
 
     @property
     def totals_lapse_at(self) -> Instant | None:
-        """When the next of what is allotted to all together ends."""
+        """When the next allocation for all agents together ends."""
         totals = (self.entities.get(f"{Registry.RESOURCE.value}/{HUB}:{kind}") for kind in self.allotted.get(HUB, ()))
         return min((entity.wake_at for entity in totals if entity and entity.wake_at is not None), default=None)
 

@@ -1,7 +1,8 @@
-"""The hub: which decision answers which command.
+"""The hub: a table from each command to the decision that answers it.
 
-`decide` runs one command inside a unit of work. It never waits: what it needs and does not have, it asks for by
-raising `NotLoaded`, and is run again. It either returns an outcome or raises `Refused`; both are audited.
+Above: the intake, which calls `decide`. Below: all of the core. `decide` runs one command in a unit of work. It never
+waits: if a row is missing, it raises `NotLoaded`, and the intake runs it again. It returns an outcome or raises
+`Refused`; both are audited. Decisions themselves live in the packages below, not here.
 """
 
 from __future__ import annotations
@@ -257,11 +258,11 @@ NO_SIGN = frozenset(
         NoteRefusal,
     }
 )
-"""What is no sign of life of its principal: the hub says it, or nobody knows who did."""
+"""Commands that are no sign of life of their principal: the hub itself issued them, or their sender is not proven."""
 
 
 def decide(work: Work, command: Command) -> Outcome:
-    """The outcome of a command, its changes left in `work`. Raises `Refused`, or `NotLoaded` to be run again."""
+    """The outcome of a command; its changes are in `work`. Raises `Refused`, or `NotLoaded` to be run again."""
     work.begin()
     try:
         check(work, command)

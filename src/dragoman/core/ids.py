@@ -1,10 +1,10 @@
 """Identity and time, as values.
 
-Times inside the hub are whole microseconds since the epoch, UTC: cheap to compare, to store and to index, and
-no arithmetic can lose a zone. They become RFC 3339 text only at the edges (`rfc3339`).
+Inside the hub, times are whole microseconds since the epoch, UTC: cheap to compare, to store and to index, and without
+time zones. They become RFC 3339 text only on the wire (`rfc3339`).
 
-Ids are time-ordered UUIDs (version 7), so that rows made together lie together. They come from a `Moment`,
-never from a random source: the same seed gives the same ids.
+Ids are time-ordered UUIDs (version 7), so rows made together lie together. They come from a `Moment`, never from a
+random source: the same seed gives the same ids.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ HUB = AgentId("hub")
 """The hub itself, where it is a sender or asks for work (health checks)."""
 
 ADMIN = AgentId("admin")
-"""Whoever holds the admin token: people, through the API, the command line and the dashboard."""
+"""The holder of the admin token: people, through the API, the command line and the dashboard."""
 
 NOBODY = AgentId("anonymous")
-"""The principal of what came without a credential that we know."""
+"""The principal of a request without a valid credential."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,12 +58,12 @@ def uuid7(now: Instant, entropy: int) -> str:
 
 
 def minted_at(id: str) -> Instant | None:
-    """In which millisecond a `uuid7` was made; None for any other name."""
+    """The millisecond in which a `uuid7` was made; None for any other id."""
     return Instant(int(id[:8] + id[9:13], 16) * MILLISECOND) if len(id) == 36 and id[14] == "7" else None
 
 
 def rfc3339(at: Instant) -> str:
-    """The time as the wire wants it: UTC, with `Z`, microseconds only where there are any."""
+    """The time in the form of the wire: UTC, with `Z`, microseconds only where there are any."""
     return (EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
 
 

@@ -1,18 +1,17 @@
-"""How many bytes of messages the hub holds at once: in all, and for each principal.
+"""Limits how many bytes of messages the hub holds at once: in all, and per principal.
 
-A message is held from the moment the hub decides to read it until its commands are committed or refused. Each door
+The hub holds a message from the moment it decides to read it until its commands are committed or refused. Each endpoint
 takes the bytes from this budget before it reads a body, and gives them back when the outcome is known. So a disk that
-does not answer, or a sender that is faster than the disk, costs a bounded amount of memory, whatever the number of
-requests.
+hangs, or a sender that is faster than the disk, costs a bounded amount of memory, whatever the number of requests.
 
-    what is asked for                       fits while
+    what an endpoint asks for               fits while
     --------------------------------------  -------------------------------------------------------------------------
     a message above `SMALL`                 the budget in all, the principal's, and the free memory have room for it
     a small one (status, acknowledgment)    the same, with a quarter more: large messages do not shut it out
     the first of all, whatever its size     always, so that no setting makes the hub deaf; only free memory counts
 
-A door that cannot be told to come back later (a WebSocket, a pipe) reads no further instead, and is called when there
-is room: `wait`, `when_room`. Nothing here waits or does I/O; free memory is asked of a function.
+An endpoint that cannot refuse for the moment (a WebSocket, a pipe) stops reading, and is called when there is room:
+`wait`, `when_room`. Nothing here waits or does I/O; a function reports the free memory.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ import msgspec
 from dragoman.messages.faults import Fault, Kind
 
 SMALL = 64 * 1024
-"""Bytes up to which a message may use the reserve, and for which nobody looks how much memory is free."""
+"""Messages up to so many bytes may use the reserve, and are not checked against the free memory."""
 RESERVE = 4
-"""One part in so many is added to each limit for small messages."""
+"""For small messages, each limit is higher by one part in so many."""
 EXPANSION = 12
-"""So many bytes of memory a byte of a large message may need at the worst moment: the body, its parsed form, rows, a
-commit whose buffer grows. Generous, because the JSON library (msgspec 0.22) ends the process by SIGSEGV where an
-allocation of its own fails."""
+"""How many bytes of memory one byte of a large message may need at most: the body, its parsed form, rows, a growing
+commit buffer. It is generous, because the JSON library (msgspec 0.22) ends the process by SIGSEGV if an allocation of
+its own fails."""
 MOST_WAITING = 1000
-"""Requests that may wait for room at once; the next are refused at once."""
+"""So many requests may wait for room; the next ones are refused at once."""
 
 STRANGERS = ""
-"""The principal of bodies that are read before anybody knows who sent them. They share one allowance."""
+"""The principal of bodies that are read before their sender is known. They share one allowance."""
 
 
 class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """Somebody who waits for room: `then` is called when the bytes were taken for it."""
+    """A request that waits for room: `then` is called when its bytes are taken."""
 
     principal: str
     size: int
@@ -56,10 +55,10 @@ class Waiting(msgspec.Struct, eq=False):
 
 
 class MemoryBudget:
-    """The bytes that are held. One for the whole hub."""
+    """Counts the bytes that are held. There is one for the whole hub."""
 
     def __init__(self, limits: MemoryLimits | None = None, *, free: Callable[[], int | None] = lambda: None) -> None:
-        """`free` says how many bytes of memory the process may still get, or None where nothing limits it."""
+        """`free` returns how many bytes of memory the process may still get, or None where there is no limit."""
         self.limits = limits or MemoryLimits()
         self.held = 0
         self.refused = 0
@@ -75,7 +74,7 @@ class MemoryBudget:
     # -- whether
 
     def misfit(self, principal: str, size: int, already: int = 0) -> Fault | None:
-        """Why there is no room for so many bytes now, of a message that has so many `already`; None if there is."""
+        """Why there is no room now for so many bytes, of a message that has so many `already`; None if there is."""
         limits, own = self.limits, self._by.get(principal, 0)
         total, each = limits.total, limits.per_principal
         if (whole := already + size) <= SMALL:
@@ -104,7 +103,7 @@ class MemoryBudget:
     # -- taking and giving back
 
     def take(self, principal: str, size: int, already: int = 0) -> Fault | None:
-        """Take so many bytes; or the reason why not."""
+        """Take so many bytes; or return why not."""
         fault = self.misfit(principal, size, already)
         if fault is None:
             self.add(principal, size)
@@ -132,7 +131,7 @@ class MemoryBudget:
     # -- waiting
 
     def wait(self, principal: str, size: int, then: Callable[[], None], already: int = 0) -> Waiting | None:
-        """Have `then` called as soon as the bytes were taken; None if too many wait already."""
+        """Call `then` as soon as the bytes are taken; None if too many wait already."""
         if len(self._waiting) >= MOST_WAITING:
             return None
         waiting = Waiting(principal, size, already, then)
@@ -140,18 +139,18 @@ class MemoryBudget:
         return waiting
 
     def forget(self, waiting: Waiting) -> None:
-        """It waits no longer, and has taken nothing."""
+        """The request waits no longer, and has taken nothing."""
         self._waiting.remove(waiting)
 
     def when_room(self, principal: str, then: Callable[[], None]) -> None:
-        """Have `then` called, once, when `has_room` says so."""
+        """Call `then` once, as soon as `has_room`."""
         self._blocked[then] = principal
 
     def no_matter(self, then: Callable[[], None]) -> None:
         self._blocked.pop(then, None)
 
     def _serve(self) -> None:
-        """Those that fit now, in the order in which they came. One that does not fit holds nobody up."""
+        """Serve the requests that fit now, in their order. One that does not fit does not hold up the others."""
         still: deque[Waiting] = deque()
         served: list[Waiting] = []
         for one in self._waiting:

@@ -1,4 +1,4 @@
-"""People come and go, get tokens, and log in."""
+"""People are added and removed, get tokens, and log in."""
 
 from __future__ import annotations
 

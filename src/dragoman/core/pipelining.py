@@ -1,21 +1,21 @@
 """Messages that a link sends without waiting for answers: none about a task overtakes one that was refused for now.
 
-A sender that pipelines sends B before the answer to A is there. Where the hub refuses A for the moment (its store
-fails, it is overloaded, a limit is met) and then accepts B, A comes again behind B: an inversion within the task. So,
-for each link and task:
+A sender that pipelines sends B before the answer to A comes. If the hub refuses A for the moment (its store fails, it
+is overloaded, a limit is met) and then accepts B, A comes again behind B: an inversion within the task. So, for each
+link and task:
 
     a message                                          is
     -------------------------------------------------  ---------------------------------------------------------------
-    before which nothing was refused for now           decided
+    before which none was refused for now              decided
     that is refused for now                            expected again, in its place
     that is the first of the expected                  decided: it has come again
-    that begins a split output anew (at byte 0), of    decided, and nothing is expected any more: its sender has seen
-      which a piece is expected                        the refusal, and says all of it again
+    that restarts a split output (at byte 0), of       decided, and no message is expected any more: its sender has
+      which a piece is expected                        seen the refusal, and sends all of it again
     any other, while some are expected                 refused for now, and expected again behind them
 
-Nobody is kept out for ever: a sender that sends none of the expected again within `PATIENCE` has given them up. The
-intake asks at the moment of each decision, so messages that were handed in together are held to it, too. A link that
-ends takes all of this with it: over the next one a sender says again what was not accepted, from the first on.
+No sender is blocked for ever: one that sends none of the expected messages within `PATIENCE` has given them up. The
+intake asks at each decision, so this also holds for messages that were enqueued together. All of this ends with the
+link: over the next one, the sender repeats what was not accepted, from the first message on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dragoman.core.ids import SECOND, Instant
 from dragoman.messages.faults import Fault, Kind, Refused
 
 PATIENCE = 5 * SECOND
-"""A sender that keeps to the documents comes again after a second."""
+"""A sender that follows the documents comes again after a second."""
 MOST = 1024
-"""Messages of one task that are expected again; and tasks of one link that some are expected of."""
+"""How many messages of one task may be expected again, and for how many tasks of one link."""
 
 FOR_NOW = frozenset({Kind.OVERLOADED, Kind.INTERNAL, Kind.RATE_LIMITED, Kind.UNAVAILABLE, Kind.RESOURCES})
 """Refusals after which every protocol's sender may send the same message again."""
@@ -44,14 +44,14 @@ Then = Callable[[Any, Refused | None], None]
 
 
 class Pipeline:
-    """What one link is expected to send again, by task."""
+    """The messages that one link is expected to send again, by task."""
 
     def __init__(self) -> None:
         self.expected: dict[str, Expected] = {}
         self.count = 0
 
     def of(self, task: str, now: Instant) -> Expected | None:
-        """What is expected of a task, unless its sender has given it up."""
+        """The messages expected for a task, unless its sender has given them up."""
         found = self.expected.get(task)
         if found is not None and (not found.ids or now - found.since > PATIENCE):
             del self.expected[task]
@@ -68,16 +68,16 @@ class Pipeline:
 
 
 class Missed(NamedTuple):
-    """One message that is expected again: its place among all that its link said, and the stream that it is a piece of,
-    if it is one."""
+    """A message that is expected again: its place among all messages of its link, and the stream of which it is a
+    piece, if any."""
 
     place: int
     stream: str | None
 
 
 class Expected:
-    """The messages of one task that are expected again, in order, by their ids. `since`: when they last became fewer,
-    or began to be there."""
+    """The messages of one task that are expected again, in order, by their ids. `since`: when the first was added or
+    the last one came."""
 
     def __init__(self, since: Instant) -> None:
         self.ids: dict[str, Missed] = {}
@@ -85,9 +85,9 @@ class Expected:
 
 
 class Pipelined:
-    """One message on its way through the intake, which calls it with each outcome.
+    """A message on its way through the intake, which calls it with each outcome.
 
-    A message that is several commands is decided or held back as a whole.
+    A message that becomes several commands is decided or held back as a whole.
     """
 
     __slots__ = ("_begins", "_held_back", "_id", "_pipeline", "_place", "_stream", "_task", "_then")
@@ -116,7 +116,7 @@ class Pipelined:
         self._then(outcome, refusal)
 
     def held_back(self, now: Instant) -> Refused | None:
-        """Why it may not be decided yet, if it may not."""
+        """Why the message may not be decided yet; None if it may."""
         if self._held_back is None:
             self._held_back = self._stands_behind(now)
         return Refused(BEHIND) if self._held_back else None
@@ -132,7 +132,7 @@ class Pipelined:
             self._place = missed.place
             return False
         if self._place < missed.place:
-            return False  # it was handed in before
+            return False  # it was enqueued before
         if self._begins and any(one.stream == self._stream for one in expected.ids.values()):
             del self._pipeline.expected[self._task]
             return False
@@ -141,7 +141,7 @@ class Pipelined:
         return True
 
     def decided(self, refusal: Refused | None, now: Instant) -> None:
-        """What one of its commands came to, before the next message is looked at."""
+        """The outcome of one of its commands, before the next message is decided."""
         if refusal is not None and (refusal.fault.retryable or refusal.fault.kind in FOR_NOW):
             self._pipeline.expect(self._task, now).ids.setdefault(self._id, Missed(self._place, self._stream))
             return
@@ -150,8 +150,8 @@ class Pipelined:
             expected_again.since = now
 
     def undone(self, now: Instant) -> None:
-        """It was decided with others, and nothing was committed. Called for the last of them first: whatever was
-        decided stood before all that is still expected."""
+        """The message was decided with others, and nothing was committed. Called for the last of them first: decided
+        messages come before all that are still expected."""
         expected = self._pipeline.expect(self._task, now)
         rest = {id: missed for id, missed in expected.ids.items() if id != self._id}
         expected.ids = {self._id: Missed(self._place, self._stream), **rest}

@@ -1,7 +1,10 @@
-"""The promises that the hub's core asks of its surroundings.
+"""The ports: what the core asks of its surroundings (store, files, vault, links) and what it offers to transports.
 
-A port is a promise, not a shape: what the docstrings say about order, atomicity and durability is checked by
-one suite on every adapter, the memory one included.
+Above: the unit of work and everything that decides. Below: the model. Adapters live in `stores` and `server`, never
+here.
+
+A port is a promise: one test suite checks what these docstrings say of order, atomicity and durability, on every
+adapter, the memory one included.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ T = TypeVar("T", covariant=True)
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one unit of work changes. A row stands in at most one of `added`, `changed`, `removed`;
-    rows of a table that a later row refers to may come in any order: stores declare no foreign keys.
+    """Everything that one unit of work changes. A row is in at most one of `added`, `changed` and `removed`. Rows come
+    in any order, also where one refers to another: stores declare no foreign keys.
 
-    The events of a task are removed with it, and are not named: there may be a million. From the commit on nobody sees
-    them. A store may take its time to delete them, but not longer than it has anything else to do.
+    The events of a task are removed with it and are not listed, since there may be a million. From the commit on, no
+    read returns them. A store may delete them later, whenever it has nothing else to do.
     """
 
     added: Sequence[Row] = ()
@@ -49,10 +52,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     removed: Sequence[Row] = ()
     audit: Sequence[AuditRecord] = ()
     forget: int = 0
-    """Rows of the log of the shared state (`Changed`) up to this number may be forgotten, some at every commit."""
+    """The store may delete the rows of the state log (`Changed`) up to this number, some at every commit."""
     used: Mapping[int, int] = {}
-    """Message ids that stand for one content from now on, and that content: two numbers of 64 bits (`policy.replay`).
-    The store keeps at least the last `USED` of them."""
+    """Message ids and the content that each stands for from now on: two numbers of 64 bits (`policy.replay`). The store
+    keeps at least the last `USED` of them."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed or self.audit or self.used)
@@ -66,26 +69,25 @@ USED = 100_000
 
 
 class StoreFailed(Exception):
-    """The store could not commit (disk full, I/O error, connection lost). Nothing of the unit was written, or it is
-    unknown whether it was and the store has reopened and will answer truthfully from now on."""
+    """The store could not commit (disk full, I/O error, connection lost). It wrote nothing of the unit; or it does not
+    know, has reopened, and answers truthfully from now on."""
 
 
 class Unit(Protocol):
     """One unit of work: what it loads and what it commits belong to one transaction.
 
-    `peek` is there where an answer needs no waiting (an embedded store): what `load` would say of one lookup. Where
-    it is None, decisions run on what was loaded before, and again when they turn out to need more.
+    `peek` answers one lookup at once, as `load` would, where the store can (an embedded one). Where it is None,
+    decisions run on the rows that were loaded before, and again when they need more.
     """
 
     @property
     def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]] | None: ...
 
     async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
-        """The rows each lookup means, in its order, at most `most` of them, as of the last commit.
+        """The rows of each lookup, in its order, at most `most` of them, as of the last commit.
 
-        On a store shared by several hub nodes the rows found are locked until the unit ends; `Ready` and `Inbox`
-        skip rows that another node holds (`FOR UPDATE SKIP LOCKED`), so that a task or a lane is claimed by one
-        node only.
+        On a store that several hub nodes share, the rows are locked until the unit ends; `Ready` and `Inbox` skip rows
+        that another node holds (`FOR UPDATE SKIP LOCKED`), so that only one node claims a task or a lane.
         """
         ...
 
@@ -100,7 +102,7 @@ class Unit(Protocol):
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hub needs in memory to begin: everything else is read when it is needed."""
+    """What a hub loads into memory when it starts. It reads everything else when it needs it."""
 
     agents: Sequence[Agent] = ()
     people: Sequence[Person] = ()
@@ -111,14 +113,14 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     audit_seq: int = 0
     audit_hash: str = GENESIS
     entities: Sequence[Entity] = ()
-    """What agents share, save for the tasks that they keep among themselves."""
+    """The entities of the shared state, except for the tasks that agents keep among themselves."""
     state_cursor: int = 0
     """The number of the last change of the shared state."""
     parted: Sequence[AgentId] = ()
-    """Who is not there, though a contract that nobody ended names it or something is on its way to it: the hub stopped
-    while what was left of a removed agent was cleared away."""
+    """Agents that were removed, but have an open contract or a waiting delivery: the hub stopped before it had cleaned
+    up after them."""
     holdings: Mapping[AgentId, Holding] = {}
-    """What each principal has lying here that is not done with."""
+    """What each principal has in the store that is unfinished."""
     passed: Mapping[str, str] = {}
     """The last direct messages that were noted (`Store.note`), the oldest first."""
     used: Mapping[int, int] = {}
@@ -126,29 +128,29 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows whose `wake_at` has come. At most the asked number of each."""
+    """Rows whose `wake_at` has come, at most the requested number of each."""
 
     tasks: Sequence[TaskId] = ()
     deliveries: Sequence[DeliveryId] = ()
     agents: Sequence[AgentId] = ()
     questions: Sequence[QuestionId] = ()
     next_at: Instant | None = None
-    """The earliest `wake_at` after `now`, or an earlier one if there were more due rows than asked for."""
+    """The earliest `wake_at` after `now`, or an earlier one if more rows were due than requested."""
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     status: Status | None = None
     type: str | None = None
     agent: AgentId | None = None  # its owner
-    principal: AgentId | None = None  # who asked
+    principal: AgentId | None = None  # its caller
     parent: TaskId | None = None
-    since: Instant | None = None  # born then or later
-    before: Instant | None = None  # born earlier
+    since: Instant | None = None  # created then or later
+    before: Instant | None = None  # created earlier
 
 
 class Vault(Protocol):
-    """What keeps personal data shut at rest. `about` is the row it belongs to: in another one it stays shut. Both raise
-    `StoreFailed` where the key will not do, and say what to do about it."""
+    """Encrypts personal data at rest. `about` is the row that it belongs to: it cannot be decrypted as part of another
+    row. Both methods raise `StoreFailed` if the key is wrong, with advice."""
 
     def lock(self, data: bytes, about: Mapping[str, str]) -> bytes: ...
 
@@ -177,22 +179,23 @@ class Store(Protocol):
     def unit(self) -> AbstractAsyncContextManager[Unit]: ...
 
     async def note(self, direct_messages: Mapping[str, str]) -> None:
-        """Remember direct messages that are about to leave at most once: at least the last `PASSED`, each with what it
-        said, both in 32 hexadecimal digits.
+        """Remember direct messages that are about to leave at most once: at least the last `PASSED`, each id with its
+        digest, both as 32 hexadecimal digits.
 
-        When this returns they are durable, whatever dies next: one wait for all of a unit. Raises `StoreFailed` when
-        that cannot be promised. Called within a unit, before its commit.
+        When this returns, they are durable: one wait for all of a unit. Raises `StoreFailed` if it cannot promise that.
+        Called within a unit, before its commit.
         """
         ...
 
     @property
     def log_bytes(self) -> int:
-        """What is committed and not yet in its place: the length of a write-ahead log, or 0 where there is none."""
+        """The bytes that are committed and not yet in the main file: the length of a write-ahead log, or 0 where there
+        is none."""
         ...
 
     async def due(self, now: Instant, limit: int) -> Due: ...
 
-    # What people and the API read. All of them answer as of the last commit.
+    # Reads for people and the API. All of them answer as of the last commit.
 
     async def task(self, id: TaskId) -> Task | None: ...
 
@@ -201,7 +204,7 @@ class Store(Protocol):
         ...
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
-        """Tasks whose id begins so: people type eight characters, not thirty-six."""
+        """Tasks whose id begins with the prefix: people type eight characters, not thirty-six."""
         ...
 
     async def events(self, task: TaskId, *, after: int = 0, limit: int = 1000) -> Sequence[Event]:
@@ -209,14 +212,14 @@ class Store(Protocol):
         ...
 
     async def events_since(self, at: Instant, limit: int) -> Sequence[Event]:
-        """Events of all tasks that happened after this instant, the oldest first; those of one instant in the order of
-        their tasks and their numbers. Commits have growing instants, so an event that becomes visible later is never
-        older than one that was read."""
+        """Events of all tasks after this instant, the oldest first; those of one instant in the order of their tasks
+        and numbers. The instants of commits grow, so an event that becomes visible later is never older than one that
+        was read."""
         ...
 
     async def series(self, step: int, *, since: int, until: int | None = None) -> Sequence[SeriesRow]:
-        """Figures of this resolution that begin within these seconds, the oldest first. They are written as added rows;
-        written again, they replace those before. The store deletes what is older than the newest one by more than
+        """Figures of this resolution that begin in this range of seconds, the oldest first. They are written as added
+        rows; written again, they replace those before. The store deletes what is older than the newest one by more than
         `core.model.series.KEPT`."""
         ...
 
@@ -237,7 +240,7 @@ class Store(Protocol):
         after: str = "",
         limit: int = 100,
     ) -> Sequence[Question]:
-        """By their ids, those after `after`."""
+        """In the order of their ids, from behind `after`."""
         ...
 
     async def question(self, id: QuestionId) -> Question | None: ...
@@ -255,7 +258,7 @@ class Store(Protocol):
     async def entity(self, id: str) -> Entity | None: ...
 
     async def entities(self, registry: Registry, *, after: str = "", limit: int = 1000) -> Sequence[Entity]:
-        """By their names."""
+        """In the order of their names."""
         ...
 
     async def contract(self, id: str) -> Contract | None: ...
@@ -263,7 +266,8 @@ class Store(Protocol):
     async def contracts(
         self, *, agent: AgentId | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Contract]:
-        """Newest first; of one agent, as source or target, if it is named. `after` is the id of the last one seen."""
+        """Newest first; with `agent`, only those whose source or target it is. `after` is the id of the last one
+        read."""
         ...
 
     async def contract_of(self, collaboration: str) -> Contract | None:
@@ -283,77 +287,77 @@ class Store(Protocol):
         ...
 
     async def backup(self, target: str) -> None:
-        """A consistent copy while everything goes on. `target` must not exist. Raises `OSError` if it cannot be
+        """A consistent copy while the hub goes on. `target` must not exist. Raises `OSError` if it cannot be
         written."""
         ...
 
 
 class Files(Protocol):
-    """Where the bytes of files lie: beside the store, under names of ours.
+    """Keeps the bytes of files, under ids of the hub.
 
-    A file is kept before the command that refers to it is handed in, so that no committed task ever refers to bytes
-    that are not there. What is kept and then not referred to (the command was refused) its keeper drops again. What is
-    left over nevertheless, or belonged to a task that was forgotten, is found by its age (`unwanted`).
+    A transport keeps a file before it enqueues the command that refers to it, so no committed task refers to missing
+    bytes. If the hub refuses the command, the transport drops the file. `unwanted` finds the rest by age: files that
+    were left over, and files of forgotten tasks.
     """
 
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
-        """Durably there when this returns. Refused with TOO_LARGE above the size of one file, with RESOURCES when all
-        files together, or those of their owner, would exceed what is set aside for them."""
+        """The file is durable when this returns. Refused with TOO_LARGE above the size of one file, with RESOURCES when
+        all files, or those of the owner, would exceed their quota."""
         ...
 
     async def fetch(self, id: str) -> bytes | None: ...
 
     async def describe(self, id: str, *, claim: bool = True) -> KeptFile | None:
-        """`claim`: for who may make it part of a task: then it is not old, and is not removed for a while."""
+        """`claim`: the caller may attach the file to a task, so it is not removed for a while."""
         ...
 
     async def listing(self, *, after: str, limit: int) -> Sequence[KeptFile]:
-        """What is kept, in the order of ids, which is that of time: those behind `after`."""
+        """The files behind `after`, in the order of their ids, which is the order of time."""
         ...
 
     def is_claimed(self, id: str, since: Instant) -> bool:
-        """Whether it was claimed at that time or later, since this hub runs."""
+        """Whether a caller claimed the file at that time or later, since this hub runs."""
         ...
 
     async def drop(self, id: str) -> None:
-        """Forget it; nothing happens if it is not there."""
+        """Delete a file. Nothing happens if it does not exist."""
         ...
 
     def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:
-        """Files that nobody kept or asked to be described since that time, page by page. Whether they belong to a task
-        the store knows."""
+        """Files that no caller kept or claimed since that time, page by page. The store knows whether they belong to a
+        task."""
         ...
 
     async def drop_unwanted(self, id: str, before: Instant) -> bool:
-        """Forget it, unless it was described since that time: whoever did may be about to make it part of a task. False
-        if it stays."""
+        """Delete the file, unless a caller claimed it since that time and may be about to attach it. False if it
+        stays."""
         ...
 
 
 class Future(Awaitable[T], Protocol[T]):
-    """What `Intake.post` gives: an outcome that will be there (`asyncio.Future` is one)."""
+    """What `Intake.enqueue` returns: a future outcome (`asyncio.Future` is one)."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
 
 
 class LinkEnd(Protocol):
-    """The transport's end of a link: how outgoing messages leave."""
+    """The transport's end of a link: it sends outgoing messages."""
 
     def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
-        """Send these, in this order. Called on the event loop, only after their commit; must not block or raise:
-        a link that cannot send tells the hub with `CloseLink`."""
+        """Send these, in this order. Called on the event loop, only after their commit; must not block or raise. A link
+        that cannot send enqueues `CloseLink`."""
         ...
 
     def hang_up(self, reason: CloseReason) -> None:
-        """The hub has let go of this link (replaced, agent removed, hub stopping)."""
+        """The hub has closed this link (replaced, agent removed, hub stopping)."""
         ...
 
 
 class Intake(Protocol):
-    """The hub as transports see it: the one door for everything that changes something.
+    """The hub as transports see it: every change enters here.
 
-    Commands from all connections meet here. As soon as the last commit ended, everything waiting is decided in the
-    order of arrival and committed together.
+    The intake collects the commands of all connections. As soon as the last commit has ended, it decides everything
+    that waits, in the order of arrival, and commits it together.
     """
 
     async def execute(self, command: Command) -> Any:
@@ -371,30 +375,31 @@ class Intake(Protocol):
         ...
 
     def enqueue_and_forget(self, command: Command) -> None:
-        """Something nobody waits for, and that may get lost: an acknowledgment, which is then asked for again. It goes
-        along with the next unit of work, or alone after a moment, so that it costs no commit of its own."""
+        """Enqueue a command that no caller waits for and that may get lost, such as an acknowledgment: the hub asks for
+        it again. It goes along with the next unit of work, or alone after a moment, so that it costs no commit of its
+        own."""
         ...
 
     @property
     def memory(self) -> MemoryBudget:
-        """The bytes of messages that are held until they are decided: doors take them before they read."""
+        """Counts the bytes of messages that wait for their decision. Endpoints take from it before they read."""
         ...
 
     @property
     def streams(self) -> Streams:
-        """The streams of events that are open."""
+        """The open streams of events."""
         ...
 
     def attach(self, session: SessionId, end: LinkEnd) -> None:
-        """Before `OpenLink`: where the outgoing messages of this session go."""
+        """Set where the outgoing messages of this session go. Called before `OpenLink`."""
         ...
 
     def detach(self, session: SessionId) -> None:
-        """After `CloseLink`."""
+        """Called after `CloseLink`."""
         ...
 
     def agent_of(self, token_hash: str) -> Agent | None:
-        """Whose token this is. In memory: authentication costs no read."""
+        """The agent with this token. In memory: authentication costs no read."""
         ...
 
     def agent(self, id: AgentId) -> Agent | None: ...
@@ -403,58 +408,58 @@ class Intake(Protocol):
 
     @property
     def people(self) -> Mapping[str, Person]:
-        """By their names, as of the last commit."""
+        """All people by name, as of the last commit."""
         ...
 
     def load_of(self, id: AgentId) -> Sequence[TaskId]:
-        """The unfinished tasks it holds."""
+        """The unfinished tasks that an agent holds."""
         ...
 
     def holds(self, id: AgentId, task: TaskId) -> bool: ...
 
     async def contract(self, id: str) -> Contract | None:
-        """A contract as of the last commit. The ones that are used are remembered."""
+        """A contract as of the last commit. Those in use are cached."""
         ...
 
     def watched(self, task: Task) -> Watched:
-        """What is known of the agent that has a task: how long it may be silent follows from that."""
+        """What the hub knows of the agent that has a task; it determines how long the agent may be silent."""
         ...
 
     def holding(self, id: AgentId) -> Holding:
-        """What it has lying in the store that is not done with, as of the last commit."""
+        """What a principal has in the store that is unfinished, as of the last commit."""
         ...
 
     def reachable(self, id: AgentId) -> bool:
-        """Whether a link to it is open now."""
+        """Whether a link to the agent is open now."""
         ...
 
     def watch(self, task: TaskId) -> AbstractAsyncContextManager[Watch]:
-        """Be woken when something was committed about a task (its events are in the store then), or a question, by
-        its id."""
+        """Wakes its user when something was committed about a task, or about a question, by its id. The events are in
+        the store then."""
         ...
 
     def watch_state(self) -> AbstractAsyncContextManager[Watch]:
-        """Be woken when something of the shared state was committed (its log is in the store then)."""
+        """Wakes its user when a change of the shared state was committed. The log in the store has it then."""
         ...
 
     def entity(self, id: str) -> Entity | None:
-        """What agents share, save for the tasks that they keep among themselves. In memory."""
+        """An entity of the shared state, except for tasks that agents keep among themselves. In memory."""
         ...
 
     def entities(self) -> Sequence[Entity]: ...
 
     @property
     def newest_audit(self) -> Newest:
-        """The newest audit record as of the last commit, also if somebody has deleted it since."""
+        """The newest audit record as of the last commit, even if it was deleted from the store since."""
         ...
 
     @property
     def policy(self) -> Policy:
-        """What is in force."""
+        """The policy in force."""
         ...
 
     def seen_at(self, id: AgentId) -> Instant | None:
-        """When an agent that converses was last heard, since this hub runs."""
+        """When the hub last saw a sign of life of an agent that converses, since this hub runs."""
         ...
 
     @property
@@ -471,5 +476,5 @@ class Intake(Protocol):
 
 class Watch(Protocol):
     async def changed(self, timeout: float) -> bool:
-        """True as soon as something changed since the last call; False when the time is up."""
+        """True as soon as something changed since the last call; False after the timeout."""
         ...

@@ -1,7 +1,7 @@
-"""What the core knows of each protocol: what its agents can do, and how the hub treats them.
+"""What the agents of each protocol can do, as far as the core treats them differently.
 
-One table. A protocol that is not in it has no capabilities of its own: its agents do tasks,
-ask people, and hear notices.
+This is one table. A protocol that is not in it has none of these capabilities: its agents do tasks, ask people, and get
+notices.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from dragoman.core.ids import ADMIN, HUB, NOBODY, AgentId
 
 class ProtocolCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     converses: bool = False
-    """Its agents talk with each other: they hear direct messages, and are asked for help and to take tasks over."""
+    """Its agents talk with each other: they get direct messages, and are asked for help and to take tasks over."""
     reads_direct_messages: bool = False
-    """It has a word for a message that is no task."""
+    """It can carry a message that is no task."""
     shakes_hands: bool = False
-    """Its agents are asked whether they agree to a contract. Others agreed when they declared their terms."""
+    """Its agents are asked whether they agree to a contract. Agents of other protocols agree by declaring their
+    terms."""
     seals: bool = False
-    """Its agents are promised that personal data reaches them encrypted (a2acp-D13)."""
+    """Personal data must reach its agents encrypted (a2acp-D13)."""
     limited: bool = False
-    """Its messages are counted (a2acp-D16)."""
+    """Its messages count for the rate limits (a2acp-D16)."""
     answers_always: bool = False
-    """What its agents ask and wait for has an answer in any case, also where the task ended first."""
+    """Every question that its agents wait for gets an answer, also if the task ends first."""
     keeps_queued: bool = False
-    """Its document has one answer to a task that is submitted: it is queued, for agents that come and claim it."""
+    """Its document has one answer to a submitted task: it is queued, for agents that come and claim it."""
     hub: str | None = None
-    """What it calls the hub, where it has a name for it."""
+    """Its name for the hub, if it has one."""
 
 
 PROTOCOL_CAPABILITIES = {
@@ -49,4 +50,4 @@ KEEPS_QUEUED = frozenset(name for name, of in PROTOCOL_CAPABILITIES.items() if o
 RESERVED = frozenset(
     {HUB, ADMIN, NOBODY, AgentId("*"), *(AgentId(of.hub) for of in PROTOCOL_CAPABILITIES.values() if of.hub)}
 )
-"""The names that no agent may have."""
+"""Names that no agent may have."""

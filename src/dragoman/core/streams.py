@@ -1,7 +1,7 @@
-"""How many streams of events are open: of each principal, and of all. 0 is no limit.
+"""Limits how many streams of events are open: per principal, and in all. 0 is no limit.
 
-A stream costs a connection and reads for every event, for as long as its client likes. People share one token, so for
-them only the limit of all counts.
+A stream costs a connection, and reads for every event, as long as its client wants. People share one token, so only the
+limit in all counts for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Streams:
 
     @contextmanager
     def one(self, principal: AgentId) -> Iterator[None]:
-        """While a stream is open; raises `Refused` where it is one too many."""
+        """Held while a stream is open; raises `Refused` above a limit."""
         self.check(principal)
         self._open[principal] += 1
         try:

@@ -1,12 +1,12 @@
-"""Versions never go back: what is created again under a name goes on counting where it was deleted (agentmsg-D9).
+"""Versions never go back: an entity that is created again under a name counts on from where it was deleted
+(agentmsg-D9).
 
-If it began at 1 again, a writer that read version 1 before the deletion could change the new thing as if it were the
-old one, and a watcher that knows a version would take the new one for a repetition. So the last version of what is gone
-is remembered among the direct messages (`SeenMessage`), for as long as finished tasks are kept.
+If it began at 1 again, a writer that read version 1 before the deletion could change the new entity as if it were the
+old one, and a watcher would take the new version for a repetition. So the hub remembers the last version of a deleted
+entity among the direct messages (`SeenMessage`), as long as it keeps finished tasks.
 
-The entry of an agent is never gone while the agent is there: who reads it finds what the hub sees. So its deletion
-leaves an entry that says nothing and has the version of the deletion; and an agent that is added again under its old
-name has such an entry from the start.
+The entry of an agent exists as long as the agent: it shows at least what the hub sees. So its deletion leaves an empty
+entry with the version of the deletion; an agent that is added again under its old name starts with such an entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOR_EVER = Instant(1 << 62)
 
 
 def next_version(work: Work, registry: Registry, name: str, was: Entity | None) -> int:
-    """The version of an entity after this change. `was` of version 0 is what the hub knows without being told."""
+    """The version of an entity after this change. `was` with version 0 is what the hub shows without a report."""
     if was is not None and was.version:
         return was.version + 1
     gone = work.one(SeenMessageById(mark_of(registry, name)))
@@ -36,7 +36,7 @@ def next_version(work: Work, registry: Registry, name: str, was: Entity | None) 
 
 
 def take_back(work: Work, entry: Entity, by: AgentId) -> int:
-    """Delete what an agent said of itself, while it is there; returns the version that its end is."""
+    """Delete an agent's own report while the agent exists; returns the version of the deletion."""
     version = entry.version + 1
     emptied = replace(entry, version=version, value={}, past=(), updated_at=work.now, updated_by=by)
     work.share(Change(Operation.DELETE, entry.registry, entry.name, version, {}, by), emptied)
@@ -44,7 +44,7 @@ def take_back(work: Work, entry: Entity, by: AgentId) -> int:
 
 
 def go_on_counting(work: Work, agent: AgentId) -> None:
-    """An agent is added under a name that was known before: its entry goes on from the version at which it ended."""
+    """An agent is added under an earlier name: its entry counts on from its last version."""
     gone = work.one(SeenMessageById(mark_of(Registry.AGENT, agent)))
     if gone is None:
         return
@@ -58,7 +58,7 @@ def go_on_counting(work: Work, agent: AgentId) -> None:
 
 
 def delete(work: Work, entity: Entity, by: AgentId) -> int:
-    """Take an entity out of the shared state; returns the version that its end is."""
+    """Delete an entity of the shared state; returns the version of the deletion."""
     version, rules = entity.version + 1, work.rules
     keep = max(rules.keep_finished, rules.request_memory)
     at = Instant(work.now + keep - rules.request_memory) if rules.keep_finished else FOR_EVER

@@ -1,17 +1,19 @@
-"""The unit of work: what decisions see, and what they leave behind.
+"""The unit of work: decisions read rows from it and write their changes into it.
 
-A decision never waits. It asks `Work` for rows; what has not been loaded yet and cannot be had at once (`peek`)
-raises `NotLoaded`, the intake loads it and runs the decision again from its start (everything it had written is
-undone first). Since a decision is a pure function of what it sees, running it twice is the same as running it once.
+Above: every decision of the core, and the intake, which runs them. Below: the model, the lookups and the directory. No
+input or output happens here, and no decision is made here.
 
-Decisions of one unit run one after the other and see each other's changes, laid over what the store answered.
-If one refuses, only its own changes are undone. When all have run, `changes()` is what the store must commit, and
-only after the commit does anything else learn of it: `settle()` brings the directory up to date, and the
-`outgoing_messages` leave.
+A decision never waits. It asks `Work` for rows. If a row is not loaded and the store cannot answer at once (`peek`),
+`Work` raises `NotLoaded`; the intake undoes what the decision wrote, loads the rows and runs the decision again. A
+decision is a pure function of what it sees, so running it twice is the same as running it once.
 
-It is one class, and hands nothing on to parts: this is the hottest code of the hub, and a call to a part would double
-the calls of every decision. Its methods stand in this order: rows of the store, what the hub has in memory, writing,
-the audit record, and the intake's side (beginning, undoing, committing, settling).
+The decisions of one unit run one after the other and see each other's changes, laid over the rows of the store. If one
+refuses, `Work` undoes only its changes. When all have run, the store commits `changes()`. Only after the commit,
+`settle()` brings the directory up to date and the `outgoing_messages` leave.
+
+This is one class without parts, because it is the hottest code of the hub: a call to a part would double the calls of
+every decision. Its methods stand in this order: rows of the store, what the hub has in memory, writing, the audit
+record, and the intake's side (begin, undo, commit, settle).
 """
 
 from __future__ import annotations
@@ -71,11 +73,11 @@ OF_A_TASK = frozenset({Lane, LaneEnd, Underway})
 BY_ID = frozenset({TaskById, DeliveryById, DeadLetterById, QuestionById, EntityById, SeenMessageById, ContractById})
 
 FEW = 4
-"""Of a queue, at first; then four times as many, and so on."""
+"""How many rows of a queue are fetched first; then four times as many, and so on."""
 
 
 class NotLoaded(Exception):
-    """The decision needs these first."""
+    """The decision needs these rows first."""
 
     def __init__(self, *lookups: Lookup[Any]) -> None:
         super().__init__(lookups)
@@ -83,12 +85,12 @@ class NotLoaded(Exception):
 
 
 def key_of(row: Row) -> Any:
-    """What a row is known by within its table."""
+    """The key of a row within its table."""
     return (row.task, row.seq) if type(row) is Event else row.id  # type: ignore[union-attr]
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A row touched by this unit. `base`: it was in the store before. `row` None: it is gone."""
+    """A row that this unit touched. `base`: the row in the store, if there is one. `row`: None if it is removed."""
 
     base: Row | None
     row: Row | None
@@ -98,18 +100,18 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Reactions(NamedTuple):
-    """What decisions of a lower layer have done by a higher one, at once and in the same commit.
+    """Functions of a higher layer that decisions of a lower layer call, in the same commit.
 
-    An ending goes on upwards: a task that ends may have been help with another one, and an answer that never came may
-    end a handover. The lower layer does not know these functions; `hub.REACTIONS` is the one table that fills this in.
+    An ending has effects above: a task that ends may have been help with another one, and an answer that never came may
+    end a handover. The lower layer does not import these functions; `hub.REACTIONS` fills in this table.
     """
 
     not_admitted: Callable[[Any, Task, Fault], Task]
-    """The policy lets nobody begin a task any more: it has failed."""
+    """The policy does not allow a task to begin any more: the task fails."""
     task_ended: Callable[[Any, Task], None]
     """A task that was help with another one ended."""
     question_closed: Callable[[Any, Question], None]
-    """A handshake or a request to take a task over was answered by a person, or not in time."""
+    """A person answered a handshake or a request to take a task over, or its deadline passed."""
 
 
 class Work:
@@ -177,9 +179,9 @@ class Work:
         return kept
 
     def _changed(self, lookup: Lookup[Any], dirty: dict[Any, Entry]) -> list[Any] | None:
-        """The rows of this unit that could match; None if it touched none that could ever have.
+        """The rows of this unit that could match the lookup; None if it touched none of them.
 
-        A unit may hold hundreds of commands, so the lookups every one of them makes do not go through all of them.
+        A unit may hold hundreds of commands, so frequent lookups do not search all rows of the unit.
         """
         kind = type(lookup)
         if kind in BY_ID:
@@ -197,7 +199,7 @@ class Work:
         return [entry.row for entry in entries if entry.row is not None] if entries else None
 
     def _fetch(self, lookup: Lookup[R]) -> Sequence[R]:
-        if self._peek is not None:  # the store remembers for itself
+        if self._peek is not None:  # the store has its own cache
             rows = self._peek(lookup)
             if rows:
                 table: Any = lookup.row
@@ -209,16 +211,16 @@ class Work:
         if loaded is not None:
             return loaded
         if type(lookup) in OF_A_TASK and self._is_new(lookup.task):  # type: ignore[attr-defined]
-            return ()  # nor could it be asked for: run again, the decision makes the task under another id
+            return ()  # loading it is useless, too: when the decision runs again, it gives the task another id
         raise NotLoaded(lookup)
 
     def _is_new(self, task: TaskId) -> bool:
-        """Whether this unit made the task: then nothing of it is in the store."""
+        """Whether this unit created the task: then the store has nothing of it."""
         entry = self._dirty[Task].get(task)
         return entry is not None and entry.base is None
 
     def together(self, lookups: Sequence[Lookup[Any]]) -> None:
-        """These will be asked for, one by one: where an answer takes a way, all are asked for at once."""
+        """Load these lookups at once, where each would cost a round trip to the store."""
         if self._peek is None:
             missing = [lookup for lookup in lookups if lookup not in self._loaded]
             if missing:
@@ -243,7 +245,7 @@ class Work:
         return row if row is not None else self.one(ContractById(id))
 
     def tasks(self, ids: Iterable[TaskId]) -> list[Task]:
-        """Those of the tasks that exist, asking the store for all missing ones at once."""
+        """Those of the tasks that exist; the store loads all missing ones at once."""
         found: list[Task] = []
         missing: list[Lookup[Any]] = []
         for id in ids:
@@ -274,16 +276,16 @@ class Work:
         return row
 
     def task_version(self, task: Task) -> int:
-        """The version of a task as if the unit ended here: steps of this unit that others will see count."""
+        """The version of a task as if the unit ended here: its steps in this unit that others will see count."""
         entry = self._dirty[Task].get(task.id)
         published: Any = self._versioned.get(task.id) or (entry and entry.base)
         return task.version + (published is not None and step(published, task) is not None)
 
     def first_in(self, queue: str) -> Task | None:
-        """The best task that still stands in a queue.
+        """The first task in a queue.
 
-        A unit may take hundreds of tasks out of a queue of a million, so it does not ask for the best ones again and
-        again: it walks along what it fetched, and fetches more at the end of that. Nearly all take one.
+        A unit may take hundreds of tasks from a queue of a million. So it keeps the rows that it fetched and fetches
+        more when it reaches their end. Nearly all units take one task.
         """
         rows, at, limit = self._ready.get(queue) or (self._fetch(Ready(queue, FEW)), 0, FEW)
         dirty = self._dirty[Task]
@@ -296,7 +298,7 @@ class Work:
             limit *= 4
             rows = self._fetch(Ready(queue, limit))
         self._ready[queue] = rows, at, limit
-        for id in self._queued:  # came into a queue in this very unit
+        for id in self._queued:  # entered a queue in this unit
             entry = dirty.get(id)
             task: Any = entry.row if entry is not None else None
             if task is not None and task.queue == queue and (best is None or (task.rank, id) < (best.rank, best.id)):
@@ -322,7 +324,7 @@ class Work:
         return [person for name in names if (person := self.person(name)) is not None]
 
     def entity(self, registry: Registry, name: str) -> Entity | None:
-        """Something that agents share. The policy is `core.state.changes.policy_entity`: it is there from the start."""
+        """An entity of the shared state. For the policy, use `core.state.changes.policy_entity`: it always exists."""
         id = f"{registry.value}/{name}"
         entry = self._dirty[Entity].get(id)
         if entry is not None:
@@ -331,7 +333,7 @@ class Work:
 
     @property
     def policy(self) -> policy.Policy:
-        """What is in force."""
+        """The policy in force."""
         dirty = self._dirty[Entity]
         if dirty:
             entry = dirty.get(f"{Registry.POLICY.value}/{policy.NAME}")
@@ -344,16 +346,16 @@ class Work:
 
     @property
     def reports(self) -> bool:
-        """Whether any agent said how it is."""
+        """Whether any agent has reported its status."""
         return bool(self.directory.standings or self._dirty[Entity])
 
     @property
     def limits(self) -> bool:
-        """Whether anything limits what anybody may use."""
+        """Whether there is any limit on what may be used."""
         return bool(self.directory.allotted or self._dirty[Entity]) or self.policy.limits
 
     def standing(self, agent: AgentId) -> Standing | None:
-        """How an agent stands, if it ever said so."""
+        """The status of an agent, if it ever reported one."""
         dirty = self._dirty[Entity]
         if dirty:
             entry = dirty.get(f"{Registry.AGENT.value}/{agent}")
@@ -362,7 +364,7 @@ class Work:
         return self.directory.standings.get(agent)
 
     def allotted(self, agent: AgentId) -> bool:
-        """Whether there may be allocations of an agent."""
+        """Whether an agent may have allocations."""
         return agent in self.directory.allotted or bool(self._dirty[Entity])
 
     def agents_of_kind(self, kind: str) -> Iterable[Agent]:
@@ -384,13 +386,13 @@ class Work:
                 yield entry.row
 
     def is_offered(self, type: str) -> bool:
-        """Whether anybody may have declared terms for such work."""
+        """Whether any agent may have declared terms for such work."""
         return type in self.directory.offered or any(
             isinstance(entry.row, Agent) and entry.row.offer(type) for entry in self._dirty[Agent].values()
         )
 
     def links_to(self, agent: AgentId) -> list[Link]:
-        """The ways to reach it. Requests that wait for an answer are none."""
+        """The links to an agent, without its requests that wait for an answer."""
         changed = self._links
         if not changed:
             return self.directory.links_to(agent)
@@ -399,7 +401,7 @@ class Work:
         return links
 
     def all_links_of(self, agent: AgentId) -> list[Link]:
-        """Those, and its requests that wait."""
+        """The links to an agent, and its requests that wait for an answer."""
         changed = self._links
         links = [link for link in self.directory.links.values() if link.agent == agent and link.session not in changed]
         links += [link for link in changed.values() if link is not None and link.agent == agent]
@@ -409,7 +411,7 @@ class Work:
         return self._links[session] if session in self._links else self.directory.links.get(session)
 
     def load_of(self, agent: AgentId) -> int:
-        """How many unfinished tasks it has."""
+        """How many unfinished tasks an agent has."""
         return len(self.directory.active.get(agent, ())) + self._load.get(agent, 0)
 
     def tasks_of(self, agent: AgentId) -> list[TaskId]:
@@ -422,15 +424,15 @@ class Work:
         return self.directory.backlog.get(queue, 0) + self._backlog.get(queue, 0)
 
     def minute(self, key: Key) -> Minute | None:
-        """How much somebody said in the last minute."""
+        """What a principal sent in the last minute."""
         return self._minutes.get(key) or self.directory.minutes.get(key)
 
     def passed(self, id: str) -> str | None:
-        """The digest of a direct message that left without a row, if it is remembered."""
+        """The digest of a direct message that left without a row, if the hub still remembers it."""
         return self._passed.get(id) or self.directory.passed.get(id)
 
     def used(self, id: int) -> int | None:
-        """The content that a message id stands for, if it is remembered (`policy.replay`)."""
+        """The content that belongs to a message id, if the hub still remembers it (`policy.replay`)."""
         content = self._used.get(id)
         return self.directory.used.get(id) if content is None else content
 
@@ -439,7 +441,7 @@ class Work:
         return bool(self.directory.backlog or self._backlog)
 
     def queues(self) -> list[str]:
-        """The queues in which somebody waits."""
+        """The queues that have tasks."""
         names = {**self.directory.backlog, **self._backlog}
         return [name for name in names if self.backlog(name) > 0]
 
@@ -453,9 +455,9 @@ class Work:
         self._write(row, None)
 
     def _write(self, named: Any, row: Row | None) -> None:
-        """`row`, or none any more, under the name of `named`."""
+        """Write `row`, or its removal, under the key of `named`."""
         table = type(named)
-        id: Any = (named.task, named.seq) if table is Event else named.id  # `key_of`, for every row there is
+        id: Any = (named.task, named.seq) if table is Event else named.id  # `key_of` inlined: this runs for every row
         dirty = self._dirty[table]
         entry = dirty.get(id)
         if entry is None:
@@ -467,7 +469,8 @@ class Work:
             old: Any = base
             dirty[id] = Entry(base, row)
             self._undo.append((dirty.pop, id, ...))
-            # The shortcuts of `_changed`. They are not undone: what they name is looked up among the dirty rows.
+            # The shortcuts of `_changed`. They are not undone, since `_changed` looks up what they name among the dirty
+            # rows.
             if table is Delivery:
                 self._lanes.setdefault((row or base).task, {})[id] = None  # type: ignore[union-attr,arg-type]
             elif table is Task:
@@ -524,7 +527,7 @@ class Work:
         self._undo.append((self._used.pop, id, ...))
 
     def share(self, change: Change, entity: Entity | None, was: Entity | None = None) -> None:
-        """Write something that agents share, and the change of it into the log. None: it is gone."""
+        """Write an entity of the shared state, and its change into the log. `entity` None: it is deleted."""
         if entity is not None:
             self.put(entity)
         elif was is not None:
@@ -533,7 +536,7 @@ class Work:
         self._undo.append((self._log.pop, -1, ...))
 
     def put_versioned(self, task: Task) -> None:
-        """Put a task whose version was raised by the decision itself, which tells it to somebody."""
+        """Put a task whose version the decision has raised itself, because it already told an agent of it."""
         self.put(task)
         before = self._versioned.get(task.id)
         if before is None:
@@ -543,7 +546,7 @@ class Work:
         self._versioned[task.id] = task
 
     def seen_from(self, agent: AgentId) -> None:
-        """A sign of life. It is no change of anything, and is not undone."""
+        """Note a sign of life. It changes no row and is not undone."""
         self._seen.add(agent)
 
     def put_link(self, link: Link) -> None:
@@ -561,18 +564,18 @@ class Work:
         links[session] = link
 
     def close_link(self, session: SessionId, reason: CloseReason) -> None:
-        """Forget a link and, after the commit, hang up."""
+        """Drop a link; after the commit, the hub closes its connection."""
         self.drop_link(session)
         self.closed_links.append((session, reason))
         self._undo.append((self.closed_links.pop, -1, ...))
 
     def ask_afterwards(self, command: Command) -> None:
-        """Go on with this in a unit of its own, after the commit."""
+        """Run this command in a unit of its own, after the commit."""
         self.afterwards.append(command)
         self._undo.append((self.afterwards.pop, -1, ...))
 
     def send(self, link: Link, outgoing: Outgoing) -> None:
-        """Hand an outgoing message to a link, after the commit."""
+        """Give an outgoing message to a link, after the commit."""
         self.outgoing_messages.append((link.session, outgoing))
         self._undo.append((self.outgoing_messages.pop, -1, ...))
 
@@ -586,8 +589,8 @@ class Work:
         protocol: str | None = None,
         raw: bytes | None = None,
     ) -> Task:
-        """Append an event to a task's history; returns the task with its new number (not yet put). `content` may be
-        written already."""
+        """Append an event to a task's history and return the task with its new number (not yet put). `content` may be
+        encoded already."""
         seq = task.seq + 1
         body = content if type(content) is msgspec.Raw else written(content)
         self.put(
@@ -602,8 +605,8 @@ class Work:
         """The task after a message from its agent (not yet put). `acknowledged`: the message also acknowledges the work
         order.
 
-        If the link that the task was given over is gone, the task moves to the agent's next one; when that breaks, too,
-        the agent is missed. If the task waits, its deadline has moved along.
+        If the link over which the hub assigned the task is gone, the task moves to the agent's next link; when that one
+        breaks, too, the agent is lost. If the task waits, its deadline moves along.
         """
         timing, attempt = task.timing, task.attempt
         session = attempt.session
@@ -643,7 +646,7 @@ class Work:
     # -- the intake's side ---------------------------------------------------------------------------------------------
 
     def feed(self, loaded: Mapping[Lookup[Any], Sequence[Any]]) -> None:
-        """What the store answered."""
+        """Take the rows that the store loaded."""
         self._loaded.update(loaded)
         base = self._base
         for rows in loaded.values():
@@ -651,11 +654,11 @@ class Work:
                 base[type(row)][key_of(row)] = row
 
     def begin(self) -> None:
-        """A new decision starts; what the ones before did now stands."""
+        """A new decision starts: the changes of the earlier ones stand."""
         self._undo.clear()
 
     def rollback(self) -> None:
-        """Undo everything since `begin`, the last first."""
+        """Undo everything since `begin`, the last change first."""
         self._ready.clear()
         while self._undo:
             undo, what, before = self._undo.pop()
@@ -665,10 +668,10 @@ class Work:
                 undo(what, before)
 
     def changes(self) -> Changes:
-        """What the store must commit. The decisions are over: nothing will be undone any more.
+        """What the store must commit. The decisions are over, and nothing is undone any more.
 
-        Neither the undo log nor anything else in a unit may refer back to it: it is freed when it is done, not when the
-        cycle collector comes by, which would come often then, and find thousands of rows.
+        Nothing in a unit, the undo log included, may refer back to the unit: so it is freed as soon as it is done.
+        Otherwise the cycle collector would have to find it among thousands of rows.
         """
         self._undo.clear()
         self._log_tasks()
@@ -694,11 +697,11 @@ class Work:
 
     @property
     def passing(self) -> Mapping[str, str]:
-        """What leaves at most once: the store notes it before it does."""
+        """Direct messages that leave at most once: the store notes them before they leave."""
         return self._passed
 
     def _log_tasks(self) -> None:
-        """Every step of a task that others can see raises its version and stands in the log, once for the unit."""
+        """Raise the version of each task that took a step which others can see, and log it, once for the unit."""
         log, versioned = self._log, self._versioned
         for id, entry in self._dirty[Task].items():
             row: Any = entry.row
@@ -766,7 +769,7 @@ class Work:
                     directory.polled_at[link.agent] = self.now
         for session, outgoing in self.outgoing_messages:
             polled = directory.links.get(session)
-            if polled is not None and not polled.ordered:  # it has its answer: a poll takes outgoing messages once
+            if polled is not None and not polled.ordered:  # a poll takes outgoing messages once
                 if not polled.awaits:
                     directory.polled_at[outgoing.delivery.receiver] = self.now
                 directory.drop_link(session)
@@ -808,7 +811,7 @@ class Work:
 
 
 def _standing(row: Task, queue: str, dirty: dict[Any, Entry]) -> Task | None:
-    """The task as it is now, if it still stands in the queue."""
+    """The task as it is now, if it is still in the queue."""
     entry = dirty.get(row.id)
     now: Any = row if entry is None else entry.row
     return now if now is not None and now.queue == queue else None

@@ -1,4 +1,4 @@
-"""Links to agents open and break."""
+"""Links to agents open and break, and what happens then to the tasks and deliveries of the agent."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from dragoman.messages.faults import Fault, Kind
 from dragoman.wire.closing import CloseReason
 
 SEEN_EVERY = 15 * SECOND
-"""How often a poll is worth a row: `last_seen_at` is for people."""
+"""How often a poll writes `last_seen_at`, which is for people."""
 MOST_INSTANCES = 8
-"""Processes of an agent before the newest that the hub remembers."""
+"""How many earlier processes of an agent the hub remembers."""
 
 
 def open_link(work: Work, command: OpenLink) -> int:
@@ -48,7 +48,7 @@ def open_link(work: Work, command: OpenLink) -> int:
     fresh = command.fresh or is_new(agent, command.instance)
     if fresh and command.instance is not None:
         for old in work.links_to(agent.id):
-            if old.session != link.session:  # polls of the process before: nobody reads what they are given
+            if old.session != link.session:  # polls of the earlier process: their answers are not read
                 work.close_link(old.session, CloseReason.OTHER_PROCESS)
     if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
@@ -57,7 +57,7 @@ def open_link(work: Work, command: OpenLink) -> int:
     if fresh:
         take_back(work, link)
     sent = send_waiting(work, link)
-    if fresh and (command.ordered or command.fresh):  # the process before may still poll, and work on
+    if fresh and (command.ordered or command.fresh):  # the earlier process may still poll, and work
         forgotten(work, link)
     if agent.breaker.state is BreakerState.HALF_OPEN:
         probe(work, agent.id)
@@ -65,13 +65,13 @@ def open_link(work: Work, command: OpenLink) -> int:
 
 
 def is_new(agent: Agent, instance: str | None) -> bool:
-    """Whether an agent was not here before as this process. One that comes back after another one came is alive: two
-    processes share the agent's polls, and neither has lost its memory."""
+    """Whether this process of an agent is new to the hub. A process that comes back after another one came is alive:
+    the two share the agent's polls, and neither has lost its memory."""
     return instance is not None and instance != agent.instance and instance not in agent.former_instances
 
 
 def followed_by(agent: Agent, instance: str | None) -> Agent:
-    """The agent with the process that is here now, where it says which one it is."""
+    """The agent with its current process, where it names one."""
     if instance is None:
         return agent
     former = agent.former_instances if agent.instance is None else (agent.instance, *agent.former_instances)
@@ -117,13 +117,13 @@ def close_link(work: Work, command: CloseLink) -> None:
 
 
 def lose(work: Work, link: Link) -> None:
-    """A link broke: what its agent works on has the grace time to show a sign of life (`clock.lost_for_good`). Of what
-    stands still it is noted: no clock runs until it goes on."""
+    """A link broke: the agent has the grace time to show a sign of life for its tasks (`clock.lost_for_good`). For
+    waiting tasks this is only noted: their timers stand still until they go on."""
     soon = Instant(work.now + work.rules.grace)
     for task in work.tasks(work.tasks_of(link.agent)):
         if (
             task.attempt.session != link.session or task.waiting is Waiting.HELD
-        ):  # `resume` sees to what a person paused
+        ):  # `resume` handles what a person paused
             continue
         wake_at = task.wake_at
         if task.status is not Status.WAITING:
@@ -132,8 +132,8 @@ def lose(work: Work, link: Link) -> None:
 
 
 def give_back(work: Work, link: Link, fault: Fault) -> None:
-    """The agent is gone, and what it held over this link with it. That, too, is one failure, unless it is gone because
-    we go: then it costs neither of them anything."""
+    """The agent is gone, and with it what it held over this link. This counts as one failure, unless the hub itself is
+    stopping: then it costs no attempt."""
     ours = work.directory.stopping
     if ours:
         why = f"the hub was stopped while {link.agent} worked on the task"
@@ -148,16 +148,16 @@ def give_back(work: Work, link: Link, fault: Fault) -> None:
 
 
 def _begun(held: Sequence[Task]) -> Sequence[Task]:
-    """What an agent was at when it went: what it had said a word about, or, where that is nothing, what it had first.
-    Its end costs the rest no attempt: one order that kills whoever reads it would use up those of all around it."""
+    """What an agent was working on when it went: the tasks that it had reported about, or else the first one. The
+    others lose no attempt: one work order that kills its agent would use up the attempts of all others."""
     begun = [task for task in held if task.status is not Status.ASSIGNED]
     return begun or sorted(held, key=lambda task: (task.updated_at, task.created_at, task.id))[:1]
 
 
 def take_back(work: Work, link: Link) -> None:
-    """An agent that starts with an empty head does not know that it stood still for an answer, nor what to do with one
-    that waits for it. The work is given out again, in the same attempt and round: it comes to the same question, and
-    finds the answer there (`questions.ask_person`)."""
+    """An agent that starts with empty memory does not know that it waited for an answer, nor what to do with one. The
+    hub assigns the task again, in the same attempt and round: the agent comes to the same question and finds the answer
+    (`questions.ask_person`)."""
     fault = _started_over(link, "waited with it")
     for task in still_held(work, [task for task in _of_earlier_links(work, link) if task.stands_still]):
         for waiting in work.find(Lane(task.id, link.agent)):
@@ -167,15 +167,14 @@ def take_back(work: Work, link: Link) -> None:
 
 
 def forgotten(work: Work, link: Link) -> None:
-    """An agent that starts with an empty head knows nothing of what it held before, over links that broke, or that
-    nobody saw break: the hub itself was down. Work orders that had not arrived then were sent again already, and are of
-    this link now."""
+    """An agent that starts with empty memory knows nothing of what it held before, over links that broke, also while
+    the hub was down. Work orders that had not arrived were sent again already and belong to this link now."""
     fault = _started_over(link, "worked on it")
     held = _of_earlier_links(work, link)
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True)
     if any(task.timing.lost_at is not None and task.timing.lost_at >= work.serving_since for task in held):
-        failed(work, link.agent)  # we saw it end
+        failed(work, link.agent)  # this hub saw the link break
 
 
 def _started_over(link: Link, while_it: str) -> Fault:

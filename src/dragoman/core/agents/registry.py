@@ -1,4 +1,4 @@
-"""Agents come, say what they can do, and go."""
+"""Agents are added, register what they can do, get new tokens, and are removed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from dragoman.messages.tasks import Request
 from dragoman.wire.closing import CloseReason
 
 REVOKED = 256
-"""Tokens of an agent that are revoked one by one."""
+"""How many revoked tokens the hub remembers per agent."""
 
 
 def add(work: Work, command: AddAgent) -> Agent:
@@ -66,7 +66,7 @@ def add(work: Work, command: AddAgent) -> Agent:
 
 
 def admit(work: Work, command: AdmitGuest) -> Agent:
-    """Let an agent in that has no token; one that was given a token must bring it."""
+    """Admit an agent without a token. An agent that has a token must use it."""
     agent = work.agent(command.principal)
     if agent is None:
         agent = Agent(
@@ -109,7 +109,7 @@ def remove(work: Work, command: RemoveAgent) -> Agent:
         else:
             fail_attempt(work, task, fault, counts=False)
     for question in work.find(AskedBy(agent.id)):
-        if question.task is None:  # what is asked in the course of a task, whoever does it next comes to as well
+        if question.task is None:  # questions about a task stay: its next owner asks them, too
             work.put(replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     for link in work.all_links_of(agent.id):
         work.close_link(link.session, CloseReason.AGENT_REMOVED)
@@ -150,7 +150,7 @@ def rotate_token(work: Work, command: RotateToken) -> Agent:
 
 
 def revoke_token(work: Work, command: RevokeToken) -> Agent:
-    """Tokens that are over by now are forgotten: they open nothing in any case."""
+    """Revoke one token. Tokens that have expired are forgotten: they are refused in any case."""
     agent = known(work, command.agent)
     kept = tuple(one for one in agent.revoked if one.until > work.now and one.jti != command.jti)
     if len(kept) >= REVOKED:
@@ -166,7 +166,7 @@ def revoke_token(work: Work, command: RevokeToken) -> Agent:
 
 
 def register(work: Work, command: RegisterAgent) -> Agent:
-    """What an agent says of itself may fill in what is open, never change who it is."""
+    """An agent registers. It may fill in what is open, never change who it is."""
     agent = known(work, command.principal)
     if command.kind is not None and agent.kind is not None and command.kind != agent.kind:
         raise refuse(
@@ -193,7 +193,7 @@ def register(work: Work, command: RegisterAgent) -> Agent:
         work_types=command.work_types,
         capabilities=tuple(dict.fromkeys((*given, *declared))),
         declared=tuple(name for name in declared if name not in given),
-        max_concurrent=command.max_concurrent or seats,  # what a former process had is no matter
+        max_concurrent=command.max_concurrent or seats,  # the limit of an earlier process does not matter
         added_concurrent=None if command.max_concurrent in (None, seats) else seats,
         memory_mb=command.memory_mb,
         gpu_vram_mb=command.gpu_vram_mb,
@@ -214,7 +214,7 @@ HEALTH_CHECK = "health_check"
 
 
 def agent_woke(work: Work, agent: Agent) -> None:
-    """A time of the agent has come. If it is the end of its breaker's pause, ask it whether it is well."""
+    """A wake time of the agent has come. If its breaker's pause is over, send a health check."""
     agent = status.woke(work, agent)
     rested = breaker.rested(agent.breaker, work.now)
     if rested == agent.breaker:
@@ -224,7 +224,7 @@ def agent_woke(work: Work, agent: Agent) -> None:
 
 
 def probe(work: Work, agent_id: AgentId) -> None:
-    """One health check to an agent whose breaker is half open, if it can be reached and none is under way."""
+    """Send a health check to an agent whose breaker is half open, if it can be reached and none is under way."""
     agent = known(work, agent_id)
     link = reach(work, agent_id)
     if agent.breaker.state is not BreakerState.HALF_OPEN or link is None:

@@ -1,15 +1,15 @@
-"""How agents are, by their own word and by their silence.
+"""Agent status: what agents report of themselves, and what the hub concludes from their silence.
 
-A report is kept as the agent's entry in the shared registry, with the last ones before it. A heartbeat is kept nowhere:
-it is a sign of life, as is everything else that an agent asks of the hub (`Work.seen_from`). The row only knows when
-to look next: every three heartbeats, it is seen whether the agent was heard meanwhile (agentmsg-D12).
+The hub keeps a report as the agent's entry in the shared registry, with the last ones before it. It stores no
+heartbeats: a heartbeat is a sign of life, as is every other command of the agent (`Work.seen_from`). The row only has a
+wake time: after every three heartbeats the hub checks whether it has seen the agent (agentmsg-D12).
 
-    heard ──30 s without a word──▶ offline: its work goes back, routing passes it over ──any word──▶ heard
+    seen ──30 s of silence──▶ offline: its work goes back, routing passes it over ──any message──▶ seen
 
-A poll that is parked, and a link that vouches for its agent, are words that last. After a restart of the hub the time
-counts from there: nobody could be heard while it was down. An agent that was never heard is simply not there.
+A waiting poll and a link that vouches for its agent are lasting signs of life. After a restart of the hub, the time
+counts from the start. An agent that was never seen is not there.
 
-Error reports are kept with the agent, and with the task if it is the agent's. A high or critical one counts for the
+Error reports are kept with the agent, and with the task if the agent owns it. A high or critical one counts for the
 breaker; a critical one ends the attempt, as an error in answer to the work order would.
 """
 
@@ -38,7 +38,7 @@ from dragoman.messages.tasks import ErrorReported, Failure
 
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 
-#: What the document has of every agent, of one that said nothing about it.
+#: What the shared registry shows of an agent that reported nothing.
 UNSAID = {"state": AgentState.IDLE.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
 OF_THE_HUB = ("errors", "last_error")
 HUSHED = "[personal]"
@@ -46,7 +46,7 @@ NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
 
 
 def beat(work: Work, command: Beat) -> None:
-    """It is alive: `note_sign_of_life` has noted that. A state that it names and that is new is a report."""
+    """A heartbeat: `note_sign_of_life` has noted it. A new state in it is a report."""
     agent = work.agent(command.principal)
     if agent is None or command.state is None:
         return
@@ -84,8 +84,8 @@ def report_status(work: Work, command: ReportStatus) -> int:
 
 
 def forgotten(work: Work, agent: AgentId, current: tuple[str, ...]) -> None:
-    """What an agent was given and said nothing of for long, and is not among what it says it is doing, it has lost: its
-    heartbeats are no sign of that work."""
+    """An agent has lost a task if it was silent about it for long and does not list it among its current tasks: its
+    heartbeats are no sign of life for that task."""
     for task in still_held(work, work.tasks(work.tasks_of(agent))):
         named = task.id in current or task.origin.called in current
         silent = work.now - (task.timing.last_sign_at or task.created_at) >= task.timing.idle_limit
@@ -103,11 +103,11 @@ def report_error(work: Work, command: ReportError) -> Task | None:
     agent = work.agent(command.principal)
     task = None if command.task_id is None else work.task(command.task_id)
     if task is not None and task.owner != command.principal:
-        task = None  # not there and not yours are the same
+        task = None  # a missing task and another agent's task are the same
     id = command.report.get("error_id") or command.message_id
     private = task.agreement.personal if task is not None else agent is not None and agent.does_personal_work
     if agent is not None and not note_error(work, agent, command, id, private=private):
-        return task  # heard already: its acknowledgment got lost
+        return task  # a repeated report: its receipt got lost
     if command.severity in COUNTS:
         failed(work, command.principal)
     if task is None or task.final:
@@ -129,8 +129,8 @@ def report_error(work: Work, command: ReportError) -> Task | None:
 
 
 def note_error(work: Work, agent: Agent, command: ReportError, id: str | None, *, private: bool) -> bool:
-    """Keep an error report with its agent, where everybody reads it: without its words if they may be personal. False
-    if it is there already."""
+    """Keep an error report in the registry entry of its agent, without its text if that may be personal. False if it is
+    there already."""
     entity = work.entity(Registry.AGENT, agent.id)
     value: dict[str, Any] = {"state": AgentState.IDLE.value} if entity is None else entity.value
     errors = value.get("errors", [])
@@ -160,8 +160,8 @@ def known(work: Work, id: AgentId) -> Agent:
 
 
 def entry_of(work: Work, id: AgentId) -> Entity | None:
-    """An agent's entry in the registry. One that never reported has version 0: the hub says what it sees. One that was
-    deleted says nothing, and keeps its version."""
+    """An agent's entry in the registry. For an agent that never reported, the entry shows what the hub sees and has
+    version 0. An entry that was deleted is empty and keeps its version."""
     entity = work.entity(Registry.AGENT, id)
     agent = work.agent(id)
     if entity is not None or agent is None:
@@ -171,7 +171,7 @@ def entry_of(work: Work, id: AgentId) -> Entity | None:
 
 
 def derived(agent: Agent, load: int, there: bool) -> Entity:
-    """What the hub knows of an agent that never said how it is."""
+    """What the hub knows of an agent that never reported its status."""
     if agent.silent_since is not None or not there:
         state = AgentState.OFFLINE
     else:
@@ -222,8 +222,8 @@ def write(
 
 
 def note_sign_of_life(work: Work, id: AgentId) -> None:
-    """Somebody asked something of the hub. For an agent that converses that is a sign of life; the first one starts the
-    clock, and one from an agent that was offline brings it back."""
+    """The principal sent a command. For an agent that converses this is a sign of life: the first one starts its timer,
+    and an offline agent is back."""
     agent = work.agent(id)
     if agent is None or not agent.converses:
         return
@@ -246,7 +246,7 @@ def _next_look(work: Work, since: int) -> Instant:
 
 
 def look(work: Work, agent: Agent) -> Agent:
-    """Its time has come: was it heard?"""
+    """The agent's wake time has come: has the hub seen it since?"""
     if agent.silent_at is None or agent.silent_at > work.now:
         return agent
     sign = max(work.directory.seen_at.get(agent.id, 0), work.serving_since)
@@ -259,7 +259,7 @@ def look(work: Work, agent: Agent) -> Agent:
 
 
 def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
-    """It is offline: what it had in hand is given to somebody else, or to itself when it is back."""
+    """The agent is offline: its tasks go to other agents, or to itself when it is back."""
     work.put(with_wake_time(work, agent))
     entity = work.entity(Registry.AGENT, agent.id)
     value = {} if entity is None else entity.value
@@ -280,20 +280,20 @@ def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:
 
 
 def look_again(work: Work, id: AgentId) -> None:
-    """What an agent's times follow from has changed."""
+    """Something changed that the agent's wake times depend on."""
     agent = work.agent(id)
     if agent is not None and (now := with_wake_time(work, agent)) is not agent:
         work.put(now)
 
 
 def totals_lapse(work: Work) -> None:
-    """What was allotted to all together may have ended."""
+    """Allocations for all agents together may have ended."""
     if lapse(work, HUB):
         make_room(work, everybody=True)
 
 
 def lapse(work: Work, whose: AgentId) -> bool:
-    """End those of somebody's allocations whose time is over. True if there was one."""
+    """End the allocations of a principal whose time is over. True if there was one."""
     ended = False
     for kind in RESOURCES:
         entity = work.entity(Registry.RESOURCE, f"{whose}:{kind}")
@@ -305,7 +305,7 @@ def lapse(work: Work, whose: AgentId) -> bool:
 
 
 def woke(work: Work, agent: Agent) -> Agent:
-    """Whatever of an agent's times is due, save for its breaker."""
+    """Handle each wake time of an agent that is due, except for its breaker's."""
     if work.allotted(agent.id) and lapse(work, agent.id):
         make_room(work)
     agent = look(work, agent)

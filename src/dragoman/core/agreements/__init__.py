@@ -1,1 +1,1 @@
-"""What callers and agents agreed on, as far as other decisions must hold them to it."""
+"""What callers and agents agreed on, as far as other decisions must enforce it."""

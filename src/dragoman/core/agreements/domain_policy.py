@@ -1,13 +1,16 @@
-"""Which domains may ask which (a2acp-D19): a part of the shared policy, versioned and audited with it.
+"""Domain policies: which domains may ask which (a2acp-D19). They are part of the shared policy, versioned and audited
+with it.
 
-    asked under a contract     between two domains something must allow it; within one, nothing has to
-    asked without one, in      the same where others are allowed to ask that domain; where nobody is, it has no border
-    whatever protocol          for those who know no contracts, and only what forbids counts
-    and by who has no domain   only what forbids counts: whom nobody put anywhere is not shut out by what others may
+    a request                      is allowed if
+    -----------------------------  ----------------------------------------------------------------------------------
+    under a contract               a policy allows the pair of domains; within one domain none is needed
+    without one, from a domain     a policy allows the pair, if any policy allows asking the target's domain; if none
+                                   does, unless a policy forbids it
+    without one, from no domain    no policy forbids it
 
-One that forbids beats all that allow. `encrypt` wants what passes encrypted, which nothing is that is asked without a
-contract. Who has no domain is of `HOME`; people draw the borders, and are of none. What is said of a border later holds
-for contracts that stand, too.
+A policy that forbids beats all that allow. `encrypt` demands encryption, which requests without a contract do not have.
+An agent without a domain belongs to `HOME`; people belong to no domain and may ask any. A new policy holds for existing
+contracts, too.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ HOME = "default"
 """The domain of agents that have none."""
 
 View = tuple[tuple[str, bool | None], ...]
-"""The borders as they are for one who asks without a contract: whether it may ask a domain; None: others may."""
+"""For a caller without a contract: each domain, and whether the caller may ask it; None: only others may."""
 
 
 def domain_of(agent: Agent) -> str:
@@ -39,7 +42,7 @@ def are_open(drawn: Sequence[DomainPolicy], source: str, target: str, intent: st
 
 
 def check(work: Work, source: str, target: str, intent: str) -> bool:
-    """Whether what passes must be encrypted; refused if no policy lets them work together."""
+    """Whether messages between the two domains must be encrypted; refused if no policy lets them work together."""
     drawn = work.policy.domain_policies
     if not are_open(drawn, source, target, intent):
         raise refuse(
@@ -53,7 +56,7 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
 
 
 def check_standing(work: Work, contract: Contract) -> None:
-    """Whether the policies still let these two work together on these terms."""
+    """Refuse where the policies do not let these two work together on these terms any more."""
     source, target = contract.source.domain, contract.target.domain
     if check(work, source, target, contract.intent) and not contract.encrypted:
         what = f"the domain policy wants what passes from {source} to {target} encrypted by now; shake hands anew"
@@ -64,7 +67,7 @@ def check_standing(work: Work, contract: Contract) -> None:
 
 
 def view(work: Work, asker: AgentId, intent: str) -> View:
-    """The borders as they are for an agent that asks for something. For people there are none."""
+    """The domains that an agent may ask. Empty for people, who may ask any."""
     domain_policies = work.policy.domain_policies
     agent = work.agent(asker) if domain_policies and asker not in (ADMIN, HUB) else None
     if agent is None:
@@ -85,7 +88,7 @@ def is_open(domains: View, domain: str) -> bool:
 
 
 def check_open(work: Work, asker: AgentId, target: Agent, intent: str) -> None:
-    """Whether an agent may ask another without a contract."""
+    """Refuse where an agent may not ask another without a contract."""
     domains = view(work, asker, intent)
     if not domains or is_open(domains, domain_of(target)):
         return

@@ -1,15 +1,15 @@
-"""Holding both sides to what was agreed, whatever protocol they speak.
+"""Terms: requests and results must fit what caller and agent agreed on, in every protocol.
 
     a task                                  its input must fit            its result must fit
     --------------------------------------  ----------------------------  --------------------
     under a contract                        the contract's input schema   its output schema
     of a type its agent made an offer for   the offer's input schema      the offer's output schema
-    of such a type, for nobody by name      that of whoever is given it   that of whoever did it
+    of such a type, for no named agent      that of the agent it goes to  that of the agent that did it
     of any other type                       -                             -
 
-A contract whose payloads only the two agents can read is not validated; it says so. Faults name places in the payload
-and never its values; where it is personal or encrypted, no names either that its schema does not know. What somebody
-declared as personal is personal for everybody.
+The hub does not validate payloads that only the two agents can read; the contract says so. Faults name places in the
+payload, never values; where the payload is personal or encrypted, no names either that the schema does not have. What
+one agent declared as personal is personal for all.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dragoman.wire.errors import RemoteProtocolError
 from dragoman.wire.schema.library import Compiled, Library
 
 LIBRARY = Library()
-"""Schemas are compiled once; what they accept depends on nothing but themselves."""
+"""Compiled schemas. What a schema accepts depends on nothing but itself."""
 WORDS = guard.Limits(bytes=16 * 1024 * 1024)
-"""What of an agent's words is read as JSON."""
+"""How much of an agent's text is read as JSON."""
 
 
 def agreed(work: Work, command: Submit) -> Contract | None:
-    """The contract a task is asked on, if it names one that holds for it."""
+    """The contract that a task names, if it is valid for it."""
     if command.agreement.contract is None:
         return None
     contract = work.contract(command.agreement.contract)
@@ -61,7 +61,7 @@ def agreed(work: Work, command: Submit) -> Contract | None:
 
 
 def check_in_force(work: Work, contract: Contract) -> None:
-    """Whether anything may be asked on a contract now."""
+    """Refuse where a contract is not in force now."""
     if not contract.honoured(work.now):
         standing = contract.at(work.now).value
         what = f"the contract is {standing}; shake hands for a new one"
@@ -74,7 +74,7 @@ def check_in_force(work: Work, contract: Contract) -> None:
 
 
 def between_the_same(work: Work, contract: Contract) -> bool:
-    """Whether both who agreed are still there: another agent of the name agreed to nothing."""
+    """Whether both parties still exist: a new agent under the same name agreed to nothing."""
     source, target = work.agent(contract.source.agent), work.agent(contract.target.agent)
     if source is None or target is None:
         return False
@@ -82,13 +82,13 @@ def between_the_same(work: Work, contract: Contract) -> bool:
 
 
 def still_agreed(work: Work, task: Task) -> bool:
-    """Whether a task may be given to anybody: not if one of the two is gone who agreed on what it is done on."""
+    """Whether a task may be assigned: not if one of the two parties of its contract is gone."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     return contract is None or between_the_same(work, contract)
 
 
 def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer | None:
-    """The terms that a new task stands under."""
+    """The terms of a new task."""
     if contract is not None:
         return contract.offer
     target = None if command.routing.pinned is None else work.agent(command.routing.pinned)
@@ -104,15 +104,15 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
 
 
 def check_sealed(target: Agent, type: str) -> None:
-    """Personal data reaches nobody in clear who was promised it encrypted (a2acp-D13)."""
+    """Refuse to send personal data unencrypted to an agent that must get it encrypted (a2acp-D13)."""
     if target.protocol in SEALS:
         what = f"{type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
         raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
 
 
 def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> None:
-    """Who asks without a token must have been given by people what an offer requires; what an agent says of itself is
-    no grant. People may ask for anything."""
+    """A caller without a token needs the capabilities that the offer requires from a person: its own claims do not
+    count. People may ask for anything."""
     missing = sorted(set(offer.required_capabilities) - granted(work, command.principal, offer.required_capabilities))
     if missing:
         lacks = f"{command.principal} lacks {', '.join(missing)}, which {target.id} requires for {offer.intent}"
@@ -120,7 +120,7 @@ def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> N
 
 
 def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
-    """What of this whoever asks was given."""
+    """The capabilities among these that a person has given to the caller."""
     if principal in (ADMIN, HUB):
         return set(wanted)
     asker = work.agent(principal)
@@ -128,16 +128,16 @@ def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
 
 
 def may_pass_to(work: Work, task: Task, agent: Agent) -> bool:
-    """Whether work that was begun meets the terms of an agent that is to go on with it: those that it declared for such
-    work, and those of the contract that the task is done on."""
+    """Whether a begun task fits the terms of its next agent: those that it declared for such work, and those of the
+    task's contract."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None and agent.id in contract.parties:
         return True
     if contract is not None and contract.encrypted and contract.end_to_end:
-        return False  # nobody else can read what is asked
+        return False  # no other agent can read the request
     offer = agent.offer(task.type)
     if (task.agreement.personal or (offer is not None and offer.pii)) and agent.protocol in SEALS:
-        return False  # it would come in clear
+        return False  # it would arrive unencrypted
     if offer is None:
         return True
     wanted = offer.required_capabilities
@@ -155,8 +155,8 @@ def check_input(command: Submit, offer: Offer | None, contract: Contract | None)
 
 
 def check_again(work: Work, task: Task, edited: bytes | None) -> None:
-    """Whether work that ended may be begun anew: it asks its agent once more, so its contract must be in force. What
-    people put in the place of its input is held to its terms, and cannot take that of a ciphertext."""
+    """Whether an ended task may be retried: it asks its agent once more, so its contract must be in force. A new input
+    must fit the terms, and cannot replace a ciphertext."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None:
         check_in_force(work, contract)
@@ -181,10 +181,10 @@ def check_content(content: Any, offer: Offer, contract: Contract | None) -> None
 
 
 def kept(work: Work, task: Task, result: Result) -> Result | Fault:
-    """A result as everybody is told of it, or why it breaks what its agent promised.
+    """A result as the caller gets it, or the fault if it breaks the terms of its agent.
 
-    In some protocols a result is nothing but words. They may be JSON that fits, which is the result then; or fit as
-    they are, or as the `output` that a caller is told of where only an object can be.
+    In some protocols a result is only a text. If the text is JSON that fits, that is the result; or the text itself may
+    fit, or `{"output": text}`, which a caller gets where a result must be an object.
     """
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is not None and contract.end_to_end:
@@ -211,18 +211,18 @@ def kept(work: Work, task: Task, result: Result) -> Result | Fault:
 
 
 def unwrapped(result: Result) -> Result:
-    """A result whose agent had to put a value into an object, as it was before: `value_in` says in which field, or,
-    empty, that there is none."""
+    """A result whose agent had to wrap a value into an object, without the object: `value_in` names the field, or, if
+    empty, says that there is none."""
     name, content = result.value_in, result.result
     if (
         type(name) is not str or type(content) is not dict or result.envelope is not None
-    ):  # sealed, it is theirs to read
+    ):  # encrypted: only the two agents can read it
         return result
     return replace(result, result=content.get(name))
 
 
 def read(words: str) -> Any:
-    """The JSON that these words are, or None."""
+    """The JSON in this text, or None."""
     try:
         return guard.check(words.encode(), WORDS)
     except RemoteProtocolError:
@@ -230,8 +230,8 @@ def read(words: str) -> Any:
 
 
 def is_private(offer: Offer, contract: Contract | None) -> bool:
-    """Whether even the names in a payload may say too much: they are in clear in errors, and for ever in the audit
-    record."""
+    """Whether even the names in a payload are private: errors show them unencrypted, and the audit record keeps
+    them."""
     return offer.pii or (contract is not None and contract.encrypted)
 
 
@@ -242,12 +242,12 @@ def misfits(terms: Compiled, content: Any, *, hidden: bool) -> list[dict[str, st
 
 
 def _first(found: list[dict[str, str]]) -> str:
-    """The first of them in words, which name a place and never a value."""
+    """The first misfit as a text with its place and no value."""
     return f"{found[0]['pointer'] or 'the whole'}: {found[0]['what']}" if found else "something"
 
 
 def key(contract: Contract | None, side: str) -> bytes | None:
-    """A name under which a compiled schema is found again without looking at it."""
+    """The key under which a compiled schema is found without looking at the schema."""
     return None if contract is None else f"{contract.id}/{side}".encode()
 
 

@@ -1,15 +1,15 @@
-"""What the policy says of a task before anybody works on it: its chain, and its risk.
+"""What the policy says of a task before an agent works on it: its chain and its risk.
 
     constraints   policy                       what happens
     ------------  ---------------------------  ------------------------------------------------------------------
-    chain         not in `enabled_chains`      it is refused
+    chain         not in `enabled_chains`      the task is refused
     risk          below `low`                  nothing
-    risk          from `low` on                its story says so
+    risk          from `low` on                the task's history says so
     risk          from `high` on               it waits until a person approves; refused, it has failed
 
-The approval is asked for when the task is ready, and once: what was approved stays so when it is tried again. The
-policy may change while a task waits: it is looked at again whenever the task is to be given to somebody, and what is
-not allowed any more has failed.
+The hub asks for the approval once, when the task is ready: an approved task stays approved for its next attempts. The
+policy may change while a task waits, so the hub checks it again before each assignment; a task that is not allowed any
+more fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def must_be_approved(work: Work, task: Task) -> bool:
 
 
 def mark(work: Work, task: Task) -> Task:
-    """Say in the story of a risky task that it is one (the task is not yet put)."""
+    """Note in the history of a risky task that it is one (the task is not yet put)."""
     risk = task.agreement.constraints.get("risk")
     if risk is None or risk < work.policy.risk_low:
         return task
@@ -68,7 +68,7 @@ def mark(work: Work, task: Task) -> Task:
 
 
 def hold(work: Work, task: Task) -> Task:
-    """Ask a person before anybody sees the task. No clock runs meanwhile."""
+    """Ask a person before an agent gets the task. Its timers stand still meanwhile."""
     words = (
         f"{task.origin.principal} asks for {task.name or task.type!r} at risk {task.agreement.constraints['risk']:g} "
         f"(high is {work.policy.risk_high:g}). Shall it be done?"

@@ -1,19 +1,18 @@
-"""Budgets: set aside before anybody works, settled from what was used, given back when it was not (agentmsg-D10).
+"""Budgets: set aside before work begins, settled by what was used, given back if it was not (agentmsg-D10).
 
-Every agent has an account for each kind of resource that it ever used or was allotted: the shared entity
-`agent_id:resource_type`. The hub's own accounts (`hub:budget`, …) add all of them up. Fields that the hub keeps:
+Every agent has an account for each kind of resource that it used or was allotted: the shared entity
+`agent_id:resource_type`. The hub's own accounts (`hub:budget`, …) sum them up. Fields that the hub keeps:
 
-    reserved    what is set aside for tasks under way. It is part of `allocated`; the rest of that a planner set aside
+    reserved    what is set aside for unfinished tasks. It is part of `allocated`; a planner set the rest of that aside
                 by hand, for whatever is no task.
     settled     what tasks used, by their results
-    figure      the most that the agent itself ever said it had used altogether, by a status report
-    reported    by how much that grew, since the account is there, or somebody corrected it
-    consumed    the larger of settled and reported. An agent's own figure counts its tasks, too, so they must not be
-                added; it starts again at 0 when the agent does, so it never lowers anything. Work that no task knows of
-                and that came after a restart of the agent is counted when its own figure passes the old one.
+    figure      the most that the agent itself ever reported as its total, by a status report
+    reported    by how much that grew since the account was opened or corrected
+    consumed    the larger of settled and reported. An agent's own total includes its tasks, so the two are not added;
+                it starts again at 0 with the agent, so it never lowers anything. What the agent used apart from tasks
+                after a restart counts when its total passes the old one.
 
-For a task that names no amount of USD, what policy `per_task` allows is set aside; where there is no such limit,
-nothing is.
+For a task that names no amount of USD, the hub sets aside what policy `per_task` allows; without such a limit, nothing.
 
     a task may have so much                 of                limit
     --------------------------------------  ----------------  -----------------------------------------------------
@@ -22,12 +21,12 @@ nothing is.
     in total: the same, of the hub's account  every kind      its `limit`; of budget else policy `total`
 
 `cpu` and `memory` are not used up: consumed is what is in use now, and the larger of that and what is allocated counts.
-How many megabytes an agent has is no matter of budgets: see `core.budgets.capacity`.
-After `expires_at` what was set aside by hand is free. The limit holds on until somebody who may writes another one or
-deletes the account: an agent that has used up its allocation is not free to spend because the allocation ended.
+The megabytes of an agent are no budget: see `core.budgets.capacity`. After `expires_at` what was set aside by hand is
+free. The limit stays until a planner or a person changes it or deletes the account: an agent that has used up its
+allocation must not spend because the allocation ended.
 
-A task that could not even be given if nothing else were under way is refused before anybody sees it. One that must only
-wait for others stands in a queue of its own (`Route.budgeted`), where it holds up nobody who asked for nothing.
+A task that could not be assigned even if nothing else were under way is refused at once. A task that must wait for
+others is in a queue of its own (`Route.budgeted`), so that tasks without a budget do not wait behind it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ KINDS = {
     "memory": ("memory", None, "memory_usage"),
 }  # fmt: skip
 NAMES = {kind: names[0] for kind, names in KINDS.items()} | {each.name: each.constraint for each in RESOURCES}
-"""By what name a task asks for it."""
+"""The constraint by which a task asks for each kind."""
 GAUGES = frozenset({"cpu", "memory"})
 USED_UP = ("budget", "tokens")
 UNITS = {"budget": "USD", "tokens": "tokens", "cpu": "cpu", "memory": "memory"} | {
@@ -69,7 +68,7 @@ Amounts = Mapping[str, float]
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
-    """How one kind of resource of one agent stands."""
+    """One kind of resource of one agent."""
 
     kind: str
     limit: float | None
@@ -100,7 +99,7 @@ def account(work: Work, agent: AgentId, kind: str) -> Account:
 
 
 def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy, now: Instant) -> Account:
-    """The account that an entity holds."""
+    """The account of an entity."""
     limit = None
     expires_at = moment_of(value.get("expires_at"))
     expired = expires_at is not None and expires_at <= now
@@ -117,7 +116,8 @@ def account_in(value: dict[str, Any], agent: AgentId, kind: str, policy: Policy,
 
 
 def needs(constraints: dict[str, Any]) -> Amounts:
-    """How much of what a task may use, as its constraints say. `budget` is the management API's word: USD, or both."""
+    """How much a task may use of each kind, by its constraints. `budget` comes from the management API: USD, or
+    both."""
     if constraints.keys() <= CONSTRAINTS:
         return NOTHING
     budget = constraints.get("budget")
@@ -138,7 +138,7 @@ def needs(constraints: dict[str, Any]) -> Amounts:
 
 
 def set_aside(constraints: dict[str, Any], per_task: float | None) -> Amounts:
-    """How much is set aside for a task: what it asks for; of USD, where it names no amount, what a task may use."""
+    """How much is set aside for a task: what it asks for; of USD, if it names no amount, the limit per task."""
     asked = needs(constraints)
     if not per_task or names_usd(constraints):
         return asked
@@ -146,15 +146,15 @@ def set_aside(constraints: dict[str, Any], per_task: float | None) -> Amounts:
 
 
 def names_usd(constraints: dict[str, Any]) -> bool:
-    """Whether a task says how many USD it may use, and be it 0."""
+    """Whether a task names how many USD it may use, even if it is 0."""
     budget = constraints.get("budget")
     limit = budget.get("usd") if isinstance(budget, dict) else budget
     return limit is not None or constraints.get("budget_usd") is not None
 
 
 def needed(work: Work, task: Task) -> Amounts:
-    """What must be set aside for the next attempt of a task: what it may use, less what it used. Health checks are the
-    hub's own, and cost nothing."""
+    """What must be set aside for the next attempt of a task: what it may use, less what it used. The hub's own health
+    checks cost nothing."""
     per_task = work.policy.per_task
     if (not task.agreement.constraints and per_task is None) or task.origin.principal == HUB:
         return NOTHING
@@ -168,7 +168,7 @@ def less(asked: Amounts, spent: Amounts) -> Amounts:
 
 
 def check(work: Work, asked: Amounts, could: Iterable[Agent], *, named: bool = True) -> None:
-    """Refuse a task that could never be given to any of those who could do it, with the numbers. `named`: it says
+    """Refuse, with the figures, a task that could never be assigned to any agent that could do it. `named`: it names
     itself how many USD it may use.
 
     Where nothing is left at all, a task that asks for nothing is refused, too: whatever it used would be too much.
@@ -193,14 +193,14 @@ def check(work: Work, asked: Amounts, could: Iterable[Agent], *, named: bool = T
 
 
 def check_task(work: Work, asked: Amounts, before: Amounts = NOTHING) -> None:
-    """Refuse a task that asks for more than any task may use; one that asked for as much `before` goes on."""
+    """Refuse a task that asks for more than any task may use; a task that asked for as much `before` goes on."""
     per_task, amount = work.policy.per_task, asked.get("budget", 0)
     if per_task is not None and amount > max(per_task, before.get("budget", 0)):
         raise exceeds("budget", "a task", amount, Account("budget", per_task, 0, 0, 0))
 
 
 def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
-    """An account of this agent that could never bear it."""
+    """An account of this agent that could never hold this amount."""
     for kind in dict.fromkeys((*USED_UP, *asked)):
         of = account(work, agent, kind)
         if of.limit is not None and (of.left < asked.get(kind, 0) or (of.left <= 0 and kind in USED_UP)):
@@ -209,7 +209,7 @@ def first_short(work: Work, agent: AgentId, asked: Amounts) -> Account | None:
 
 
 def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = True) -> Refused:
-    """`sent`: whoever is refused said how much; else no field of theirs is named."""
+    """`sent`: the refused caller sent the amount; else the fault names no field."""
     unit = UNITS[kind]
     remaining = max(0.0, of.left)
     wish = f"it asks for {_written(asked)} {unit}, and " if asked else ""
@@ -235,7 +235,8 @@ def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = Tr
 
 
 def may_take(work: Work, agent: AgentId, asked: Amounts) -> bool:
-    """Whether an agent can be given this now. Asked for every candidate of every task: what has no limit is fast."""
+    """Whether an agent can be given this now. This runs for every candidate of every task: without limits it is
+    fast."""
     if not asked and not work.limits:
         return True
     return all(fits(work, whose, asked) for whose in (agent, HUB))
@@ -248,14 +249,14 @@ def fits(work: Work, whose: AgentId, asked: Amounts) -> bool:
 
 
 def is_short(of: Account, amount: float) -> bool:
-    """Whether an account cannot bear this much now. Where all of it is used up, not even what asks for nothing."""
+    """Whether an account cannot hold this amount now. An account that is used up cannot hold even 0."""
     if of.limit is None:
         return False
     return amount > of.free if amount else of.left <= 0 and of.kind in USED_UP
 
 
 def left_to_spend(work: Work, agent: AgentId) -> tuple[float, ...]:
-    """USD and tokens that an agent could still be given now."""
+    """The USD and tokens that an agent could be given now."""
     return tuple(account(work, agent, kind).free for kind in USED_UP)
 
 
@@ -285,13 +286,13 @@ def release(work: Work, task: Task) -> Task:
 
 
 def moved(work: Work, task: Task, agent: AgentId) -> Task:
-    """A task changes hands: what was set aside is the new owner's (not yet put). Whether it has room was asked before
-    (`no_room`)."""
+    """A task changes its owner: what was set aside moves to the new owner (not yet put). `no_room` has checked that it
+    has room."""
     return reserve(work, release(work, task), agent)
 
 
 def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused | None:
-    """Why a task cannot change hands and ask for this much then. What it has of everybody's, it has already."""
+    """Why a task cannot change its owner with this amount. Its share of the total it has already."""
     if not asked and not work.limits:
         return None
     had = NOTHING if task.spending.reserved is None else task.spending.reserved.amounts
@@ -301,12 +302,12 @@ def no_room(work: Work, task: Task, agent: AgentId, asked: Amounts) -> Refused |
             of = account(work, whose, kind)
             if is_short(of, amounts.get(kind, 0)):
                 refusal = exceeds(kind, whose, amounts.get(kind, 0), of)
-                return Refused(replace(refusal.fault, field=None))  # whoever is told sent no amount
+                return Refused(replace(refusal.fault, field=None))  # the receiver of this fault sent no amount
     return None
 
 
 def spend(work: Work, agent: AgentId | None, usage: Mapping[str, Any]) -> bool:
-    """Count what a result says was used. True if it was anything."""
+    """Count what a result reports as used. True if it was anything."""
     if agent is None:
         return False
     spent = False
@@ -321,9 +322,9 @@ def spend(work: Work, agent: AgentId | None, usage: Mapping[str, Any]) -> bool:
 
 
 def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mapping[str, Any]) -> Amounts:
-    """What an agent says it has used altogether, and said `before`. By how much more is used than was known.
+    """An agent reports its total; `before` is its last one. Returns by how much more is used than was known.
 
-    What it says is in use now (a gauge) is of interest only where somebody gave it an account of that.
+    A gauge (what is in use now) counts only where the agent has an account for it.
     """
     more: dict[str, float] = {}
     for kind, (_, _, name) in KINDS.items():
@@ -342,7 +343,7 @@ def reported(work: Work, agent: AgentId, usage: Mapping[str, Any], before: Mappi
 
 
 def used(usage: Mapping[str, Any]) -> Amounts:
-    """What a report about a task says was used of what is used up."""
+    """What a report about a task says was used, of the kinds that are used up."""
     amounts = {kind: _amount(usage.get(KINDS[kind][1] or "")) for kind in USED_UP}
     return {kind: amount for kind, amount in amounts.items() if amount}
 
@@ -362,7 +363,7 @@ def book(
     figure: float | None = None,
     in_use: float | None = None,
 ) -> float:
-    """One line in an account; opens it if there is none. Returns by how much `consumed` grew."""
+    """Change an account, and open it if there is none. Returns by how much `consumed` grew."""
     name = f"{whose}:{kind}"
     was = work.entity(Registry.RESOURCE, name)
     old: dict[str, Any] = {} if was is None else was.value
@@ -395,7 +396,7 @@ def _rounded(amount: float) -> float:
 
 
 def _written(amount: float | None) -> str:
-    """A number with all its digits: by how little it is too much must show."""
+    """A number with all its digits, so that a small excess is visible."""
     return "any number of" if amount is None else f"{amount:.15g}"
 
 
@@ -417,9 +418,9 @@ def put(work: Work, name: str, was: Entity | None, value: dict[str, Any]) -> Ent
 
 
 def written(old: dict[str, Any], value: dict[str, Any], *, by_itself: bool) -> dict[str, Any]:
-    """An account as somebody wrote it, with the hub's own figures in order. `by_itself`: its agent, who may only say
-    what it has used. A person or a planner may correct that, and then it counts from there: what the agent itself says
-    next counts by what it is more than what it said before."""
+    """An account as a writer changed it, with the hub's own fields in order. `by_itself`: the writer is its agent,
+    which may only report what it has used. A person or a planner may correct that; then the account counts from there,
+    and the agent's next report counts by what it is more than the last."""
     value = {"allocated": 0, "consumed": 0} | value
     consumed, allocated = value["consumed"], value["allocated"]
     if consumed != old.get("consumed", 0) and isinstance(consumed, int | float):
@@ -437,14 +438,14 @@ def written(old: dict[str, Any], value: dict[str, Any], *, by_itself: bool) -> d
 
 
 def grown(work: Work, old: dict[str, Any], value: dict[str, Any]) -> None:
-    """An agent said itself that it used more: that counts in total, too."""
+    """An agent reported itself that it used more: that counts in total, too."""
     more = value["consumed"] - old.get("consumed", 0)
     if more > 0 and value["resource_type"] in USED_UP:
         book(work, HUB, value["resource_type"], settled=more)
 
 
 def lapsed(work: Work, entity: Entity) -> None:
-    """Its time is over: what was set aside by hand is free. Its limit holds on: what is used up stays so."""
+    """The allocation has expired: what was set aside by hand is free. Its limit stays, and so does what is used up."""
     value = {name: kept for name, kept in entity.value.items() if name != "expires_at"}
     value["allocated"] = value.get("reserved", 0)
     put(work, entity.name, entity, value)

@@ -1,9 +1,8 @@
 """How much an agent has of each resource of `core.model.agents`, and how much of it is free.
 
-An agent says how much it has when it registers (chiffon). That is a matter of routes, not of budgets: the hub sets
-aside what the tasks that the agent holds may need, and an agent that declared no limit takes any task. A task that
-names no need counts for nothing. The hub refuses a need that no known agent could ever meet; a task that only has to
-wait for others stands in a queue of its own.
+An agent declares this when it registers (chiffon). It concerns routes, not budgets: the hub counts what the agent's
+tasks may need, and an agent that declared no limit takes any task. A task that names no need counts as 0. The hub
+refuses a need that no known agent could ever meet; a task that only has to wait for others is in a queue of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NO_NEEDS: Needs = {}
 
 
 def needs_in(constraints: dict[str, Any]) -> Needs:
-    """What a task may need of its agent, as its constraints say; nothing of a resource that they do not name."""
+    """What a task may need of its agent, by its constraints."""
     if not constraints:
         return NO_NEEDS
     asked = {resource.name: _amount(resource, constraints) for resource in RESOURCES}
@@ -40,15 +39,15 @@ def _amount(resource: Resource, constraints: dict[str, Any]) -> int:
 
 
 def account_of(agent: Agent, resource: Resource, held: Iterable[Task]) -> Account:
-    """What an agent has of a resource, by the tasks that it holds. A task that was stored with a need that is no number
-    counts for nothing, so that no other caller is refused for it."""
+    """What an agent has of a resource, given the tasks that it holds. A stored need that is no number counts as 0, so
+    that no other caller is refused for it."""
     amounts = (task.agreement.constraints.get(resource.constraint) for task in held)
     reserved = sum(amount for amount in amounts if type(amount) is int and amount > 0)
     return Account(resource.name, getattr(agent, resource.name), 0, reserved, 0)
 
 
 def accounts_of(agent: Agent, held: Iterable[Task]) -> tuple[Account, ...]:
-    """The same of all resources that an agent declared a limit of."""
+    """The same for all resources for which an agent declared a limit."""
     tasks = tuple(held)
     return tuple(
         account_of(agent, resource, tasks) for resource in RESOURCES if getattr(agent, resource.name) is not None

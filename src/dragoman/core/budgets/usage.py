@@ -1,15 +1,16 @@
-"""What a task has used of what it may, by what is reported of it: a report above that ends its spending (agentmsg-D10).
+"""What a task has used of what it may use, by the reports about it: a report above the limit ends the task
+(agentmsg-D10).
 
     reported by                                counts for the task
     -----------------------------------------  ------------------------------------------------------------------
     `usage` of a progress report               as what this attempt has used so far
     `usage` of a failure                       as what the attempt used; the next attempt may use the rest
-    a status report of the agent's own sum     by how much that grew since its last report, where the agent has one task
-                                               and had it at that report, too: then it was this task's
-    `usage` of a result                        no more: the work is done, and what it cost is on the books
+    a status report with the agent's total     by how much that grew since its last report, if the agent has one task
+                                               and had it at that report, too: then this task used it
+    `usage` of a result                        no more: the work is done, and its cost is booked
 
-A task that has used more than it may has failed: its agent hears that it is to stop, its caller why. It is not tried
-again; a person who retries it lets it begin with nothing used. What was used is on the books in any case (`budget`).
+A task that has used more than it may fails: its agent is told to stop, and its caller gets the fault. It is not
+retried; if a person retries it, it begins with nothing used. What was used is booked in any case (`budget`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dragoman.messages.faults import Fault, Kind
 
 
 def noted(task: Task, amounts: budget.Amounts) -> Task:
-    """The task with what its attempt has used so far (not yet put). A figure that falls counts for nothing."""
+    """The task with what its attempt has used so far (not yet put). A lower figure than before does not count."""
     if not amounts:
         return task
     spent = task.spending.spent or Spent()
@@ -33,7 +34,7 @@ def noted(task: Task, amounts: budget.Amounts) -> Task:
 
 
 def excess(work: Work, task: Task) -> Fault | None:
-    """That a task has used more than it may, if it has."""
+    """The fault if a task has used more than it may."""
     spent = task.spending.spent
     if spent is None or task.origin.principal == HUB:
         return None

@@ -1,4 +1,4 @@
-"""When the hub must look at an agent again, and how long its breaker rests: what its row has from the shared state."""
+"""When the hub must look at an agent again, and how long its breaker rests, as the shared state determines it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ RESOURCES = ("budget", "tokens", "cpu", "memory")
 
 
 def breaker_limits(work: Work, agent: Agent) -> tuple[int, int]:
-    """How many failures in a row open its breaker, and for how long: the policy's for agents that converse."""
+    """How many failures in a row open its breaker, and for how long: by the policy for agents that converse."""
     if agent.converses:
         return work.policy.breaker_threshold, work.policy.breaker_pause
     return work.rules.breaker_threshold, work.rules.breaker_pause
 
 
 def with_wake_time(work: Work, agent: Agent) -> Agent:
-    """The agent with the earliest of its times as `wake_at`: its breaker's rest, its next heartbeats, when it said that
-    it is there again, the end of an allocation."""
+    """The agent with its earliest time as `wake_at`: the end of its breaker's pause, its next heartbeats, when it said
+    that it takes work again, the end of an allocation."""
     times = [agent.breaker.until, agent.silent_at]
     standing = work.standing(agent.id)
     if standing is not None and standing.until is not None and standing.until > work.now:

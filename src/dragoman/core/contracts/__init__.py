@@ -1,1 +1,1 @@
-"""What two agents agreed on, and that both are held to it, whatever they speak."""
+"""Contracts between two agents of any protocol: how they come about and end."""

@@ -1,24 +1,24 @@
-"""Two agents come to terms: the five steps, each in one commit.
+"""Two agents agree on a contract: five steps, each in one commit.
 
     source                       hub                                                      target
     ------                       ---                                                      ------
     1 `ShakeHands`     ───▶      2 target, intent, versions, domains, grants, schemas
                                  3 a question, asked of the target           ─────▶       the proposal
-                                 5 the contract stands                       ◀─────       4 `AnswerHandshake`
-    the answer         ◀───        both are told                             ─────▶       the contract
+                                 5 the contract is in force                  ◀─────       4 `AnswerHandshake`
+    the answer         ◀───        both get it                               ─────▶       the contract
 
-All of it has `PATIENCE`. The answer to the source names the contract, or says why there is none. An agent that cannot
-be asked (its protocol has no word for it) agreed to the terms it declared when it declared them.
+All of it must happen within `PATIENCE`. The answer to the source names the contract, or says why there is none. An
+agent whose protocol has no handshake agreed to its terms when it declared them.
 
-The contracts of an agent that was removed end with it, and so does what was to come of them.
+The contracts of a removed agent end with it, and with them what depends on them:
 
-    a handshake that was put to it       comes to nothing, and whoever began it is told
-    what it was asked on a contract      has failed, and whoever asked is told: nobody else agreed to do it
+    a handshake in which it is asked     fails, and the source gets the fault
+    a task under one of its contracts    fails, and the caller gets the fault: no other agent agreed to do it
 
-There may be thousands, so one unit ends a page of contracts and of what waits on them, and asks for the next; the first
-goes with the agent itself. A hub that dies in between finds the rest of the contracts when it starts
-(`Recovered.parted`), and of what waits when its time comes. Meanwhile nobody can use them: a contract holds between the
-two who agreed (`terms.between_the_same`).
+There may be thousands, so one unit ends a page of contracts and of tasks under them, and enqueues the next; the first
+page goes with the agent itself. If the hub stops in between, the next one finds the other contracts when it starts
+(`Recovered.parted`), and the other tasks at their wake times. Meanwhile they are of no use: a contract is in force only
+between the two agents that agreed (`terms.between_the_same`).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def check_grants(command: ShakeHands, offer: Offer) -> None:
 
 
 def check_schemas(command: ShakeHands, offer: Offer) -> None:
-    """What the source will send must be within what the target takes, and the other way round for the answer."""
+    """What the source will send must fit what the target takes, and the reverse for the answer."""
     for field, taker, giver in (
         ("request_schema", offer.input_schema, command.request_schema),
         ("response_schema", command.response_schema, offer.output_schema),
@@ -161,14 +161,14 @@ def renewed(work: Work, command: ShakeHands) -> Contract | None:
 def drafted(
     work: Work, command: ShakeHands, target: Agent, offer: Offer, *, encrypt: bool, former: Contract | None
 ) -> Contract:
-    """The terms that will stand if the target agrees. Personal data is always encrypted (a2acp-D13)."""
+    """The contract that is in force if the target agrees. Personal data is always encrypted (a2acp-D13)."""
     if command.end_to_end and target.protocol not in SHAKES_HANDS:
         message = f"{target.id} speaks {target.protocol} and cannot decrypt; shake hands without mode, and the hub does"
         raise refuse(Kind.FORBIDDEN, message, field="mode", protocol=target.protocol)
     encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
     secret = command.secret
     if secret is None and former is not None and former.end_to_end == command.end_to_end:
-        secret = former.secret  # in the other mode it would be nobody's: the hub has no key of two agents
+        secret = former.secret  # in the other mode there is none: the hub has no key of two agents
     if encrypted and secret is None:
         message = "what passes here must be encrypted; send your public_key with the handshake"
         raise refuse(Kind.FORBIDDEN, message, field="public_key", pii=offer.pii)
@@ -202,13 +202,13 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
         fault = Fault(kind=Kind.CONTRACT, message=f"{command.principal} declined: {reason}", facts=facts)
         return failed(work, question, fault)
     question = agree(work, question, command.public_key)
-    if "fault" in question.answer:  # both are told: who said yes must not take itself for bound
+    if "fault" in question.answer:  # both get the fault: a target that said yes must not take itself for bound
         raise Refused(msgspec.convert(question.answer["fault"], Fault), keep=True)
     return question
 
 
 def agree(work: Work, question: Question, public_key: str | None) -> Question:
-    """The contract stands, and both know it."""
+    """The contract is in force, and both agents know it."""
     contract = question.details.contract
     assert contract is not None
     if not between_the_same(work, contract):
@@ -259,7 +259,7 @@ def too_late(work: Work, question: Question) -> None:
 
 
 def conclude(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
-    """It is over: the source hears how, and a proposal that the target has not taken yet is taken back."""
+    """End the handshake: the source gets the answer, and a proposal that the target has not read is withdrawn."""
     question = replace(question, status=status, answer=answer, answered_at=work.now, wake_at=None)
     work.put(question)
     if question.asked_of is not None:
@@ -273,7 +273,7 @@ def conclude(work: Work, question: Question, status: QuestionStatus, answer: dic
 
 
 def newest(work: Work, collaboration: str, principal: AgentId) -> tuple[Contract, Standing]:
-    """The contract of a collaboration as it stands now, for one of its parties (or a person)."""
+    """The current contract of a collaboration, for one of its parties or a person."""
     found = work.find(Terms(collaboration))
     if not found or principal not in (*found[0].parties, ADMIN):
         raise refuse(Kind.NOT_FOUND, "no such collaboration, or not yours", field="collaboration_id")
@@ -292,7 +292,7 @@ def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
 
 
 def end_contract(work: Work, command: EndContract) -> Contract:
-    """The collaboration is over, and with it the contracts that were renewed within the overlap."""
+    """End a collaboration, with its earlier contracts that are still honoured after a renewal."""
     contract, standing = newest(work, command.collaboration, command.principal)
     if standing is not Standing.ACTIVE:
         raise refuse(Kind.CONFLICT, f"the contract is already {standing.value}", standing=standing.value)
@@ -308,7 +308,7 @@ def end_contract(work: Work, command: EndContract) -> Contract:
 
 
 def superseded(work: Work, collaboration: str) -> list[Contract]:
-    """The former contracts of a collaboration that are still honoured, the newest first."""
+    """The earlier contracts of a collaboration that are still honoured, the newest first."""
     page = Terms(collaboration)
     while True:
         rows = work.find(page)
@@ -346,7 +346,7 @@ def tell(
     contract: str | None = None,
     id: DeliveryId | None = None,
 ) -> None:
-    """News of a question or a contract, for an agent that has words for them."""
+    """Deliver a notice of a question or a contract, to an agent whose protocol has one."""
     agent = work.agent(receiver)
     if receiver in NOBODY or agent is None or agent.protocol not in SHAKES_HANDS:
         return
@@ -360,7 +360,7 @@ def tell(
 
 
 PAGE = 32
-"""Contracts that one unit ends: some ten milliseconds of the hub's time."""
+"""Contracts that one unit ends: about ten milliseconds."""
 
 
 def end_contracts_of(work: Work, command: EndContractsOf) -> int:
@@ -378,7 +378,7 @@ def end_contracts_of(work: Work, command: EndContractsOf) -> int:
 
 
 def end_what_waits_for(work: Work, agent: AgentId) -> int:
-    """A page of what stands in a queue for an agent that was removed, on a contract that ended with it."""
+    """End a page of the queued tasks for a removed agent, under contracts that ended with it."""
     queues = [queue for queue in work.queues() if route_of(queue).pinned == agent]
     waiting = (task for queue in queues for task in work.find(Ready(queue, PAGE)) if not still_agreed(work, task))
     page = list(islice(waiting, PAGE))
@@ -388,7 +388,7 @@ def end_what_waits_for(work: Work, agent: AgentId) -> int:
 
 
 def end_handshakes_with(work: Work, agent: AgentId) -> None:
-    """Whoever waits for its answer hears what it would be told if it asked now."""
+    """The sources that wait for its answer get the fault that they would get if they asked now."""
     message = f"{agent} was removed before it answered; discover who else serves the intent"
     fault = Fault(kind=Kind.NOT_FOUND, message=message, field="target_agent_id", facts={"agent_id": agent})
     for question in work.find(PutTo(agent)):
@@ -397,13 +397,13 @@ def end_handshakes_with(work: Work, agent: AgentId) -> None:
 
 
 def is_bound_to(work: Work, task: Task, agent: AgentId) -> bool:
-    """Whether a task was asked of this agent on a contract: nobody else may do it then."""
+    """Whether a task is under a contract with this agent: then no other agent may do it."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     return contract is not None and contract.target.agent == agent
 
 
 def part(work: Work, task: Task) -> None:
-    """Nobody may do it any more: whoever comes under the name of one who agreed to its terms did not."""
+    """End a task that no agent may do any more: a new agent under the same name did not agree to the terms."""
     facts = {"contract_id": task.agreement.contract, "standing": Standing.TERMINATED.value}
     what = "one of the two who agreed was removed, and nobody else may do it; shake hands for a new contract"
     task = end(work, task, Status.FAILED, fault=Fault(kind=Kind.CONTRACT, message=what, facts=facts))

@@ -1,8 +1,8 @@
-"""Work meets agent.
+"""Dispatch: ready tasks are given to agents.
 
-`place` is called when a task is ready, `fill` when an agent may take more. A ready task that finds nobody stands in
-the queue of its route; an agent that becomes free takes the best of the queues it can serve. Both happen inside the
-unit of work that made them possible, so the work order leaves with that very commit.
+`place` runs when a task becomes ready, `fill` when an agent may take more. A ready task without a free agent waits in
+the queue of its route; an agent that becomes free takes the best task of the queues that it can serve. Both happen in
+the unit of work that made them possible, so the work order leaves with that commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dragoman.messages.tasks import Assigned
 
 
 def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
-    """A task is ready: give it to somebody, or let it stand in its queue."""
+    """A task is ready: assign it, or put it into its queue."""
     chosen = None
     if task.agreement.constraints and (kept := kept_back(work, task)) is not None:
         return kept
@@ -52,7 +52,7 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         ):
             link = None
         chosen = (agent, link) if agent is not None and link is not None else None
-    if chosen is None and work.backlog(task.routing.route) == 0:  # nobody stands before it
+    if chosen is None and work.backlog(task.routing.route) == 0:  # no task is before it
         chosen = choose(work, route_of(task.routing.route), asked)
     if chosen is not None:
         return assign(work, task, *chosen)
@@ -70,14 +70,14 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
     )
     work.put(queued)
     somebody = choose(work, route_of(task.routing.route), asked) if work.backlog(task.routing.route) > 1 else None
-    if somebody is not None:  # there is a seat for whoever stands first
+    if somebody is not None:  # there is a seat for the first task of the queue
         fill(work, somebody[0].id)
         return work.known_task(task.id)
     return queued
 
 
 def kept_back(work: Work, task: Task) -> Task | None:
-    """The task waiting for a person, or failed, where the policy as it is now lets nobody begin it; else None."""
+    """The task, waiting for a person or failed, where the policy in force does not let it begin; else None."""
     try:
         admit(work, task)
     except Refused as refusal:
@@ -86,15 +86,15 @@ def kept_back(work: Work, task: Task) -> Task | None:
 
 
 def admit(work: Work, task: Task) -> None:
-    """Refuse what the policy does not allow any more; it may have changed since the task was asked for."""
+    """Refuse what the policy does not allow any more: it may have changed since the task was submitted."""
     admission.check(work, task.agreement.constraints)
     check_task(work, needs(task.agreement.constraints))
 
 
 def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
-    """Give a task to an agent over a link: the next attempt begins. One whose time to live is over, or whose contract
-    went with one of the two, wakes at once. Without a link its agent polls, and finds the work order at its next poll
-    (`clock.still_unfetched`)."""
+    """Assign a task to an agent over a link: the next attempt begins. A task whose time to live is over, or whose
+    contract ended with one of its agents, wakes at once. Without a link, the agent finds the work order at its next
+    poll (`clock.still_unfetched`)."""
     if task.outlived(work.now) or not still_agreed(work, task):
         task = move(task, Status.QUEUED, work.now, queue=None, waiting=None, wake_at=work.now)
         work.put(task)
@@ -104,7 +104,7 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
     if task.agreement.constraints or work.policy.per_task:
         task = reserve(work, task, agent.id)
     idle = task.timing.idle_limit
-    if agent.converses and idle == work.rules.idle_limit:  # nobody asked for more: the policy says how long
+    if agent.converses and idle == work.rules.idle_limit:  # the caller set no limit: the policy does
         idle = work.policy.breaker_timeout
     if attempt == 1 and task.timing.total_limit is not None:
         deadline = min(deadline, Instant(work.now + task.timing.total_limit))
@@ -155,9 +155,9 @@ def assign(work: Work, task: Task, agent: Agent, link: Link | None) -> Task:
 
 
 def claim(work: Work, command: Claim) -> Task:
-    """An agent takes a queued task by name. What it could not do is not there for it.
+    """An agent claims a queued task by its id. Tasks that it could not do are refused as missing.
 
-    It may take one that it submitted itself: nobody gives it that, but nothing forbids it to change its mind.
+    It may claim a task that it submitted itself: the hub would not assign that, but the agent may change its mind.
     """
     agent, task = work.agent(command.principal), work.task(command.task_id)
     if agent is None or task is None or task.queue is None or not could_claim(agent, route_of(task.routing.route)):
@@ -176,7 +176,7 @@ def claim(work: Work, command: Claim) -> Task:
 
 
 def fill(work: Work, agent_id: AgentId) -> int:
-    """Give an agent as much of what waits as it has seats for; returns how much."""
+    """Assign waiting tasks to an agent, as many as it has seats for; returns how many."""
     given = 0
     agent = work.agent(agent_id) if work.anybody_queues else None
     if agent is None:
@@ -196,8 +196,8 @@ def fill(work: Work, agent_id: AgentId) -> int:
 def next_for(work: Work, agent: Agent, queue: str) -> Task | None:
     """The best task of a queue that this agent has room for.
 
-    If the best one does not fit what all agents together may spend, nobody overtakes it: else it would wait for ever.
-    If it is only too much for this agent, another one will take it, and this one looks further.
+    If the first task does not fit into the total budget, no other overtakes it: else it would wait for ever. If it is
+    only too much for this agent, another agent will take it, and this one gets the next.
     """
     if not route_of(queue).budgeted and work.policy.per_task is None:
         return work.first_in(queue)
@@ -211,9 +211,9 @@ def next_for(work: Work, agent: Agent, queue: str) -> Task | None:
 
 
 def make_room(work: Work, *, everybody: bool = False) -> None:
-    """Something was given back: whoever could do what waits for it is asked again, after the commit.
+    """Something was released: after the commit, offer work again to the agents that could do what waits for it.
 
-    `everybody`: those with ordinary queues before them, too. A limit was changed.
+    `everybody`: also to agents with ordinary queues. A limit was changed.
     """
     if not work.anybody_queues:
         return

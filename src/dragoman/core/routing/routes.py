@@ -1,12 +1,12 @@
-"""Who can do it, and who should.
+"""Routes: which agents can do a task, and which of them should.
 
-A *route* is what a task asks of an agent: a kind or one agent by name, a work type, capabilities. Tasks with the
-same route stand in the same queue, which is named by the route itself, so that "who could serve this queue" needs
-no look at the tasks in it.
+A *route* is what a task asks of an agent: a kind or one agent by name, a work type, capabilities. Tasks with the same
+route are in the same queue. The route is the name of the queue, so the hub knows which agents serve a queue without
+looking at its tasks.
 
-Among those who can: not paused by a person, reachable, breaker closed, with a free seat, memory and room in their
-allocations, and not away by their own word; idle ones first, then the least loaded (chiffon-D8), then who fails
-least, then who is most capable.
+An agent can be given a task if no person paused it, it is reachable, its breaker is closed, it has a free seat, memory
+and room in its allocations, and it does not report that it takes no work. Idle agents come first, then the least loaded
+(chiffon-D8), then those that fail least, then the most capable.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS
 from dragoman.core.work import Work
 
 UNSAID = (0.0, -100.0)
-"""How one weighs who never said how it is: no error, fully capable."""
+"""The weight of an agent that never reported its status: no errors, fully capable."""
 
 UNDECLARED = 1 << 30
-"""What it weighs to have declared no work types, where anybody may be asked."""
+"""The weight of having declared no work types, where any agent may be asked."""
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +69,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def has_needs(self) -> bool:
-        """Whether `needs` is anything. Asked for every candidate of every task."""
+        """Whether `needs` has entries. This runs for every candidate of every task."""
         return bool(self.memory_mb or self.gpu_vram_mb)
 
 
@@ -78,8 +78,8 @@ _encoder = msgspec.json.Encoder()
 
 @lru_cache(4096)
 def _queue_name(route: Route) -> str:
-    """The route in JSON. Fields that came later are left out at the end where they say nothing: tasks of one route that
-    were stored before and after an upgrade of the hub stand in the same queue."""
+    """The route as JSON. Later fields are left out at the end where they have their defaults: tasks of one route that
+    were stored before and after an upgrade of the hub are in the same queue."""
     name = _encoder.encode(route).decode()
     return name if route.gpu_vram_mb else name.removesuffix(",0]") + "]"
 
@@ -90,29 +90,29 @@ def route_of(queue: str) -> Route:
 
 
 def serves(agent: Agent, route: Route) -> bool:
-    """Whether this agent could be given such work at all."""
+    """Whether this agent could ever be given such work."""
     return route.besides != agent.id and could_claim(agent, route)
 
 
 def could_claim(agent: Agent, route: Route) -> bool:
-    """Whether it could be given such work, also what it asked of others."""
+    """Whether the agent could be given such work, its own requests included."""
     if not is_able(agent, route) or (agent.offers and not meets_terms(agent, route)):
         return False
     return not route.domains or is_open(route.domains, domain_of(agent))
 
 
 def meets_terms(agent: Agent, route: Route) -> bool:
-    """Whether work is within what an agent declared. What is for one agent was looked at when it was asked for."""
+    """Whether the work fits the agent's declared terms. Work for a named agent was checked when it was submitted."""
     offer = agent.offer(route.type) if route.pinned is None else None
     if offer is None:
         return True
-    if offer.pii and (agent.protocol in SEALS or not route.personal):  # it would come, or lie here, in clear
+    if offer.pii and (agent.protocol in SEALS or not route.personal):  # it would arrive, or be stored, unencrypted
         return False
     return agent.id not in route.unfit and all(wanted in route.granted for wanted in offer.required_capabilities)
 
 
 def is_able(agent: Agent, route: Route) -> bool:
-    """Whether it does such work."""
+    """Whether the agent does such work."""
     if route.pinned is not None:
         if agent.id != route.pinned:
             return False
@@ -144,7 +144,7 @@ def seat(work: Work, agent: Agent) -> Link | None:
 
 
 def has_room(work: Work, agent: Agent) -> bool:
-    """Whether an agent could take one more task, if it can be reached."""
+    """Whether an agent could take one more task, apart from its links."""
     if agent.paused or agent.silent_since is not None or work.directory.stopping:
         return False
     return agent.breaker.state is BreakerState.CLOSED and work.load_of(agent.id) < agent.max_concurrent
@@ -160,7 +160,7 @@ def can_start(work: Work, agent: Agent) -> bool:
 
 
 def has_resources(work: Work, agent: Agent, route: Route) -> bool:
-    """Whether an agent has the resources for such work now. One that declared no limit is believed to have them."""
+    """Whether an agent has the resources for such work now. An agent that declared no limit has them."""
     if not route.has_needs:
         return True
     needs = route.needs
@@ -182,7 +182,7 @@ def reach(work: Work, agent: AgentId) -> Link | None:
 
 
 def present(work: Work, id: AgentId) -> bool:
-    """Connected, or polling: between two polls an agent is not gone."""
+    """Whether an agent is connected or polling. Between two polls it is present, too."""
     if work.links_to(id):
         return True
     seen = work.directory.polled_at.get(id)
@@ -190,13 +190,13 @@ def present(work: Work, id: AgentId) -> bool:
 
 
 def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
-    """Whether a task that finds nobody connected is tried at short intervals and then fails, so that its caller hears
-    of it soon (chiffon-D6); otherwise each attempt waits for the idle time.
+    """Whether a task without a connected agent is retried at short intervals and then fails, so that its caller knows
+    soon (chiffon-D6). Otherwise each attempt waits for the idle time.
 
-    The hub is patient with a task that an agent has had already, or that was here before the hub's own start: the agent
-    may be in a restart. So it is with what its caller gave a time of its own, and where tasks are submitted to a queue;
-    with an agent that the hub starts itself, or that converses and was heard lately; and, for the idle time after its
-    own start, with those it knew before.
+    The hub waits for an agent that may be restarting: if an agent had the task already, or the task is older than this
+    hub process. It also waits where the caller set a time limit or submits to a queue; for agents that it starts
+    itself; for agents that converse and were seen lately; and, during the idle time after its own start, for agents
+    that it knew before.
     """
     if task.attempt.at is not None or task.created_at < work.serving_since:
         return False
@@ -212,13 +212,14 @@ def fails_soon(work: Work, task: Task, could: Iterable[Agent]) -> bool:
 
 
 def is_here(work: Work, agent: Agent) -> bool:
-    """Whether an agent is known to be there: it has a link, or works on something. Of one that polled a moment ago and
-    has neither, nobody knows whether it comes again."""
+    """Whether an agent is surely present: it has a link or works on a task. An agent that polled a moment ago and has
+    neither may not come again."""
     return bool(work.links_to(agent.id)) or work.load_of(agent.id) > 0
 
 
 def was_seen_lately(work: Work, agent: Agent) -> bool:
-    """Whether an agent that converses said anything within so many heartbeats as make it offline (agentmsg-D12)."""
+    """Whether the hub saw a sign of life of an agent that converses, within the heartbeats after which it is offline
+    (agentmsg-D12)."""
     if not agent.converses or agent.silent_since is not None:
         return False
     seen = work.directory.seen_at.get(agent.id)
@@ -226,12 +227,12 @@ def was_seen_lately(work: Work, agent: Agent) -> bool:
 
 
 def patience(work: Work, task: Task) -> int:
-    """How long a task that found no seat stands in its queue before the hub looks at it again."""
+    """How long a task without a seat waits in its queue before the hub looks at it again."""
     route = route_of(task.routing.route)
     could: list[Agent] = []
     for agent in addressed(work, route):
         if serves(agent, route):
-            if is_here(work, agent):  # of many agents mostly the first one
+            if is_here(work, agent):  # mostly the first of many
                 return task.timing.idle_limit
             could.append(agent)
     soon = fails_soon(work, task, could)
@@ -248,14 +249,14 @@ def patience(work: Work, task: Task) -> int:
 
 
 def last_seen(work: Work, agent: Agent) -> Instant | None:
-    """When it was last there. Its row is not written at every poll, nor at every word of one that converses."""
+    """When the hub last saw the agent. The row of the agent is not written at every poll or message."""
     known = (agent.last_seen_at, work.directory.polled_at.get(agent.id), work.directory.seen_at.get(agent.id))
     return max((at for at in known if at is not None), default=None)
 
 
 def reads_soon(work: Work, agent: Agent) -> bool:
-    """Whether a direct message would be read soon: it is present, was heard of lately (agentmsg-D12), or is so new that
-    nobody can tell yet. Who is present comes before the others where there is a choice."""
+    """Whether the agent would read a direct message soon: it is present, was seen lately (agentmsg-D12), or is so new
+    that the hub cannot tell yet. Present agents come first."""
     if present(work, agent.id):
         return True
     if not agent.converses or agent.silent_since is not None:
@@ -265,8 +266,8 @@ def reads_soon(work: Work, agent: Agent) -> bool:
 
 
 def can_be_asked(work: Work, agent: Agent) -> bool:
-    """Whether an agent would hear of something soon and may have a seat for it. One that converses is asked by direct
-    message, any other is given the work; both wait for the next poll of an agent that polls."""
+    """Whether an agent would get a request soon and may have a seat for it. An agent that converses gets a direct
+    message, any other the work; both wait for the next poll of an agent that polls."""
     if absent(work, work.standing(agent.id)):
         return False
     if not agent.converses:
@@ -275,8 +276,8 @@ def can_be_asked(work: Work, agent: Agent) -> bool:
 
 
 def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, Link] | None:
-    """Who should do it now: idle first, then the least loaded; of these who fails least, then who is most capable, as
-    far as they said. Where anybody may, those who said that they do such work come before those who said nothing."""
+    """The agent to assign the work to: idle first, then the least loaded, then the one that fails least, then the most
+    capable, as far as they report it. Where any agent may do it, those that declared such work come first."""
     best: tuple[Agent, Link] | None = None
     least, lightest = 1 << 60, UNSAID
     reports, limits = work.reports, bool(asked) or work.limits
@@ -284,7 +285,7 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
         if load >= agent.max_concurrent:
-            continue  # no seat; among many, most of those who are asked first are at work
+            continue  # no seat; among many agents, most of the first are busy
         if anybody and agent.work_types is None:
             load += UNDECLARED
         if load > least or (load == least and not reports) or not serves(agent, route):
@@ -305,24 +306,24 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
 
 
 def absent(work: Work, standing: Standing | None) -> bool:
-    """It said that it takes no work now."""
+    """Whether an agent reported that it takes no work now."""
     return standing is not None and (standing.away or (standing.until is not None and standing.until > work.now))
 
 
 def weight_of(standing: Standing | None) -> tuple[float, float]:
-    """Of those with the same load who has the least is asked: who fails least, then who is most capable."""
+    """The order among agents with the same load, the smallest first: error rate, then capability."""
     return UNSAID if standing is None else (standing.error_rate, -standing.level)
 
 
 def ready(work: Work, agent: Agent) -> Link | None:
-    """`seat`, for an agent that has not said otherwise, and has something left to spend."""
+    """`seat`, for an agent that takes work and has budget left."""
     if work.reports and absent(work, work.standing(agent.id)):
         return None
     return None if work.limits and not may_take(work, agent.id, NOTHING) else seat(work, agent)
 
 
 def queues_for(work: Work, agent: Agent) -> Iterator[str]:
-    """The queues with somebody waiting in them that this agent could serve now."""
+    """The queues with tasks that this agent could serve now."""
     for queue in work.queues():
         route = route_of(queue)
         if serves(agent, route) and has_resources(work, agent, route):

@@ -1,16 +1,16 @@
-"""What was asked for in the course of a task follows it when it changes hands.
+"""Subtasks follow their task when it changes its owner.
 
-    a part of the task              is told how it ended                     may read and steer it
+    a subtask                       its outcome goes to                      who may read and control it
     ------------------------------  ---------------------------------------  -------------------------------
-    asked for by a former owner     whoever asked, and whoever has the task  the same two
-    asked for by anybody else       whoever asked                            whoever asked
-    help                            whoever asked for help                   whoever asked for help
-    under a contract, or personal   whoever asked: the two agreed on that    whoever asked
+    of a former owner               its caller and the task's owner          the same two
+    of any other caller             its caller                               its caller
+    that is a request for help      its caller                               its caller
+    under a contract, or personal   its caller: the two agreed on that       its caller
 
-Whoever asked still waits for an answer, and the request id is theirs: so the part stays theirs, and gets an subtask
-owner beside them. That is whoever was given the task last, by a handover or by a later attempt; both begin with what
-the parts came to so far. Only agents that converse have a word for the end of something that they did not ask for.
-Others find in the work order which parts there are.
+The caller still waits for an answer, and the request id is the caller's: so the subtask stays the caller's, and gets a
+subtask owner beside it. That is the last agent that was given the task, by a handover or by a later attempt. It gets
+the outcomes so far at the beginning. Only agents that converse can be told of a task that they did not ask for. Others
+find the subtasks named in their work order.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dragoman.core.model.tasks import SubtaskOwner, Task
 from dragoman.core.work import Work
 
 NAMED = 200
-"""So many parts a work order names: it must fit into a message."""
+"""A work order names at most so many subtasks: it must fit into a message."""
 
 
 def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
-    """What the former owners of a task asked for in its course, and passes on with it."""
+    """The subtasks of a task's former owners that pass on with it."""
     if not task.lineage.has_children:
         return []
     former = {*owners, *(giver for giver, _ in task.lineage.handed)}
@@ -47,7 +47,7 @@ def parts_of(work: Work, task: Task, *owners: AgentId) -> list[Task]:
 
 
 def named(parts: list[Task]) -> list[dict[str, Any]]:
-    """The parts, as the work order of whoever takes the task over names them: those first that are under way."""
+    """The subtasks as the work order of the new owner names them: unfinished ones first."""
     return [
         {
             "task_id": part.id,
@@ -62,7 +62,7 @@ def named(parts: list[Task]) -> list[dict[str, Any]]:
 
 
 def inherit(work: Work, task: Task, agent: Agent) -> None:
-    """Somebody was given a task that had other owners before."""
+    """An agent was given a task that had other owners before."""
     for part in parts_of(work, task):
         theirs = part.origin.principal == agent.id
         part = replace(
@@ -75,7 +75,7 @@ def inherit(work: Work, task: Task, agent: Agent) -> None:
 
 
 def tell(work: Work, part: Task) -> None:
-    """A part is over: its subtask owner hears that, unless it is being told."""
+    """A subtask is over: notify its subtask owner, unless that notice is under way."""
     agent = None if part.lineage.subtask_owner is None else work.agent(part.lineage.subtask_owner.agent)
     if agent is None or not agent.converses:
         return

@@ -1,1 +1,1 @@
-"""What agents share: versioned entities, the policy, and what may be spent."""
+"""The shared state: versioned entities that agents read, watch and write, and the policy."""

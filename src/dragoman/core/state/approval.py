@@ -1,5 +1,5 @@
-"""What people decide: whether a risky task may begin (`tasks.questions` has all other answers), and which
-domains may ask which (`agreements.domain_policy`)."""
+"""What people decide: whether a risky task may begin (`tasks.questions` has all other answers), and which domains may
+ask which (`agreements.domain_policy`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(work: Work, command: Answer) -> Question:
     if question is None or question.task is None or not question.details.approval:
         return questions.answer(work, command)
     task = work.known_task(question.task)
-    task = replace(task, question=None)  # the answer is no work order: the agent never hears of it
+    task = replace(task, question=None)  # the answer is no work order: the agent does not get it
     if not task.final:
         work.put(task)
     question = questions.answer(work, command)
@@ -53,7 +53,7 @@ def answer(work: Work, command: Answer) -> Question:
 
 
 def set_domain_policy(work: Work, command: SetDomainPolicy) -> Entity:
-    """Allow or forbid a pair of domains; the newest word about a pair replaces the one before."""
+    """Allow or forbid a pair of domains; a new policy for a pair replaces the one before."""
     policy = policy_entity(work)
     pair = (command.source, command.target)
     kept = [one for one in work.policy.domain_policies if (one.source, one.target) != pair]

@@ -2,18 +2,18 @@
 
     what               CREATE                       UPDATE                                        DELETE
     -----------------  ---------------------------  --------------------------------------------  -----------------
-    a task of the hub  nobody: it is submitted      owner, caller, planner, admin: its context    nobody: cancel it
+    a task of the hub  no: it is submitted          owner, caller, planner, admin: its context    no: cancel it
                                                     caller, planner, admin: status "cancelled"
-    a task of agents   anybody                      creator, assigned agent, planner, admin       as UPDATE
+    a task of agents   any agent                    creator, assigned agent, planner, admin       as UPDATE
     an agent           itself, admin                itself, admin                                 admin
     an allocation      itself: `consumed`;          itself: `consumed`; planner, admin: all       planner, admin
                        planner, admin: all
-    the policy         nobody: it is there          planner, admin: all; but admin only: which    nobody
+    the policy         no: it always exists         planner, admin: all; but admin only: which    no
                                                     domains may ask which (`dragoman policy`)
 
-A writer names the version that it read, 0 for what is new (agentmsg-D9). If somebody was faster it hears the current
-one, reads again and decides anew. Versions never go back, also not over a DELETE (`versions`). There is one policy,
-whatever a writer calls it.
+A writer names the version that it read, 0 for a new entity (agentmsg-D9). If another writer was faster, the refusal has
+the current version, and the writer reads and decides again. Versions never go back, not even over a DELETE
+(`versions`). There is one policy, whatever name a writer uses.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import read_request
 
 LARGEST = 64 * 1024
-"""Bytes of one shared value: what is shared is a state of affairs, not a place for files."""
+"""Bytes of one shared value: the shared state is no place for files."""
 
 
 class Role(enum.StrEnum):
-    """What a writer is to what it writes."""
+    """What a writer is to the entity that it writes."""
 
     ADMIN = "the admin"
     PLANNER = "a planner"
@@ -111,7 +111,7 @@ WHAT = {
 }
 
 HELD_BY_THE_HUB = {Registry.RESOURCE: budget.LEDGER, Registry.AGENT: frozenset({"errors", "last_error"})}
-"""Fields that nobody writes."""
+"""Fields that only the hub writes."""
 
 
 def change_state(work: Work, command: ChangeState) -> Entity:
@@ -147,7 +147,7 @@ def changed(work: Work, command: ChangeState) -> Entity:
         keep_domain_policies(command, entity)
     if command.operation is CREATE and entity is not None and is_there(entity):
         raise outdated(f"{entity.id} is there already", entity.version)
-    if command.operation is not CREATE or command.version != 0 or entity is None:  # what was deleted may be made anew
+    if command.operation is not CREATE or command.version != 0 or entity is None:  # it was deleted: a new one
         expect(command, 0 if entity is None else entity.version)
     if command.operation is DELETE and entity is not None:
         if not is_there(entity):
@@ -160,12 +160,13 @@ def changed(work: Work, command: ChangeState) -> Entity:
 
 
 def is_there(entity: Entity) -> bool:
-    """Whether it was written: of an agent that says nothing of itself, or took it back, the hub says what it sees."""
+    """Whether the entity was written. For an agent that reported nothing, or deleted its report, the hub shows what it
+    sees."""
     return entity.version > 0 and bool(entity.value)
 
 
 def named(work: Work, registry: Registry, name: str) -> AgentId | None:
-    """The agent that an entity is about. Agents and allocations are of agents that exist; nothing else is made up."""
+    """The agent that an entity is about. Entries of agents and allocations need an agent that exists."""
     if registry is Registry.AGENT:
         subject, kind = name, ""
     elif registry is Registry.RESOURCE:
@@ -191,7 +192,7 @@ def current(work: Work, registry: Registry, name: str) -> Entity | None:
 
 
 def policy_entity(work: Work) -> Entity:
-    """The policy; before anybody changed it, as version 1."""
+    """The policy; version 1 until its first change."""
     return work.entity(Registry.POLICY, policy.NAME) or Entity(
         registry=Registry.POLICY,
         name=policy.NAME,
@@ -245,7 +246,8 @@ def permit(command: ChangeState, what: What, held: set[Role]) -> None:
 
 
 def keep_domain_policies(command: ChangeState, entity: Entity | None) -> None:
-    """Only people open borders between domains (a2acp-D19). Who writes the whole policy may repeat what it says."""
+    """Only people change which domains may ask which (a2acp-D19). A writer of the whole policy may repeat those
+    fields."""
     stands = [] if entity is None else entity.value.get(policy.DOMAINS, [])
     if command.changes.get(policy.DOMAINS, stands) != stands:
         raise refuse(
@@ -329,8 +331,8 @@ def write(
 
 
 def as_task(work: Work, command: ChangeState, name: str, old: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    """A task that agents keep among themselves: what they call it does not change. What it needs besides, and they have
-    not told yet, the hub adds where it is read (`in_full`); a time of an earlier change is not that of this one."""
+    """A task that agents keep among themselves: its name does not change. Required fields that they have not written
+    yet are added on reading (`in_full`); the time of an earlier change is not kept for this one."""
     if old and value.get("id") != old.get("id"):
         raise refuse(Kind.INVALID, "the id of a task does not change", field="changes.id")
     if "updated_at" in old and "updated_at" not in command.changes:
@@ -339,7 +341,7 @@ def as_task(work: Work, command: ChangeState, name: str, old: dict[str, Any], va
 
 
 def check_task(work: Work, command: ChangeState, value: dict[str, Any]) -> None:
-    """Refuse a task of agents that contradicts itself, or is assigned to nobody who is there."""
+    """Refuse a task of agents that contradicts itself, or is assigned to an agent that does not exist."""
     agent, named = value.get("assigned_agent"), value.get("context", {}).get("task_id", value["id"])
     if "assigned_agent" in command.changes and agent is not None and work.agent(AgentId(agent)) is None:
         message = f"there is no agent {agent!r}; assign it to one that is there, or to none (null)"
@@ -364,7 +366,7 @@ def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
 
 
 def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None:
-    """What stood still for the old value may go on."""
+    """Let what waited for another value go on."""
     if registry is Registry.POLICY or subject == HUB:
         make_room(work, everybody=True)
     elif subject is not None:
@@ -426,7 +428,7 @@ def in_context(work: Work, command: ChangeState, task: Task) -> Task:
 
 
 def metadata_of(work: Work, task: Task) -> dict[str, Any]:
-    """What is written into a task's context: since it came, or as it came."""
+    """The metadata of a task: as written since it came, or as it came."""
     if task.metadata is not None:
         return task.metadata
     return given_metadata(read_request(work.event(task.id, task.attempt.source).body))

@@ -32,7 +32,7 @@ from dragoman.messages.tasks import AttemptFailed, Handoff, Progress, read_reque
 
 
 def governed(work: Work, task_id: TaskId, principal: AgentId) -> Task:
-    """The task, if this principal may steer it: a person, or whoever it is done for."""
+    """The task, if this principal may control it: a person, or its caller."""
     task = work.task(task_id)
     if task is None or not (principal in (ADMIN, HUB) or governs(work.agent(principal), principal, task)):
         raise refuse(Kind.NOT_FOUND, "no such task", field="task_id", task_id=task_id)
@@ -58,8 +58,8 @@ def cancel(work: Work, command: Cancel) -> Task:
 
 
 def pause(work: Work, command: Pause) -> Task:
-    """Hold a task: a queued one is nobody's and not given out, one that an agent has is asked to wait, and no clock
-    runs."""
+    """Pause a task. A queued one leaves its queue; the agent of a running one is asked to wait. Its timers stand
+    still."""
     task = unfinished(work, command.task_id, command.principal)
     if task.waiting is Waiting.HELD:
         return task
@@ -86,7 +86,7 @@ def pause(work: Work, command: Pause) -> Task:
 
 
 def resume(work: Work, command: Resume) -> Task:
-    """Let a paused task go on, with an answer for the agent if there is one."""
+    """Resume a paused task, with an answer for the agent if there is one."""
     task = unfinished(work, command.task_id, command.principal)
     if task.waiting not in (Waiting.HELD, Waiting.AGENT):
         raise refuse(
@@ -106,11 +106,11 @@ def resume(work: Work, command: Resume) -> Task:
         return place(work, task, prefer=task.attempt.prefers)
     patience = (
         work.rules.grace if lost else task.timing.idle_limit
-    )  # who was lost before has the grace time from now on
+    )  # an agent that was lost before has the grace time from now on
     wake_at = min(task.timing.deadline, Instant(work.now + patience))
     lost_at = work.now if lost else None
     waiting = None if lost else waits_for(work, task)
-    if waiting is not None:  # its agent asked meanwhile, and stands still until it hears the answer
+    if waiting is not None:  # its agent asked meanwhile, and waits for the answer
         task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None)
     else:
         task = move(
@@ -128,7 +128,7 @@ def resume(work: Work, command: Resume) -> Task:
 
 
 WITH_AN_AGENT = frozenset({Waiting.PERSON, Waiting.HELP, Waiting.AGENT})
-"""What a task may wait for while its agent keeps it."""
+"""What a task may wait for while an agent owns it."""
 
 NOT_RETRIED = {
     Waiting.HELD: "a person paused the task; resume it instead",
@@ -141,9 +141,9 @@ NOT_RETRIED = {
 
 
 def retry(work: Work, command: Retry) -> Task:
-    """A failed or cancelled task begins anew, as a new round, with fresh attempts and a fresh deadline. So does one
-    that an agent has: it is taken from the agent, which is told to stop, and what the agent still says of the old round
-    is refused where its protocol names the round."""
+    """A failed or cancelled task begins a new round, with new attempts and a new deadline. So does a task that an agent
+    has: the hub takes it from the agent and tells it to stop. What the agent still sends about the old round is refused
+    where its protocol names the round."""
     task = governed(work, command.task_id, command.principal)
     has_agent = task.owner is not None and (
         task.status in (Status.ASSIGNED, Status.RUNNING) or task.waiting in WITH_AN_AGENT
@@ -170,9 +170,9 @@ NOT_REASSIGNED = {
 
 
 def reassign(work: Work, command: Reassign) -> Task:
-    """A person gives a task to another agent, which is not asked. It is a new round with fresh attempts, and the agent
-    that had the task is told to stop, as when a task is begun anew; the new one learns what happened so far. The task
-    is the new agent's alone from now on: it waits for that agent, if that is busy or away."""
+    """A person gives a task to another agent, which is not asked. It is a new round with new attempts. The agent that
+    had the task is told to stop, as in a retry; the new one gets the history so far. From now on the task is for the
+    new agent alone: it waits for that agent if it is busy or away."""
     task = unfinished(work, command.task_id, command.principal)
     agent = work.agent(command.agent)
     if agent is None:
@@ -226,7 +226,7 @@ def reassign(work: Work, command: Reassign) -> Task:
 
 
 def taken_from_agent(work: Work, task: Task, why: str = "a person began the task anew") -> Task:
-    """The task in no agent's hands (not yet put): its agent is told to stop, and nobody answers what it asked."""
+    """The task without an owner (not yet put): its agent is told to stop, and its questions are withdrawn."""
     owner = task.owner
     assert owner is not None
     waited_for = stood_still_for(work, task)
@@ -258,7 +258,8 @@ def dead_letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter
 
 
 def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
-    """Work is done again from the start; a notice is offered to its receiver again, and a dead letter carried again."""
+    """Send a dead letter again: work restarts, a notice is offered to its receiver, a direct message is carried once
+    more."""
     dead_letter = dead_letter_of(work, command.dead_letter, command.principal)
     if dead_letter.direct_message is not None:
         carry_again(work, dead_letter)
@@ -290,7 +291,7 @@ def discard(work: Work, command: Discard) -> DeadLetter:
 
 
 def retry_from_start(work: Work, task: Task, edited: bytes | None) -> Task:
-    """A new round, which has another request id: an agent that remembers its result does the work all the same."""
+    """A new round with another request id, so that an agent that remembers its result does the work again."""
     check_again(work, task, edited)
     task = retried(work, task, edited)
     again = task.attempt.round + 1
@@ -301,7 +302,7 @@ def retry_from_start(work: Work, task: Task, edited: bytes | None) -> Task:
 
 
 def redo(work: Work, task: Task) -> Task:
-    """A request that ended in an error comes again: the same work, under the same id, with fresh attempts."""
+    """A request that ended in an error comes again: the same task, under the same id, with new attempts."""
     drop_dead_letters_of_work(work, task)
     return set_back(work, retried(work, task))
 
@@ -319,7 +320,7 @@ def drop_dead_letters_of_work(work: Work, task: Task) -> None:
 
 
 def set_back(work: Work, task: Task) -> Task:
-    """A task as if nobody had begun it."""
+    """A task as before its first attempt."""
     task = move(
         task,
         Status.QUEUED,
@@ -340,5 +341,5 @@ def set_back(work: Work, task: Task) -> Task:
             limited=task.timing.limited and not task.timing.firm,
         ),
     )
-    work.put(task)  # the seat that it had is free, for itself before anybody else
+    work.put(task)  # its seat is free, and this task takes it first
     return begin_or_wait(work, task)

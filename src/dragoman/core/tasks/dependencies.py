@@ -1,7 +1,7 @@
 """Tasks that wait for other tasks.
 
-What a task depends on is done before it, in every round: also where somebody begins it anew. Its deadline moves by the
-time it waited, unless its caller named one.
+The tasks that a task depends on end before it begins, in every round, also when it is retried. Its deadline moves by
+the time it waited, unless its caller named a deadline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.messages.faults import Kind, refuse
 
 
 def release(work: Work, dependent: Task, done: Task) -> None:
-    """One thing less to wait for."""
+    """One dependency of a task is done."""
     blocked_by = tuple(id for id in dependent.lineage.blocked_by if id != done.id)
     dependent = replace(dependent, updated_at=work.now, lineage=replace(dependent.lineage, blocked_by=blocked_by))
     if blocked_by:
@@ -29,7 +29,8 @@ def release(work: Work, dependent: Task, done: Task) -> None:
 
 
 def begin_or_wait(work: Work, task: Task) -> Task:
-    """A task that begins anew: placed, or waiting for what it depends on. What is not known any more had its time."""
+    """A retried task: placed in a queue, or waiting for its dependencies. A dependency that the hub has forgotten does
+    not count."""
     blocking = [] if not task.lineage.dependencies else _undone(work.tasks(task.lineage.dependencies))
     failed = next((one for one in blocking if one.final), None)
     if failed is not None:
@@ -51,7 +52,7 @@ def begin_or_wait(work: Work, task: Task) -> Task:
 
 
 def be_waited_for(work: Work, blocking: Iterable[Task]) -> None:
-    """These tasks have somebody to release when they end."""
+    """Mark these tasks: they release others when they end."""
     for dependency in blocking:
         if not dependency.lineage.has_dependents:
             lineage = replace(dependency.lineage, has_dependents=True)

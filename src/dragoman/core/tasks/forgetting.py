@@ -1,28 +1,27 @@
-"""What ended long ago is forgotten, as soon as nothing needs it.
+"""The hub deletes finished rows, some time after nothing needs them any more.
 
-It is kept for `Rules.keep_finished`, and longer as long as one of these is true:
+It keeps a row for `Rules.keep_finished`, and longer while one of these is true:
 
-    a task that is finished
-        something about it is on its way        whoever asked has not been told how it ended, or an answer waits
-        a dead letter tells of it               a person decides what becomes of that
-        a child of it is unfinished             who cancels the parent means the child
-        an unfinished task depends on it        its result may be wanted
+    a finished task
+        a delivery about it waits               its caller does not know the outcome yet, or an answer waits
+        a dead letter is about it               a person decides what becomes of it
+        a subtask of it is unfinished           a person who cancels the task means the subtask, too
+        an unfinished task depends on it        which may need its result
         a question in it is open
-        something is set aside for it
-    a question that belongs to no task          (a handshake, a request for help) and is answered or given up
-        something about it is on its way
-        a dead letter tells of it
+        a budget holds something for it
+    a question without a task                   (a handshake, a request for help) that is answered or given up
+        a delivery about it waits
+        a dead letter is about it
     a contract that is over
-        news of it are on their way
-        a dead letter tells of it
-        a task that was asked on it is kept     its terms are shown with it, and hold if it is begun anew
-        the handshake it came of is kept        whoever asked is told of it
-        it is the newest of several             an older one of the collaboration must not come back in its place
+        a delivery about it waits
+        a dead letter is about it
+        a task under it is kept                 it is shown with the terms, and they hold if it is retried
+        its handshake is kept                   whose asker may ask for the outcome
+        it is the newest of several             an older one of the collaboration must not replace it
 
-With a task go its events, its questions, its claim on the request id (the same request is new work from then on) and
-its hold on files; all in one commit. The audit record is never touched. One unit looks at a page; the next page is
-asked for afterwards, until there is none of tasks, then of questions, then of contracts. What was kept is looked at
-again in the next round.
+With a task go its events, its questions, its claim on the request id (the same request is a new task from then on) and
+its claims on files, all in one commit. The audit record is never touched. One unit looks at one page and enqueues the
+next, first of tasks, then of questions, then of contracts. The next round looks again at what was kept.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ from dragoman.core.tasks.questions import ASKED
 from dragoman.core.work import Work
 
 PAGE = 16
-"""Rows that one unit looks at: two milliseconds of the hub's time."""
+"""Rows per unit: about two milliseconds."""
 
 QUESTIONS = 64
-"""Questions of a task that one unit removes. One with more of them goes when they are gone."""
+"""Questions of a task that one unit removes. The task itself goes after its last question."""
 
 
 def forget(work: Work, command: Forget) -> int:
@@ -99,14 +98,14 @@ def tasks(work: Work, command: Forget, before: Instant) -> tuple[int, Forget | N
         for question in asked:
             work.remove(question)
         if more:
-            return forgotten, Forget(since=task.created_at)  # once more from here
+            return forgotten, Forget(since=task.created_at)  # continue here
         work.remove(task)
         forgotten += 1
     return forgotten, next_page(command.what, page)
 
 
 def needs(task: Task) -> Iterator[Lookup[Any]]:
-    """Whatever one of these finds needs the task, and so does an open question."""
+    """If one of these lookups finds a row, the hub keeps the task; also while a question is open."""
     yield from tells_of(task.id)
     yield Relying(task.id, 1)
     if task.lineage.has_children:
@@ -114,7 +113,7 @@ def needs(task: Task) -> Iterator[Lookup[Any]]:
 
 
 def tells_of(id: str) -> Iterator[Lookup[Any]]:
-    """What may be on its way about a task, or about what is a lane by its id as tasks are."""
+    """Deliveries and dead letters about a task, or about another row that is a lane by its id."""
     yield Underway(TaskId(id), 1)
     yield DeadLettersOf(TaskId(id))
 
@@ -144,7 +143,7 @@ def contracts(work: Work, command: Forget, before: Instant) -> tuple[int, Forget
 
 
 def grounds(contract: Contract) -> Iterator[Lookup[Any]]:
-    """Whatever one of these finds needs the contract."""
+    """If one of these lookups finds a row, the hub keeps the contract."""
     yield from tells_of(contract.id)
     yield Under(contract.id, 1)
     if contract.handshake is not None:
@@ -156,4 +155,4 @@ LOOKS: dict[Past, Callable[[Work, Forget, Instant], tuple[int, Forget | None]]] 
     Past.QUESTIONS: questions,
     Past.CONTRACTS: contracts,
 }
-"""How a page of each is looked at: how many of it were forgotten, and where to go on."""
+"""How to look at a page of each: how many rows were forgotten, and where to continue."""

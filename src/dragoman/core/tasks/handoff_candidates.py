@@ -1,19 +1,18 @@
-"""Who may take a task over, and whom of them the hub asks first where the owner leaves it open.
+"""Which agents may take a task over, and which of them the hub asks first where the owner names none.
 
-    reason             among those who can, first
+    reason             among those that can, first
     -----------------  ----------------------------------
-    capability_limit   who declared most capabilities
-    rate_limit         who has most left to spend
-    load_balancing     who has the most free seats
-    error_recovery     who failed least
-    escalation         planners, then who failed least
+    capability_limit   the one with most declared capabilities
+    rate_limit         the one with most budget left
+    load_balancing     the one with most free seats
+    error_recovery     the one that failed least
+    escalation         planners, then the one that failed least
 
-Before all that come those who have not had the task: whoever gave it away had its reasons; then those who declared that
-they do such work, before those who declared nothing. Among equals comes first who fails least by its own word. Nobody
-is asked who cannot go on with it (`can_go_on`), said that it takes no work now, or has no room for the task in its
-allocations (`handover.ask_next`). What its caller wanted still holds (others than itself, of such a kind and role, with
-such capabilities), save for a planner to whom it is escalated; and work stays where its caller may ask for it
-(a2acp-D19).
+Before that rule: agents that have not had the task yet, then agents that declared such work. After it: the agent that
+reports the lowest error rate. The hub does not ask agents that cannot go on with the task (`can_go_on`), that report
+that they take no work, or that have no room for it in their allocations (`handover.ask_next`). The caller's wishes
+still hold (an agent other than itself, a kind, a role, capabilities), except for a planner to which the task is
+escalated. The task stays within the domains that its caller may ask (a2acp-D19).
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def candidates(work: Work, question: Question, task: Task) -> list[Agent]:
         and all(capability in agent.capabilities for capability in needed)
         and can_be_asked(work, agent)
         and is_allowed(work, task, agent)
-        and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is there before they come
+        and (reason is not Handing.ESCALATION or present(work, agent.id))  # a person is at hand before an absent agent
     ]
     order = ORDER[reason]
     had = {giver for giver, _ in task.lineage.handed}
@@ -93,19 +92,19 @@ def can_go_on(work: Work, task: Task, agent: Agent) -> bool:
 
 
 def is_as_asked_for(work: Work, task: Task, agent: Agent) -> bool:
-    """Whether somebody is whom its caller wanted for a task, apart from a name: that is up to whoever hands it over. An
-    agent without a kind is addressed by its name as by a kind."""
+    """Whether an agent is one that the caller wanted, apart from a name: the owner may choose another name. An agent
+    without a kind is addressed by its name as by a kind."""
     route = route_of(task.routing.route)
     if agent.id == task.origin.principal or (route.role is not None and agent.role != route.role):
         return False
-    kind = task.routing.kind  # also where one of that kind was named, which the route then says alone
+    kind = task.routing.kind  # also where the caller named an agent of that kind: the route then has only the name
     if kind not in (None, agent.kind) and any(one.kind for one in work.agents_of_kind(kind)):
         return False
     return all(capability in agent.capabilities for capability in task.routing.required_capabilities)
 
 
 def check_border(work: Work, task: Task, agent: Agent) -> None:
-    """Who takes work over must be somebody whom its caller may ask; under a contract, on those terms."""
+    """The new owner must be an agent that the caller may ask; under a contract, on its terms."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is None:
         domain_policy.check_open(work, task.origin.principal, agent, task.type)

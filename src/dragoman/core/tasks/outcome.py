@@ -1,4 +1,8 @@
-"""How attempts and tasks end."""
+"""How attempts and tasks end: results, failures, retries, dead letters, and what an ending means for other tasks.
+
+Above: the other task decisions. Below: delivery, routing, budgets and terms. What must happen in a higher layer when a
+task ends goes through `Work.reactions`.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +53,11 @@ from dragoman.messages.tasks import AttemptFailed, DeadLettered, Failure, Result
 
 
 def finish(work: Work, command: Finish) -> Task:
-    """The owner says how it went."""
+    """The owner reports the result of a task."""
     task = owned(work, command.task_id, command.principal, command.request_id)
     if task.final:
         if task.outcome.digest == command.digest:
-            return task  # the answer to the first one got lost: say it again
+            return task  # the receipt of the first one got lost: accept it again
         raise refuse(
             Kind.CONFLICT,
             f"the task is already {task.status.value}, and its result cannot change; assign a new task for another",
@@ -62,7 +66,7 @@ def finish(work: Work, command: Finish) -> Task:
         )
     if command.message_id is not None and says_otherwise(task, command.message_id, command.digest):
         raise other_words()
-    if command.span is not None and is_ahead(task, RESULT, command.span):  # the rest of its output is still on the way
+    if command.span is not None and is_ahead(task, RESULT, command.span):  # the rest of its output has not come yet
         withdraw(work, task, command.principal)
         task = hold_piece(work, task, command, RESULT, command.span, ends=command.digest)
         work.put(work.sign_of_life(task))
@@ -94,14 +98,15 @@ def finish(work: Work, command: Finish) -> Task:
 
 
 def break_contract(work: Work, task: Task, agent: AgentId, fault: Fault) -> Task:
-    """The result is not what was promised: the caller does not get it, and both are told why."""
+    """The result breaks the terms: the caller does not get it; caller and agent get the fault."""
     task = end(work, task, Status.FAILED, fault=fault, agent=agent)
     fill(work, agent)
     raise Refused(fault, keep=True)
 
 
 def report_fault(work: Work, command: ReportFault) -> Task | None:
-    """An agent answers a work order with an error. Said again, it is the same: it may be at the next attempt by now."""
+    """An agent answers a work order with an error. A repeated message changes nothing, even if the agent has the next
+    attempt by now."""
     if command.digest and command.message_id is not None:
         if receipt(work, command.principal, command.message_id, command.digest) is not None:
             return None if command.task_id is None else work.task(command.task_id)
@@ -120,7 +125,7 @@ def report_fault(work: Work, command: ReportFault) -> Task | None:
         over = usage.excess(work, task)
     if over is not None and command.fault.kind in work.rules.retried:
         task = give_up(work, task, over)  # it may not begin again
-    elif probe:  # even an error is an answer, and an answer is all a health check asks for
+    elif probe:  # an error is an answer, too, and a health check wants no more
         task = end(work, task, Status.COMPLETED, agent=command.principal, content=command.content)
     elif command.fault.kind in work.rules.retried:
         task = fail_attempt(work, task, command.fault)
@@ -158,7 +163,7 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
 
 
 def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
-    """Whether one of the last messages about a task had this id and other content (all-D5)."""
+    """Whether one of the recent messages about a task had this id and another content (all-D5)."""
     if not digest:
         return False
     marks = (mark.removeprefix(PIECE).partition(" ") for mark in task.output.recent)
@@ -166,8 +171,8 @@ def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
 
 
 def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None = None) -> Task:
-    """The task, if it is this agent's. Not there and not yours are the same answer. `request_id`: what the agent says
-    that it answers, where its protocol has a word for that."""
+    """The task, if this agent owns it. A missing task and another agent's task get the same refusal. `request_id`: the
+    request that the agent answers, where its protocol names it."""
     task = work.task(task_id)
     if task is None or task.owner != principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
@@ -178,8 +183,8 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
 
 
 def is_bygone(task: Task, request_id: str | None) -> bool:
-    """Whether an agent answers what was asked before somebody began the task anew, perhaps with another input. Rounds
-    that an answer or a handover began are one conversation: there, whatever it says is about the task."""
+    """Whether an agent answers a round before a retry, perhaps with another input. Rounds that an answer or a handover
+    began are one conversation: there, every message counts."""
     return any(
         request_id == replace(task, attempt=replace(task.attempt, round=n)).request_id
         for n in range(task.attempt.retried_round)
@@ -189,11 +194,11 @@ def is_bygone(task: Task, request_id: str | None) -> bool:
 def fail_attempt(
     work: Work, task: Task, fault: Fault, *, counts: bool = True, lost: bool = False, spent: bool = True
 ) -> Task:
-    """An attempt failed: try again later, if that may help; otherwise that was it.
+    """An attempt failed: retry later if that may help, else give the task up.
 
-    `lost`: the link to the agent was, not the agent's will. It may have done the work and know it: it is asked first.
-    So is whoever took the task over, before whoever it was meant for at first and gave it away. Not `spent`: the hub
-    itself cut it short, or it had not begun, so the next one is the same again. What a person paused stays so.
+    `lost`: the link to the agent broke. The agent may have done the work and know the result, so the hub asks it first.
+    An agent that took the task over comes before the one that gave it away. Not `spent`: the hub cut the attempt short,
+    or it had not begun; so it does not count. A task that a person paused stays paused.
     """
     owner = task.owner
     if owner is not None:
@@ -237,13 +242,13 @@ def fail_attempt(
 
 
 def rest(fault: Fault) -> int:
-    """For how long an agent that failed wants to be left alone, if it says so."""
+    """For how long a failed agent wants no work, if it says so."""
     seconds: Any = fault.facts.get("retry_after")
     return int(min(seconds * SECOND, DAY)) if type(seconds) in (int, float) and seconds > 0 else 0
 
 
 def still_held(work: Work, tasks: Iterable[Task]) -> Iterator[Task]:
-    """Each of an agent's tasks as it is when its turn comes: to fail one may end another, which was help with it."""
+    """Each of an agent's tasks as it is when its turn comes: failing one may end another, which was help with it."""
     for task in tasks:
         now = work.known_task(task.id)
         if now.status in HELD and now.owner == task.owner:
@@ -251,8 +256,8 @@ def still_held(work: Work, tasks: Iterable[Task]) -> Iterator[Task]:
 
 
 def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
-    """The fault with when its agent was last heard of: a door that finds it gone knows only that. What an agent says
-    itself, by a code, stays as it is."""
+    """The fault with the time of the agent's last sign of life: an endpoint that finds the agent gone does not know it.
+    An agent's own fault with a code stays as it is."""
     facts = fault.facts
     if facts.get("last_heartbeat", "") is not None or facts.get("agent_id") != owner or "code" in facts:
         return fault
@@ -264,40 +269,42 @@ def dated(work: Work, owner: AgentId, fault: Fault) -> Fault:
 
 
 def let_go(work: Work, task: Task) -> None:
-    """Whoever asked for help or for somebody to take over has the task no more. Questions to people stay: the next
-    attempt comes to them again."""
+    """Withdraw the owner's requests for help and for a handover: it has the task no more. Questions to people stay,
+    since the next attempt asks them again."""
     for question in work.find(OpenQuestions(task.id)):
         if question.about is not Asking.ANSWER:
             call_off(work, question)
 
 
 OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT})
-"""Faults in the hub's own words, unless an agent said them."""
+"""Kinds of faults whose text is usually the hub's own."""
 
 
 def hushed(task: Task, fault: Fault | None) -> Fault | None:
-    """A fault as a task's row shows it. What agents say about personal work is in its events, which are shut."""
+    """A fault as a task's row shows it. Agents' texts about personal work are only in its events, which are
+    encrypted."""
     if fault is None or not task.agreement.personal or fault.kind in OURS:
         return fault and fault.in_short()
     return unsaid(fault)
 
 
 def as_reported(task: Task, fault: Fault) -> Fault:
-    """A fault that an agent told of: where it is usually the hub's own, and not hushed, its words are dropped here."""
+    """A fault that an agent reported. If `hushed` would show its text because the kind is usually the hub's own, drop
+    the text here."""
     if task.agreement.personal and fault.kind in OURS:
         return unsaid(fault)
     return replace(fault, reported=True)
 
 
 def unsaid(fault: Fault) -> Fault:
-    """The same without anybody's words."""
+    """The fault without its text."""
     who = "it was cancelled" if fault.kind is Kind.CANCELLED else f"its agent gave it up ({fault.kind.value})"
     message = f"{who}; why is personal"
     return Fault(kind=fault.kind, message=message, field=fault.field, retryable=fault.retryable, named=fault.named)
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:
-    """The last attempt failed: a dead letter, in the same commit."""
+    """The last attempt failed: write a dead letter, in the same commit."""
     if fault.kind is Kind.TIMEOUT:
         facts = {
             "attempted_retries": max(0, task.attempt.count - 1),
@@ -323,7 +330,7 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
 
 
 PAGES = 8
-"""How many pages of a queue one unit of work looks through for what has become hopeless."""
+"""How many pages of a queue one unit searches for hopeless tasks."""
 
 END_EVENTS = {
     Status.COMPLETED: EventKind.COMPLETED,
@@ -347,8 +354,8 @@ def end(
     settles: bool = True,
     booked: bool = False,
 ) -> Task:
-    """A task is over: write it down, tell whoever asked, and let go of everything that hung on it. `settles`: also of
-    what depends on it. `booked`: its `usage` was counted before."""
+    """End a task: store the outcome, tell its caller, release everything that belongs to it. `settles`: also settle the
+    tasks that depend on it. `booked`: its `usage` was counted before."""
     if task.owner is not None:
         withdraw(work, task, task.owner)
     if content is None:
@@ -384,9 +391,9 @@ def end(
 
 
 def refuse_hopeless(work: Work) -> None:
-    """Less is left: what waits for room in a budget, and will find none any more, has failed.
+    """A budget has less left: fail the queued tasks that will never find room in it.
 
-    Looks at those who are next. Those behind them come up when these are gone, or when their own clock wakes them.
+    This looks at the first tasks of each queue. The others come up when these are gone, or when their wake time comes.
     """
     if not work.anybody_queues:
         return
@@ -399,7 +406,7 @@ def refuse_hopeless(work: Work) -> None:
 
 
 def is_hopeless(work: Work, task: Task) -> bool:
-    """Whether a task stands in a queue and nobody will ever have room for it; then it has failed."""
+    """Whether a queued task will never find room in a budget; if so, it fails."""
     if task.queue is None or not (route := route_of(task.routing.route)).budgeted:
         return False
     could = (agent for agent in addressed(work, route) if serves(agent, route))
@@ -412,7 +419,7 @@ def is_hopeless(work: Work, task: Task) -> bool:
 
 
 def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool = True) -> Task:
-    """Cancel a task and everything it had asked others to do."""
+    """Cancel a task and its subtasks."""
     owner, busy = task.owner, task.status in (Status.ASSIGNED, Status.RUNNING, Status.WAITING)
     waited_for = stood_still_for(work, task)
     task = end(work, task, Status.CANCELLED, fault=fault)
@@ -425,8 +432,8 @@ def end_with_children(work: Work, task: Task, fault: Fault, *, tell_owner: bool 
 
 
 def end_children(work: Work, task: Task, how: str) -> None:
-    """What an ended task had asked others to do: each as it is when its turn comes, as it may have ended with another
-    that it depends on."""
+    """End the subtasks of an ended task, each as it is when its turn comes: one may have ended with another that it
+    depends on."""
     fault = Fault(kind=Kind.CANCELLED, message=f"its parent {task.id} {how}", facts={"task_id": task.id})
     for child in work.find(Children(task.id)) if task.lineage.has_children else ():
         now = work.known_task(child.id)
@@ -435,7 +442,7 @@ def end_children(work: Work, task: Task, how: str) -> None:
 
 
 def failed(work: Work, agent_id: AgentId) -> None:
-    """One more failure in a row of this agent."""
+    """Count one more failure in a row of this agent."""
     agent = work.agent(agent_id)
     if agent is not None:
         now = breaker.failed(agent.breaker, work.now, *breaker_limits(work, agent))
@@ -443,7 +450,7 @@ def failed(work: Work, agent_id: AgentId) -> None:
 
 
 def note_answer(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
-    """The agent answered: its failures are forgotten."""
+    """The agent answered: forget its failures."""
     agent = work.agent(agent_id)
     if agent is None or agent.breaker == breaker.CLOSED:
         return
@@ -454,7 +461,7 @@ def note_answer(work: Work, agent_id: AgentId, *, probe: bool = False) -> None:
 
 
 def call_off(work: Work, question: Question) -> None:
-    """Nobody waits for the answer any more."""
+    """Withdraw a question."""
     work.put(replace(question, status=QuestionStatus.WITHDRAWN, wake_at=None))
     take_back(work, question)
     if question.about is Asking.HELP and question.asked_of is not None:
@@ -465,8 +472,8 @@ def call_off(work: Work, question: Question) -> None:
 
 
 def settle_dependents(work: Work, task: Task) -> None:
-    """A task ended: those that waited for it may go on, or cannot. Nor can those, then, that waited for these: one
-    after the other, as the chain may be longer than calls can be nested."""
+    """A task ended: the tasks that wait for it begin, or fail, and so do those that wait for these. This is a loop,
+    because a chain may be longer than calls can be nested."""
     ended = deque((task,))
     while ended:
         one = ended.popleft()
@@ -478,7 +485,7 @@ def settle_dependents(work: Work, task: Task) -> None:
 
 
 def fail_for(work: Work, dependent: Task, failed: Task) -> Task:
-    """What it waited for will never come. Its own dependents are the caller's to settle."""
+    """Fail a task whose dependency failed. The caller of this function settles its dependents."""
     fault = Fault(
         kind=Kind.DEPENDENCY,
         message=f"it depends on task {failed.id}, which {how_it_ended(failed)}",

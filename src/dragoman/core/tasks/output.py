@@ -1,9 +1,8 @@
 """Output that comes in pieces (chiffon-D4), within the quota.
 
-The pieces themselves are events; here is only the cursor that says how far each stream has come, kept with the task,
-so that nothing has to be held in memory and a restart changes nothing. A piece that comes before the ones it follows
-(a transport without order brought it) is an event that nobody is told of, until the gap closes: then it is told like
-any other. So whoever reads a task reads its output in order.
+The pieces are events; the task keeps only a cursor per stream, so nothing is held in memory and a restart changes
+nothing. If a piece comes before the one that it follows (over a transport without order), the hub keeps it as a held
+event and publishes it when the gap closes. So readers of a task get its output in order.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from dragoman.messages.tasks import read_progress
 
 UNNAMED = "personal"
 RESULT = "result"
-"""The stream of a result's own pieces; any other belongs to a step."""
+"""The stream of a result's own pieces; any other stream belongs to a step."""
 MOST_AHEAD = 1024
 """Pieces of one stream that may wait for the one before them."""
 PIECE = "piece:"
-"""How those of a task's `recent` begin that name a message with a piece of output."""
+"""The prefix of the entries in a task's `recent` that name a message with a piece of output."""
 
 
 def field_of(stream: str) -> str:
-    """What a message calls the text of a stream."""
+    """The field that carries the text of a stream."""
     return "output" if stream == RESULT else "step.output"
 
 
 def take_output(work: Work, task: Task, stream: str, text: str, span: Span | None) -> Task:
-    """The task with this piece accounted for."""
+    """The task after this piece of output."""
     if not text and span is None:
         return task
     size, quota = len(text.encode()), work.rules.output_quota
@@ -56,7 +55,7 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
 
 
 def cursor_of(task: Task, stream: str, span: Span) -> OutputCursor:
-    """How far a stream has come. A piece at byte 0 begins it anew, unless that is the piece that is missing."""
+    """How far a stream has come. A piece at byte 0 starts it again, unless that piece is missing."""
     known = next((c for c in task.output.streams if c.stream == stream), None)
     return (
         known
@@ -127,8 +126,8 @@ def text_in(event: Event) -> str:
 
 
 def forget_output(task: Task) -> Task:
-    """The task as if nothing of its output had come: an attempt failed, and the next one tells all of it, perhaps in
-    the same messages (not yet put). Its files stay, for whoever was told of them, and count no more."""
+    """The task without its output (not yet put): an attempt failed, and the next one sends all of it again, perhaps in
+    the same messages. Files stay, since readers know them, but do not count any more."""
     recent = tuple(mark for mark in task.output.recent if not mark.startswith(PIECE))
     return replace(
         task,
@@ -137,8 +136,8 @@ def forget_output(task: Task) -> Task:
 
 
 def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
-    """The task with these files belonging to it. Their names are in the event; the row of a personal task is not
-    shut, and does not say it."""
+    """The task with these files attached. The event has their names; the row of a personal task does not, since it is
+    not encrypted."""
     if not files:
         return task
     if task.agreement.personal:
@@ -156,7 +155,7 @@ def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
 def misfit(cursor: OutputCursor, span: Span) -> str | None:
     """Why a piece does not follow what came before, or None.
 
-    Whether it is as long as it says, its protocol has checked: labels may be rounded there (chiffon-D3).
+    The protocol has checked its length: labels may be rounded there (chiffon-D3).
     """
     if span.start < cursor.received:
         return f"the chunk starts at {span.start}, but {cursor.received} bytes have come already: an overlap"
@@ -170,7 +169,7 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
 
 
 def check_complete(work: Work, task: Task) -> None:
-    """At the end every stream that said its length must have come whole."""
+    """At the end, every stream with a known length must be complete."""
     for cursor in task.output.streams:
         if cursor.ahead or (cursor.total is not None and cursor.received < cursor.total):
             whole = "all" if cursor.total is None else str(cursor.total)
@@ -181,6 +180,6 @@ def check_complete(work: Work, task: Task) -> None:
 
 
 def worthless(work: Work, task: Task, rest: tuple[OutputCursor, ...], why: str, field: str) -> Refused:
-    """A set of pieces that cannot become whole is forgotten, so that it can begin anew."""
+    """Forget a set of pieces that cannot become whole, so that the agent can start it again."""
     work.put(replace(task, output=replace(task.output, streams=rest)))
     return Refused(Fault(kind=Kind.INVALID, message=why, field=field), keep=True)

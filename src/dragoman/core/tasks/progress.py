@@ -1,6 +1,6 @@
-"""What an agent reports about its work while it does it, and the end of a task that used more than it may.
+"""What an agent reports about a task while it works on it; and the end of a task that used more than it may.
 
-`stop` ends such a task (`budgets.usage` says when).
+`budgets.usage` decides whether a task used too much; `stop` ends it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Ask, Failure, LogLines, read_progress, read_result
 
 URGENT = frozenset({Priority.HIGH, Priority.CRITICAL})
-"""Progress of which the caller is told at least once, also where it converses (agentmsg-D4)."""
+"""Progress with these priorities reaches the caller at least once, also if the caller converses (agentmsg-D4)."""
 
 
 def report_progress(work: Work, command: ReportProgress) -> Task:
     task = owned(work, command.task_id, command.principal, command.request_id)
     if _is_repeated(task, command):
-        return task  # its acknowledgment got lost
+        return task  # its receipt got lost
     if task.final:
         raise refuse(
             Kind.CONFLICT,
@@ -65,7 +65,7 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
         output=replace(
             task.output,
             progress=task.output.progress if command.percent is None else command.percent,
-            # stores do not encrypt the step of a personal task's row, only that of its event
+            # stores encrypt the step in the event of a personal task, not in its row
             step=None if task.agreement.personal else command.step or task.output.step,
         ),
     )
@@ -81,15 +81,15 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     offer(work, task, task.origin.principal, MessageKind.PROGRESS, reported, kept=urgent, rank=rank)
     if usage and (fault := excess(work, task)) is not None:
         return stop(work, task, fault, usage)
-    if command.ask is not None:  # its turn is over: it has a seat for somebody else
+    if command.ask is not None:  # its turn is over: its seat is free for another task
         fill(work, command.principal)
-    if task.origin.principal == HUB:  # a health check that gets going is answered
+    if task.origin.principal == HUB:  # progress is enough of an answer to a health check
         note_answer(work, command.principal, probe=True)
     return task if command.span is None else gap_closed(work, task, command)
 
 
 def runs(work: Work, task: Task) -> Task:
-    """The task running (not yet put). One that a person paused stays so until they say otherwise."""
+    """The running task (not yet put). A task that a person paused stays paused until they resume it."""
     if task.waiting is Waiting.HELD:
         return task
     wake_at = (
@@ -99,7 +99,8 @@ def runs(work: Work, task: Task) -> Task:
 
 
 def gap_closed(work: Work, task: Task, command: ReportProgress) -> Task:
-    """A piece came: what waited for it is told behind it, as if it came now, and a result that waited ends the task."""
+    """A missing piece came: the pieces behind it become visible as if they came now, and a result that waited ends the
+    task."""
     found = next_piece(work, task, command.stream)
     if found is None:
         return task
@@ -120,7 +121,7 @@ def gap_closed(work: Work, task: Task, command: ReportProgress) -> Task:
 
 
 def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
-    """The task with the message among its last ones (not yet put)."""
+    """The task, with the message among its recent ones (not yet put)."""
     if command.message_id is None:
         return task
     return replace(
@@ -130,27 +131,27 @@ def _remembered(work: Work, task: Task, command: ReportProgress) -> Task:
 
 
 def _mark(command: ReportProgress) -> str:
-    """What the message is remembered by."""
+    """The entry for a message in the task's `recent`."""
     mark = f"{command.message_id} {command.digest}" if command.digest else command.message_id or ""
     return mark if command.span is None else PIECE + mark
 
 
 def _is_repeated(task: Task, command: ReportProgress) -> bool:
-    """Whether this message came before; with other words under its id it is refused (all-D5)."""
+    """Whether this message came before. Another content under its id is refused (all-D5)."""
     if command.message_id is None:
         return False
     if _mark(command) in task.output.recent:
         return True
     if command.message_id in task.output.recent:
-        return True  # a hub of before noted no content
+        return True  # an earlier version of the hub noted no content
     if says_otherwise(task, command.message_id, command.digest):
         raise other_words()
     return False
 
 
 def paused(work: Work, task: Task, ask: Ask | None) -> Task:
-    """The task waiting (not yet put). Who pauses without a word of why asks for one, once; but not who was told to, nor
-    whoever only shows that it is well."""
+    """The waiting task (not yet put). If an agent pauses without a reason, the hub asks a person once; not if a person
+    or a caller told it to pause, nor if it only reports that it is alive."""
     held, before = task.waiting is Waiting.HELD, task.question
     waiting = task.waiting if task.waiting in (Waiting.HELD, Waiting.PERSON) else Waiting.AGENT
     task = move(task, Status.WAITING, work.now, waiting=waiting, wake_at=None, queue=None)
@@ -160,7 +161,7 @@ def paused(work: Work, task: Task, ask: Ask | None) -> Task:
 
 
 def write_log(work: Work, command: WriteLog) -> Task:
-    """What the owner wrote beside its work. Whoever writes lives."""
+    """Log lines of the owner. They are a sign of life."""
     task = owned(work, command.task_id, command.principal)
     if task.final:
         return task
@@ -173,7 +174,7 @@ def write_log(work: Work, command: WriteLog) -> Task:
 
 
 def stop(work: Work, task: Task, fault: Fault, usage: dict[str, Any]) -> Task:
-    """End a task that used too much, and tell its agent to stop. `usage` is what goes on the books with its end."""
+    """End a task that used too much, and tell its agent to stop. `usage` is booked with its end."""
     owner, held = task.owner, task.status in HELD
     waited_for = stood_still_for(work, task)
     task = end(work, task, Status.FAILED, fault=fault, content=Failure(fault=fault, usage=usage or None))
@@ -186,7 +187,7 @@ def stop(work: Work, task: Task, fault: Fault, usage: dict[str, Any]) -> Task:
 
 
 def grew(work: Work, agent: AgentId, amounts: budget.Amounts, since: Instant | None) -> None:
-    """An agent's own sum of what it used grew since its last report."""
+    """An agent's own total of what it used has grown since its last report."""
     held = work.tasks_of(agent)
     task = work.known_task(held[0]) if len(held) == 1 else None
     if task is None or since is None or since < task.last_attempt:
@@ -197,4 +198,4 @@ def grew(work: Work, agent: AgentId, amounts: budget.Amounts, since: Instant | N
     if fault is None:
         work.put(task)
     else:
-        stop(work, task, fault, {})  # it is on the books by the agent's own sum
+        stop(work, task, fault, {})  # it is booked already, by the agent's own total

@@ -1,7 +1,7 @@
-"""Questions to a person: durable, answered exactly once, by a person, by the clock, or not at all.
+"""Questions to a person: stored, and answered exactly once, by a person, at the deadline by the default, or never.
 
-A task that waits for an answer has no clock running; its deadline moves by the time it waited, unless its caller named
-one (`Task.firm`). How the answer goes back depends on how the agent asked:
+While a task waits for an answer, its timers stand still. Its deadline moves by the time it waited, unless its caller
+named a deadline (`Task.firm`). The answer reaches the agent in one of these ways:
 
     asked by                      the agent meanwhile     the answer
     ----------------------------  ----------------------  -------------------------------------------------------
@@ -12,13 +12,12 @@ one (`Task.firm`). How the answer goes back depends on how the agent asked:
     `AskPerson`, not blocking     works on                is a delivery to that agent
 
 The id of a question that an agent waits for follows from its task, its place among the questions of the attempt, and
-its words. So when the agent dies and does the task again, it comes to the same questions, and finds their answers. A
-request that comes again has the place it had, whatever was asked since; one that has the id of an earlier request and
-asks something else is refused, if anybody waits for its answer. That nobody answered in time is no answer: who asks
-again has a person asked again.
+its text. So an agent that restarts and does the task again comes to the same questions and finds their answers. A
+repeated request keeps its place, whatever the agent asked since. A request with a known id and another text is refused
+if the agent waits for its answer. A question that expired without an answer is asked again when the agent asks again.
 
-Questions are withdrawn with their task. Where every question has an answer (`protocol_capabilities`), whoever stood
-still for one is told that there will be none, behind the word that the task is over.
+The hub withdraws questions with their task. Where a protocol answers every question (`protocol_capabilities`), the
+agent that stood still gets an empty answer, after the message that the task is over.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ PLACES = UUID("0f6f3a52-6c0e-5b7b-8b0e-64726167bbbb")
 
 
 def put_question(work: Work, task: Task, ask: Ask) -> Task:
-    """The task with its question put to a person (not yet put). The agent's turn is over, and no link holds the task,
-    unless it only paused."""
+    """The task with its question to a person (not yet put). The agent's turn is over, and no link holds the task,
+    unless the agent only paused."""
     assert task.owner is not None
     question = newly_asked(work, QuestionId(work.mint()), task, task.owner, ask)
     work.put(question)
@@ -63,7 +62,7 @@ def put_question(work: Work, task: Task, ask: Ask) -> Task:
 
 
 def unasked(work: Work, task: Task) -> Task:
-    """The task without the question that its agent put by a report: it goes on without an answer, or has one."""
+    """The task without the question of its agent's report: it has an answer, or goes on without one."""
     question = None if task.question is None else work.one(QuestionById(task.question))
     if question is None or question.request_id is not None or question.about is not Asking.ANSWER:
         return task
@@ -88,8 +87,8 @@ def newly_asked(work: Work, id: QuestionId, task: Task | None, agent: AgentId, a
 
 
 def with_question_event(work: Work, task: Task, question: Question, after: Escalation | None = None) -> Task:
-    """The task with an event that says what is asked, and of whom if that is no person (not yet put). `after`: another
-    agent was asked first, and said this when it passed the question on."""
+    """The task with an event of the question, and of the agent that is asked if it is no person (not yet put). `after`:
+    how the agent escalated it that was asked before."""
     event = messages.Question(
         question_id=question.id,
         question=question.question,
@@ -103,7 +102,7 @@ def with_question_event(work: Work, task: Task, question: Question, after: Escal
 
 def ask_person(work: Work, command: AskPerson) -> Question:
     words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
-    # Nobody says again what is not waited for: the same id with other words is another question.
+    # An agent does not repeat a question that it does not wait for: the same id with another text is another question.
     request = command.request_id if command.blocking else f"{command.request_id}/{uuid5(PLACES, words)}"
     id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{request}")))
     task = None if still_asked(work, command, id) else asking(work, command)
@@ -133,7 +132,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
     )
     work.put(question)
     if task is not None:
-        withdraw(work, task, command.principal)  # who asks has begun
+        withdraw(work, task, command.principal)  # the agent has begun, since it asks
         if new:
             task = with_question_event(work, task, question)
             offer(work, task, task.origin.principal, MessageKind.PROGRESS, task.seq)
@@ -150,12 +149,13 @@ def ask_person(work: Work, command: AskPerson) -> Question:
 
 
 def held_or(task: Task, why: Waiting) -> Waiting:
-    """For what a task waits whose agent waits for an answer: what a person paused stays so until they say otherwise."""
+    """What a task waits for while its agent waits for an answer. A task that a person paused stays paused until they
+    resume it."""
     return Waiting.HELD if task.waiting is Waiting.HELD else why
 
 
 def waits_for(work: Work, task: Task) -> Waiting | None:
-    """For whose answer the agent of a task stands still, if it asked and has none yet."""
+    """Whose answer the agent of a task waits for, if it waits."""
     question = None if task.question is None else work.one(QuestionById(task.question))
     if question is None or question.request_id is None or question.status not in ASKED or question.agent != task.owner:
         return None
@@ -163,7 +163,7 @@ def waits_for(work: Work, task: Task) -> Waiting | None:
 
 
 def still_asked(work: Work, command: AskPerson, id: QuestionId) -> bool:
-    """Whether the agent asked this before it had any task, and a person has not answered yet."""
+    """Whether the agent asked this before it had a task, and no person has answered yet."""
     if command.task_id is not None:
         return False
     question = work.one(QuestionById(id))
@@ -171,12 +171,12 @@ def still_asked(work: Work, command: AskPerson, id: QuestionId) -> bool:
 
 
 def mark(task: Task) -> str:
-    """How those of a task's `recent` begin that name a question of this round."""
+    """The prefix of the entries in a task's `recent` that name a question of this round."""
     return f"ask:{task.attempt.round}:"
 
 
 def place_of(task: Task, request_id: str) -> int | None:
-    """Which of its attempt's questions a request was, if it came before."""
+    """Which question of the attempt a request was, if it came before."""
     for seen in task.output.recent:
         if seen.startswith(mark(task)):
             place, _, request = seen.removeprefix(mark(task)).partition(":")
@@ -186,7 +186,7 @@ def place_of(task: Task, request_id: str) -> int | None:
 
 
 def same_words(question: Question, ask: Ask) -> bool:
-    """Options are as they were stored: compared as JSON."""
+    """Whether a question has the same text and options. Stored options are compared as JSON."""
     asked = msgspec.json.encode([question.question, question.options])
     return asked == msgspec.json.encode([ask.question, ask.options])
 
@@ -196,7 +196,7 @@ def unanswered(question: Question) -> bool:
 
 
 def asking(work: Work, command: AskPerson) -> Task | None:
-    """The task in whose course an agent asks: the one it names, or the only one it has."""
+    """The task that an agent asks about: the one it names, or its only one."""
     if command.task_id is None:
         held = work.tasks_of(command.principal)
         return work.known_task(held[0]) if len(held) == 1 else None
@@ -234,12 +234,12 @@ def answer(work: Work, command: Answer) -> Question:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values of JSON are one: to Python, true is 1."""
+    """Whether two JSON values are the same: in Python, True equals 1."""
     return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
 def expire(work: Work, question: Question) -> Question:
-    """Nobody answered in time: the default, if there is one, else an empty answer."""
+    """The deadline passed without an answer: take the default, else an empty answer."""
     if question.status not in ASKED or question.wake_at is None or question.wake_at > work.now:
         return question
 
@@ -261,10 +261,10 @@ def close(work: Work, question: Question, status: QuestionStatus, answer: Any, b
 
 
 def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = True) -> None:
-    """Tell the agent that asked, and let its task go on if it stood still for this.
+    """Deliver the answer to the agent that asked, and resume its task if it stood still.
 
-    If the task is not in its hands now (it died, and the task waits to be done again), the answer waits as well: it is
-    found when the question is asked again.
+    If the agent does not hold the task now (it died, and the task waits for its next attempt), the answer waits, too:
+    the agent finds it when it asks again.
     """
     if task is None:
         offer_answer(work, question)
@@ -277,8 +277,8 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
     if task.question == question.id and task.waiting is Waiting.HELD:
         task = replace(task, question=None)
     elif task.question == question.id:
-        # No sign of life: it is the hub that speaks. An agent whose link broke while it stood still has the grace time
-        # to come back; a link that it opened since does not vouch for work that it has not spoken of there.
+        # This is no sign of life of the agent. If its link broke while it stood still, it has the grace time to come
+        # back; a link that it opened since proves nothing about this task until the agent mentions it there.
         lost = task.timing.lost_at is not None and not any(link.ordered for link in work.links_to(question.agent))
         deadline = task.due(work.now)
         wake_at = min(deadline, Instant(work.now + (work.rules.grace if lost else task.timing.idle_limit)))
@@ -298,7 +298,7 @@ def go_on(work: Work, task: Task | None, question: Question, *, tell: bool = Tru
 
 
 def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
-    """The questions to people whose answers the owner of a task waits for, and must not wait for in vain."""
+    """The questions to people whose answers the owner of a task waits for."""
     agent = work.agent(task.owner) if task.lineage.has_questions and task.owner is not None else None
     if agent is None or agent.protocol not in ANSWERS_ALWAYS:
         return []
@@ -313,13 +313,13 @@ def stood_still_for(work: Work, task: Task) -> list[QuestionId]:
 
 
 def call_back(work: Work, task: Task, owner: AgentId, waited_for: Sequence[QuestionId]) -> None:
-    """Tell the owner of an ended task to stop, and that nobody answers any more what it stood still for."""
+    """Tell the owner of an ended task to stop, and send an empty answer to each question that it stood still for."""
     offer(work, task, owner, MessageKind.CANCEL, task.seq)
     leave_unanswered(work, waited_for)
 
 
 def leave_unanswered(work: Work, waited_for: Sequence[QuestionId]) -> None:
-    """Their task ended, by its owner's own word or another's: nobody answers them any more."""
+    """Their task ended: send an empty answer to each."""
     for id in waited_for:
         question = work.one(QuestionById(id))
         if question is not None:
@@ -327,12 +327,11 @@ def leave_unanswered(work: Work, waited_for: Sequence[QuestionId]) -> None:
 
 
 def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -> Task:
-    """Send the task back to work, with an answer. Who asked may be gone by then, so whoever gets it is told what was
-    asked, too."""
+    """Queue the task again with an answer. The question goes along, since another agent may get the task."""
     asked = None if task.question is None else work.one(QuestionById(task.question))
     task = unasked(work, task)
     if task.owner is not None:
-        withdraw(work, task, task.owner)  # an order that nobody acknowledged is of the round that is over
+        withdraw(work, task, task.owner)  # an unacknowledged work order belongs to the round that is over
     request = messages.read_request(work.event(task.id, task.attempt.source).body).next_round(
         answer=answer,
         asked_by=task.owner if asked is None else asked.agent,
@@ -351,7 +350,7 @@ def resume_with(work: Work, task: Task, answer: Any, *, expired: bool = False) -
         ),
         timing=replace(task.timing, deadline=task.due(work.now), total_limit=None),
     )
-    work.put(task)  # the turn is over: the seat it had is free, for itself before anybody else
+    work.put(task)  # the turn is over: its seat is free, and this task takes it first
     return place(work, task, prefer=task.owner)
 
 
@@ -364,12 +363,12 @@ def question_id(message_id: str) -> QuestionId:
 
 
 def order_of(question: Question) -> str:
-    """The request id of the work that a question is to whoever has no word for help."""
+    """The request id of the task that asks an agent for help whose protocol has none."""
     return f"help:{question.id}:{len(question.asked_before)}"
 
 
 def take_back(work: Work, question: Question) -> None:
-    """A request that nobody need read any more leaves its lane, if it is still there: that is on record."""
+    """Remove an unread request from its lane, if it is still there, and record that."""
     direct_message, to = question.direct_message, question.asked_of
     about = question.details.task_id or question.task
     if direct_message is None or to is None or about is None:

@@ -1,4 +1,8 @@
-"""A caller asks for work: a new task, the same request again, or an answer that was lost with its connection."""
+"""A caller submits a task, repeats a request, or asks for an answer that was lost with its connection.
+
+Above: `hub`, which calls these functions. Below: routing, delivery and budgets. A request is checked here once, before
+it becomes a task: later decisions rely on it.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +57,11 @@ from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.messages.tasks import written
 
 ERRORS = frozenset(Kind) - {Kind.WORK_FAILED, Kind.CANCELLED, Kind.DEPENDENCY}
-"""Ways to fail that are no result of the work. What was cancelled stays so: somebody wanted that; and what depends on
-failed work must not be done without it."""
+"""Failures that say nothing about the work itself: the same request may start the task again. A cancelled task is not
+started again, because a caller or a person wanted that; nor is a task that depends on failed work."""
 
 LONGEST = 10 * 365 * 24 * HOUR
-"""No clock of ours is set further ahead than this, whatever a hint says."""
+"""No timer of the hub is set further ahead than this, whatever a hint asks for."""
 
 ENVELOPE = 64 * 1024
 """Bytes of a work order beside its input and its attachments."""
@@ -141,7 +145,7 @@ def submit(work: Work, command: Submit) -> Task:
             task,
             agreement=replace(task.agreement, contract=command.agreement.contract, personal=personal),
         )
-    if task.agreement.personal:  # the record of who had to do with personal data (a2acp-D13)
+    if task.agreement.personal:  # the audit record names everyone who handled personal data (a2acp-D13)
         about = task.agreement.contract or task.id
         work.audit(principal=command.principal, action="pii.request", protocol=command.protocol, subject=about)
     task = take_files(work, task, command.files)
@@ -165,7 +169,7 @@ def submit(work: Work, command: Submit) -> Task:
 
 
 def newborn(work: Work, command: Submit, route: Route, size: int = 0) -> Task:
-    """The head of a new task, not yet placed. `size`: the bytes of the request."""
+    """A new task that is in no queue yet. `size`: the bytes of the request."""
     rules, now = work.rules, work.now
     routing, timing, lineage = command.routing, command.timing, command.lineage
     blocking = unfinished(work, command) if lineage.dependencies else []
@@ -237,7 +241,7 @@ def newborn(work: Work, command: Submit, route: Route, size: int = 0) -> Task:
 def unfinished(work: Work, command: Submit) -> list[Task]:
     lineage = command.lineage
     known = {task.id: task for task in work.tasks(lineage.dependencies)}
-    if lineage.own_dependencies:  # others' are not there
+    if lineage.own_dependencies:  # tasks of other callers do not count
         asker = work.agent(command.principal)
         known = {id: task for id, task in known.items() if is_party(asker, command.principal, task)}
     called = lineage.called_dependencies or lineage.dependencies
@@ -253,9 +257,8 @@ def limit_of(seconds: float | None) -> int | None:
 
 
 def check_pin(work: Work, command: Submit) -> None:
-    """Who names an agent and a kind means an agent of that kind (chiffon-D8). One that has no kind contradicts none:
-    agents of other protocols cannot say theirs, and chiffon's callers must name one.
-    """
+    """A caller that names an agent and a kind wants an agent of that kind (chiffon-D8). An agent without a kind fits
+    any: agents of other protocols have none, and callers of chiffon must name one."""
     routing = command.routing
     agent = None if routing.pinned is None or routing.kind is None else work.agent(routing.pinned)
     if agent is None or agent.kind is None or routing.kind in (agent.kind, agent.id):
@@ -269,7 +272,7 @@ def check_pin(work: Work, command: Submit) -> None:
 
 
 def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
-    """Refuse what no known agent could ever do, instead of keeping it for nobody."""
+    """Refuse a request that no known agent could ever do, instead of keeping it in a queue."""
     whom = route.pinned or route.kind
     if command.principal is HUB or (command.routing.kept_for_anybody and whom is None):
         return
@@ -330,7 +333,7 @@ def check_resources(agents: list[Agent], route: Route) -> None:
 
 
 def parent_of(work: Work, command: Submit) -> Task | None:
-    """Of what it is a part: only somebody who has to do with a task may add one."""
+    """The task that this one is a part of. Only its caller and its owner may add a part."""
     if command.lineage.parent is None:
         return None
     parent, asker = work.task(command.lineage.parent), command.principal
@@ -369,13 +372,13 @@ def again(work: Work, command: Submit, first: Task) -> Task:
         outcomes = [d for d in work.find(Lane(first.id, command.principal)) if d.kind in OUTCOMES]
         if not outcomes:
             offer(work, first, command.principal, kind, first.outcome.event or first.seq)
-        for delivery in outcomes:  # on its way, or arrived and not acknowledged: whoever asks again has not seen it
+        for delivery in outcomes:  # sent or waiting: a caller that asks again has not seen it
             repeat(work, delivery, first)
     return first
 
 
 def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
-    """A request about a task that waits for its caller's word: it goes on with that. Said again, it has done so."""
+    """Resume a task that waits for its caller's answer. The same answer again changes nothing."""
     mark = f"answer:{command.request_id}"
     if mark in task.output.recent:
         return task
@@ -395,13 +398,13 @@ def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
 
 
 MOST_UNFIT = 16
-"""So many agents a route goes past. If what is asked fits the terms of fewer, it is for whoever asks to say whom it
-means."""
+"""A route passes over at most so many agents whose terms the request does not meet. Above that, the caller must name
+the agent."""
 
 
 def sifted(work: Work, command: Submit, route: Route) -> Route:
-    """The route of work that is for nobody by name, past those whose terms it does not meet; refused as the first of
-    them would, where nobody is left. It is personal if it is so for anybody who does it."""
+    """The route of a request that names no agent, without the agents whose terms it does not meet. Where none is left,
+    the hub refuses the request with the fault of the first. The work is personal if any fitting agent says so."""
     fault: Refused | None = None
     unfit: list[AgentId] = []
     taken: list[Offer] = []
@@ -413,7 +416,7 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
         offer = agent.offer(command.type)
         personal = personal or (offer is not None and offer.pii)
         try:
-            if offer is not None and offer not in taken:  # many of a kind declare the same
+            if offer is not None and offer not in taken:  # agents of a kind often declare the same offer
                 if offer.pii:
                     check_sealed(agent, offer.intent)
                 check_granted(work, command, agent, offer)
@@ -434,7 +437,7 @@ def sifted(work: Work, command: Submit, route: Route) -> Route:
 
 
 def tell_again(work: Work, command: TellAgain) -> None:
-    """Where it is not answered yet nothing happens: the answer will come."""
+    """Deliver a lost answer again. Where there is no answer yet, nothing happens: it will come."""
     who = command.principal
     task = work.one(Claims(who, command.request_id))
     if task is not None:
@@ -450,7 +453,8 @@ def tell_again(work: Work, command: TellAgain) -> None:
 
 
 def under_way(work: Work, lane: TaskId, receiver: AgentId, kind: Iterable[MessageKind]) -> bool:
-    """Whether the answer is a delivery already. The lease of a poll whose owner says that it has nothing is none."""
+    """Whether a delivery carries the answer already. The lease of a poll does not count: its owner says that it has
+    nothing."""
     pending = [one for one in work.find(Lane(lane, receiver)) if one.kind in kind]
     for one in pending:
         if one.state is DeliveryState.LEASED and not one.ordered:
