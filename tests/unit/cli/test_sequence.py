@@ -102,8 +102,8 @@ def test_each_arrow_has_the_colour_of_its_protocol() -> None:
     lines = in_terminal(MODEL, 120, colours=True)
     assert lines is not None
     assert (
-        lines[2]
-        == "  \x1b[90m+0.000          │\x1b[34m── \x1b[0msubmitted \x1b[34m─▶\x1b[90m┃               │               │               │       …0001\x1b[0m"
+        lines[2] == "  \x1b[90m+0.000          │\x1b[34m── \x1b[0msubmitted "
+        "\x1b[34m─▶\x1b[90m┃               │               │               │       …0001\x1b[0m"
     )
 
 
