@@ -30,7 +30,7 @@ from dragoman.core.commands import AddAgent, RotateToken, SetDomainPolicy
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Agent, Profile
 from dragoman.core.model.tasks import QuestionStatus
-from dragoman.demo.roster import AGENTS, DOMAIN, EDITOR, INFRA, LAB, PLANNER, RECORDS, SCRIBE, DemoAgent
+from dragoman.demo.roster import AGENTS, DOMAIN, INFRA, LAB, PLANNER, RECORDS, SCRIBE, DemoAgent
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.supervisor.spec import ChildSpec
 from dragoman.supervisor.supervisor import ChildDeclaration
@@ -195,7 +195,7 @@ async def _run_demo(running: Running, planner: Coroutine[Any, Any, None]) -> Non
         log.error("the demo does not play", why=str(error))
         return
     if await _connected(running, (PLANNER,)) and complete:
-        sys.stderr.write(next_commands(running.data.path) + "\n")
+        sys.stderr.write(next_commands(running.data.path, running.with_login().login) + "\n")
 
 
 async def _connected(running: Running, parts: Sequence[DemoAgent]) -> bool:
@@ -210,20 +210,14 @@ async def _connected(running: Running, parts: Sequence[DemoAgent]) -> bool:
     return True
 
 
-def next_commands(data: Path) -> str:
-    """What there is to see, as commands that work as they stand."""
+def next_commands(data: Path, login: str) -> str:
+    """What there is to see: a link that logs a browser in once, and a command that works as it stands."""
     here = "" if data == Path(datadir.DEFAULT) else f" --data {shlex.quote(str(data))}"
-    dragoman = program()
-    *most, last = [f"{member.id} ({member.protocol})" for member in AGENTS if member is not PLANNER]
-    others = f"{', '.join(most)} and {last}"
+    protocols = list(dict.fromkeys(member.protocol for member in AGENTS))
     lines = [
-        f"  the demo plays      {PLANNER.id} gives work to {others}",
-        f"  try next            {dragoman} call {INFRA.id} run_playbook playbook=site.yml{here}",
-        f"  over three of them  {dragoman} call {SCRIBE.id} write_report topic=backups{here}",
-        f"  handed over halfway {dragoman} call {EDITOR.id} write_notes release=3.0.0{here}",
-        f"  under a contract    {dragoman} call {LAB.id} plan_study ward=sleep{here}",
-        f"  answer a question   {dragoman} ask ls{here}",
-        f"  look at the work    {dragoman} task ls{here}",
+        f"  the demo plays      {len(AGENTS)} agents at work over {', '.join(protocols[:-1])} and {protocols[-1]}",
+        f"  open the dashboard  {login}",
+        f"  try next            {program()} ask ls{here}",
         "",
     ]
     return "\n".join(lines)

@@ -14,6 +14,7 @@ two arrows, each in the protocol of its end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from typing import Any, NamedTuple
 
@@ -84,12 +85,13 @@ def rows_of(model: Model, lanes: Sequence[Lane]) -> Iterator[Row]:
     by_id = {lane.id: lane for lane in lanes}
     hub = next(lane for lane in lanes if lane.kind == "hub")
     many = len({step["task"] for step in model["steps"]}) > 1
-    begun = last = None
+    begun, ends = None, list[datetime]()
     for step in model["steps"]:
         at, until = moment(step["at"]), moment(step["until"])
         assert at is not None
         assert until is not None
-        begun, last = begun or at, last or at
+        begun = begun or at
+        last = max((end for end in ends if end <= at), default=at)
         source, target = by_id.get(step["source"], hub), by_id.get(step["target"], hub)
         protocol = step.get("protocol")
         if source is target:
@@ -109,7 +111,7 @@ def rows_of(model: Model, lanes: Sequence[Lane]) -> Iterator[Row]:
             step, (at - begun).total_seconds(), (at - last).total_seconds(), source, arrows,
             TONES.get(step["kind"], "plain"), line(step["kind"].replace("_", " ")) + times, " · ".join(parts),
         )  # fmt: skip
-        last = max(last, until)
+        ends += [at, until]
 
 
 def lost_in(step: Step) -> str:

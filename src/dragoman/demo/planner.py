@@ -1,8 +1,11 @@
 """An orchestrator: keeps a gentle stream of work going between the demo's agents, over chiffon, whatever they speak.
 
 It begins with a handful at once, so that there is something to see, and slows down from there. It calls the demo's own
-agents by name: work must not reach a user's own agents of the same kind. At most one question waits for a
-person at a time.
+agents by name: work must not reach a user's own agents of the same kind.
+
+Beside that it has one release after the other shipped (`demo.lead`): a story over all agents in one trace, with a
+question to a person, a handoff, a contract, and a retry that succeeds. At most one question waits for a person at a
+time.
 """
 
 from __future__ import annotations
@@ -25,23 +28,28 @@ RESEARCH = roster.RESEARCH.address
 SCRIBE = roster.SCRIBE.address
 EDITOR = roster.EDITOR.address
 LAB = roster.LAB.address
+LEAD = roster.LEAD.address
 
 
 class Job(NamedTuple):
-    """`then`: what only makes sense after it, given to the hub at the same time."""
+    """`then`: what only makes sense after it, given to the hub at the same time. `within`: seconds that it may take."""
 
     target: str
     work: str
     input: dict[str, Any]
     then: Job | None = None
+    within: int | None = None
 
 
 DEPLOY = Job(INFRA, "run_playbook", {"playbook": "deploy_kuma.yml", "extra_vars": {"version": "1.23.16"}})
 CERTS = Job(INFRA, "run_playbook", {"playbook": "renew_certs.yml"})
-UPGRADE = Job(INFRA, "run_playbook", {"playbook": "upgrade_postgres.yml"})
+HANGS = Job(INFRA, "check_host", {"host": "db-04"}, within=3)
+"""Is not done in its time, and becomes a dead letter: one at each start."""
+RELEASE = Job(LEAD, "ship_release", {"version": "3.0.0"})
 
 OPENING = (
     CERTS,
+    HANGS,
     Job(INFRA, "run_playbook", {"playbook": "site.yml"}),
     Job(CODE, "review_change", {"change": 1841}),
     Job(CODE, "run_tests", {"suite": "unit"}, then=DEPLOY),
@@ -72,7 +80,7 @@ PACE = ((12, 3.0), (60, 6.0), (360, 10.0))
 SLOWEST = 60.0
 
 MOST_AT_ONCE = 6
-ASK_AGAIN = 5 * 60.0
+NEXT_RELEASE = 5 * 60.0
 STILL_OPEN = 35 * 60.0
 """A question of an earlier run may still wait: so long, until it has surely expired, no other is asked."""
 
@@ -94,7 +102,7 @@ async def _plan(id: str) -> None:
     room = asyncio.Semaphore(MOST_AT_ONCE)
     # The client is closed first: then every waiting call gets an error, instead of being cancelled.
     async with asyncio.TaskGroup() as under_way, Client(id=id, kind=roster.PLANNER.kind) as hub:
-        under_way.create_task(_ask_people(hub))
+        under_way.create_task(_ship_releases(hub))
         for job in OPENING:
             under_way.create_task(_run(hub, job, room))
         for job, pause in zip(itertools.cycle(ROUND), pauses(), strict=False):
@@ -108,7 +116,7 @@ async def _run(hub: Client, job: Job, room: asyncio.Semaphore) -> None:
     """Errands may fail, that is part of the play; the hub has the story."""
     async with room:
         with contextlib.suppress(DragomanError):
-            task = await hub.submit(job.target, job.work, job.input)
+            task = await hub.submit(job.target, job.work, job.input, **_limits(job))
             tasks = [task]
             if job.then is not None:
                 after = job.then
@@ -116,10 +124,14 @@ async def _run(hub: Client, job: Job, room: asyncio.Semaphore) -> None:
             await asyncio.gather(*map(hub.result, tasks), return_exceptions=True)
 
 
-async def _ask_people(hub: Client) -> None:
+def _limits(job: Job) -> dict[str, Any]:
+    return {} if job.within is None else {"hints": {"max_duration_seconds": job.within}}
+
+
+async def _ship_releases(hub: Client) -> None:
     if os.environ.get("DRAGOMAN_DEMO_ASKED"):
         await asyncio.sleep(STILL_OPEN)
     while True:
         with contextlib.suppress(DragomanError):
-            await hub.call(UPGRADE.target, UPGRADE.work, **UPGRADE.input)
-        await asyncio.sleep(ASK_AGAIN)
+            await hub.call(RELEASE.target, RELEASE.work, **RELEASE.input)
+        await asyncio.sleep(NEXT_RELEASE)

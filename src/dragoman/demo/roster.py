@@ -40,7 +40,8 @@ LAB = DemoAgent(
     ("read:records",),
 )  # fmt: skip
 RECORDS = DemoAgent("records", "records", "records", "gives records out, encrypted", "a2acp", CLINIC)
+LEAD = DemoAgent("lead", "lead", "lead", "ships releases: has all the others do their part, as one trace", "coven")
 PLANNER = DemoAgent("planner", "planner", "orchestrator", "gives the others something to do")
 
-AGENTS = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, RECORDS, LAB, PLANNER)
+AGENTS = (INFRA, CODE, RESEARCH, SCRIBE, EDITOR, REVIEWER, RECORDS, LAB, LEAD, PLANNER)
 """In the order in which they start."""

@@ -5,6 +5,7 @@ Run by the hub as a child process, it speaks forge over its standard streams. Wh
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ def run(id: str, state_dir: Path | None) -> None:
     @agent.on("write_report", timeout=120)
     async def write_report(task: Task, topic: str) -> dict[str, Any]:
         """Write what is known about something."""
+        if topic.startswith("release") and task.attempt == 1:
+            os._exit(1)  # the hub starts us again, and gives us the task again
         await task.progress(10, f"looking up {topic}")
         found = SHELF.get(topic, UNKNOWN)
         await task.progress(80, "writing it up", output=f"# {topic}\n\n{found}\n")

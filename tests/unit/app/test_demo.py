@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 from tests.support.children import command_of
 from tests.support.world import World
@@ -49,11 +50,12 @@ def test_the_demo_is_built_on_nothing_but_what_users_have() -> None:
 
 def test_every_request_of_the_demo_has_an_agent_that_does_it() -> None:
     parts = {member.address for member in AGENTS}
-    errands = [*planner.OPENING, *planner.ROUND, planner.UPGRADE, planner.DEPLOY]
+    errands = [*planner.OPENING, *planner.ROUND, planner.RELEASE, planner.DEPLOY]
     assert {job.target for job in errands} < parts
     assert {job.input["playbook"] for job in errands if job.work == "run_playbook"} <= set(infra.PLAYBOOKS)
     assert {job.input["suite"] for job in errands if job.work == "run_tests"} <= set(code.SUITES)
-    assert [name for name, book in infra.PLAYBOOKS.items() if book.asks] == [planner.UPGRADE.input["playbook"]]
+    assert [name for name, book in infra.PLAYBOOKS.items() if book.asks] == ["upgrade_postgres.yml"]
+    assert planner.HANGS.input["host"] in infra.SILENT
     assert infra.PLAYBOOKS[planner.CERTS.input["playbook"]].breaks
 
 
@@ -88,9 +90,9 @@ def test_commands_are_shown_as_they_must_be_typed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(there), "dev"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert ".venv/bin/dragoman ask ls\n" in demo.next_commands(Path(".dragoman"))
+    assert ".venv/bin/dragoman ask ls\n" in demo.next_commands(Path(".dragoman"), "http://x/login/1")
     monkeypatch.setenv("PATH", str(there.parent))
-    assert "  dragoman ask ls --data 'other place'\n" in demo.next_commands(Path("other place"))
+    assert "  dragoman ask ls --data 'other place'\n" in demo.next_commands(Path("other place"), "http://x/login/1")
 
 
 async def test_every_start_makes_new_tokens_for_the_same_agents() -> None:
@@ -226,6 +228,31 @@ async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command
     assert "the demo plays" in hub.said()
     assert "Traceback" not in hub.said()
     assert "never retrieved" not in hub.said()
+
+
+async def test_a_release_is_one_trace_over_all_agents_with_a_handoff_a_contract_and_a_retry(hub: Hub) -> None:
+    headers = {"Authorization": f"Bearer {hub.ready['admin_token']}"}
+    async with hub.client() as people, httpx2.AsyncClient(base_url=hub.ready["http"], headers=headers) as api:
+        [question] = await eventually(people.questions)
+        await people.answer(question.id, "yes")
+
+        async def shipped() -> Any:
+            found = (await api.get("/api/v1/tasks", params={"type": "ship_release"})).json()["tasks"]
+            return [task for task in found if task["status"] == "completed"]
+
+        [row] = await eventually(shipped)
+        release = (await api.get(f"/api/v1/tasks/{row['id']}")).json()
+        assert release["result"]["deploy"] == "Deployed."
+        sequence = (await api.get(f"/api/v1/tasks/{release['id']}/sequence")).json()
+        dead = (await api.get("/api/v1/deadletters")).json()["deadletters"]
+        agents = (await api.get("/api/v1/agents")).json()["agents"]
+    spoken = {one["id"]: one["protocol"] for one in sequence["participants"]}
+    assert set(spoken) == {member.id for member in AGENTS} | {"hub", "person"}
+    assert set(spoken.values()) == {"chiffon", "coven", "forge", "agentmsg", "a2acp", None}
+    kinds = {step["kind"] for step in sequence["steps"]}
+    assert {"handed_over", "asked", "answered", "attempt_failed", "completed"} <= kinds
+    assert [(one["receiver"], one["error"]["kind"]) for one in dead] == [("infra-1", "timeout")]
+    assert {agent["status"] for agent in agents} <= {"idle", "busy"}
 
 
 async def test_children_end_with_a_hub_that_is_killed(hub: Hub) -> None:
