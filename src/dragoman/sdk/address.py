@@ -1,4 +1,4 @@
-"""Where the hub is, and what proves who we are.
+"""The address of the hub, and the token.
 
     what    comes from the first of these that has it
     ------  ------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "forge+wss": ("forge", "ws", "https"),
 }
 STDIO = "stdio"
-"""No place, so no token either: the program that started the agent is at the other end of its pipes."""
+"""Has no host and no token: the program that started the agent is at the other end of its pipes."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -71,18 +71,18 @@ Record = Callable[[bool, bytes], None]
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A hub, the way to speak with it, and our token."""
+    """A hub, the protocol and transport to use, and the token."""
 
     protocol: str
     transport: str
     base: str
     token: str | None = None
     instance: str | None = None
-    """Which process of an agent we are: another one has nothing of what the hub gave to this one."""
+    """Which process of an agent this is: another process does not have the work that the hub gave to this one."""
     certificate: str = ""
-    """PEM: the hub's, where it is known without a note."""
+    """The hub's certificate as PEM, where it is known without a note."""
     record: Record | None = None
-    """Is called with each message as it leaves and as it comes, to show the bytes to people."""
+    """Called with each message that is sent or received, to show the bytes to people."""
 
     def __repr__(self) -> str:
         return f"Address({self.protocol}+{self.transport} {self.base})"
@@ -102,7 +102,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Proxies of the environment are for the world outside."""
+        """Whether the hub is on this machine: then proxies of the environment are not used."""
         return urlsplit(self.base).hostname in LOOPBACK
 
     @property
@@ -112,7 +112,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_token(self) -> bool:
-        """Whether who speaks there must prove who it is."""
+        """Whether agents and clients need a token there."""
         return self.transport != STDIO and not (self.protocol == "coven" and self.is_loopback)
 
     def websocket(self, path: str) -> str:
@@ -121,7 +121,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(NamedTuple):
-    """What `dev` left for commands and programs started beside it; `grpc` where that speaks TLS."""
+    """The note that `dev` writes for commands and programs on the same machine; `grpc` where that port has TLS."""
 
     http: str
     admin_token: str
@@ -130,7 +130,7 @@ class Note(NamedTuple):
 
 
 def resolve(url: str | None, token: str | None, environ: Mapping[str, str] = os.environ) -> Address:
-    """The hub a client means."""
+    """The address of a client's hub."""
     asked = url or environ.get("DRAGOMAN_URL")
     if not asked:
         note = read_note(environ)
@@ -144,7 +144,7 @@ def resolve(url: str | None, token: str | None, environ: Mapping[str, str] = os.
 def resolve_agent(
     agent_id: str, url: str | None, token: str | None, environ: Mapping[str, str] = os.environ
 ) -> Address:
-    """The hub an agent means; an agent needs a token of its own."""
+    """The address of an agent's hub; an agent needs a token of its own."""
     asked = url or environ.get("DRAGOMAN_URL")
     if not asked:
         note = read_note(environ)

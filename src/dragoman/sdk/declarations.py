@@ -1,6 +1,6 @@
 """What an agent does, declared by functions: its work, what runs around it, and how it meets other agents.
 
-`sdk.agent` has its life: serving, stopping, and what it says by itself.
+`sdk.agent` has its life: serving, stopping, and messages of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keeps an agent going: the link up, the hub's messages dispatched, heartbeats, and an orderly end.
+"""Keeps an agent running: keeps the link up, dispatches the hub's messages, sends heartbeats, and ends in order.
 
 It passes messages between the link (`links`, any protocol) and the task runner (`work.task_runner`, any handlers). When
-a link breaks it makes the next one, with growing pauses; over every new link first goes what the hub has not got yet,
-then a sign of life for everything in hand.
+a link breaks it makes the next one, with growing pauses. Over every new link it first sends what the hub has not
+confirmed yet, then a sign of life for every running task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("dragoman.sdk")
 HEARTBEAT = 10.0
 PULSE = 1.0
 STOOD_STILL = 5.0
-"""Seconds that the event loop may stand still before the log says so."""
+"""Seconds that the event loop may be blocked before the engine logs it."""
 STEADY = 10.0
 """Seconds after which a link counts as good: when it breaks, the next try comes at once."""
 SEND_AGAIN = 1.0
@@ -115,7 +115,7 @@ class Engine:
         }
 
     async def run(self) -> None:
-        """Work until `stop`, or until an error after which trying again is no use."""
+        """Work until `stop`, or until an error that a retry cannot help."""
         for unsent in self._journal.open():
             self._outbox.keep(unsent)
         self.peer_requests.resume()
@@ -135,13 +135,13 @@ class Engine:
             await self._journal.close()
 
     def stop(self) -> None:
-        """Take no more work, let what runs come to its end for the grace time, then hang up."""
+        """Take no more work, let running work end within the grace time, then disconnect."""
         self._stopping.set()
         if self._link is not None:
             self._link.quiesce()
 
     def stop_soon(self) -> None:
-        """The same, from any thread."""
+        """`stop`, from any thread."""
         try:
             ours = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -166,7 +166,8 @@ class Engine:
             log.warning("%d tasks are left; the hub will see to them", len(self._runner.tasks))
 
     async def _until_quiet(self) -> None:
-        """Until no handler runs and the hub has every message. A task can wait for a person without this process."""
+        """Wait until no handler runs and the hub has every message. A task can wait for a person without this
+        process."""
         while (
             (self._hub_reads and self._outbox.owes)
             or self.peer_requests.is_busy
@@ -309,7 +310,7 @@ class Engine:
             before = self._runtime.monotonic()
             await self._runtime.sleep(PULSE)
             now = self._runtime.monotonic()
-            if now - before > PULSE + STOOD_STILL:  # the hub may have taken the silence for our end
+            if now - before > PULSE + STOOD_STILL:  # the hub may have taken the agent for dead
                 log.warning(
                     "nothing could run for %.0f s: a handler that is a coroutine blocked the event loop, or the machine"
                     " slept. Let it await what takes long, or declare it with def: then it runs in a thread",

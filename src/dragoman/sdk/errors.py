@@ -27,7 +27,7 @@ from typing import Any
 
 
 class DragomanError(Exception):
-    """The root: catch this to catch everything the SDK raises on its own account."""
+    """The root: catch this to catch every exception of the SDK."""
 
 
 class Misconfigured(DragomanError):
@@ -40,7 +40,7 @@ class NotSupported(DragomanError):
 
 
 class HubUnreachable(DragomanError):
-    """The hub does not answer, or not in a way we understand. Trying again later can help."""
+    """The hub does not answer, or its answer cannot be read. Trying again later can help."""
 
 
 class NotAllowed(DragomanError):
@@ -56,7 +56,7 @@ class Conflict(DragomanError):
 
 
 class RequestRefused(DragomanError):
-    """The hub did not take a request. `kind` and `facts` are the hub's own words."""
+    """The hub did not take a request. `kind` and `facts` are the hub's own."""
 
     def __init__(self, message: str, *, kind: str | None = None, facts: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class RequestRefused(DragomanError):
 
 
 class TaskFailed(DragomanError):
-    """A task that was called for has ended without success."""
+    """A task that the caller asked for has ended without success."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TaskFailed(DragomanError):
 
 
 class TaskCancelled(TaskFailed):
-    """A task that was called for has been cancelled."""
+    """A task that the caller asked for was cancelled."""
 
 
 class StillRunning(DragomanError, TimeoutError):

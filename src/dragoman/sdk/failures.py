@@ -1,6 +1,6 @@
 """How a call fails, over every protocol alike: one exception for each kind of failure.
 
-    kind (the hub's word)   raised                     kind                    raised
+    kind (of the hub)       raised                     kind                    raised
     ----------------------  -------------------------  ----------------------  -------------------------
     work_failed             TaskFailed                 cancelled               TaskCancelled
     invalid                 SchemaMismatch             unauthenticated         AuthFailed
@@ -16,7 +16,7 @@ The same exceptions are what a handler may raise to answer with one of a2acp's c
 
     raise RateLimitExceeded("one report a minute", retry_after=30)
 
-A handler that lets the failure of a call of its own pass does not answer with that code: it was another request's.
+If a handler makes a call and lets its failure pass, it does not answer with that code: the code is another request's.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class CallFailed(TaskFailed):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same again can help."""
+        """Whether the same request may succeed later."""
         return TABLE[self.CODE].retry and self.details.get("retryable") is not False
 
 
 class CapabilityNotFound(CallFailed, RequestRefused):
-    """The agent does no such work, says the agent, or the hub before any agent saw it."""
+    """The agent does no such work. The agent reports this, or the hub before any agent got the request."""
 
     CODE, KIND = Code.CAPABILITY_NOT_FOUND, "unsupported_work"
 
 
 class SchemaMismatch(CallFailed, RequestRefused):
-    """The input does not fit, says the agent, or the hub before any agent saw it."""
+    """The input does not fit. The agent reports this, or the hub before any agent got the request."""
 
     CODE, KIND = Code.SCHEMA_MISMATCH, "invalid"
 
@@ -104,7 +104,7 @@ _CLASSES: tuple[type[CallFailed], ...] = (
 FAILURES: dict[Code, type[CallFailed]] = {kind.CODE: kind for kind in _CLASSES}
 BY_KIND: dict[str, type[CallFailed]] = {kind.KIND: kind for kind in _CLASSES}
 ALSO_REFUSED = {form.KIND: form for form in (SchemaMismatch, CapabilityNotFound)}
-"""What an agent says of some requests, and the hub of others before an agent sees them: one exception for both."""
+"""Failures that either an agent or the hub reports: one exception for both."""
 CANCELLED = "cancelled"
 
 
@@ -159,7 +159,7 @@ def refused(
 
 
 def failure(error: ErrorBody, *, task_id: str = "", by: str | None = None) -> CallFailed:
-    """What an error message of a2acp says, by its code."""
+    """The exception of an a2acp error message, by its code."""
     return FAILURES[error.code](
         error.message, details=error.details, retry_after=float(error.retry_after), task_id=task_id, by=by
     )

@@ -2,7 +2,7 @@
 
     Link   what the engine uses: the types of `messages`, which belong to no protocol. A link maps them to its
            protocol's own messages and moves them
-    Pipe   what the link of a message protocol stands on: whole frames, whatever carries them
+    Pipe   what the link of a message protocol uses: whole frames over any transport
 
 To add a protocol, write a class that keeps the promises of `Link`, and add a row to the table of `services`.
 """
@@ -33,14 +33,14 @@ class ProtocolCapabilities(Struct, frozen=True, kw_only=True):
     largest_file: int = 0
     """Bytes of the largest file it carries; 0 if it carries none."""
     has_receipts: bool = True
-    """Whether the hub says what it has. If not, it asks again for what it lost, and results must be whole."""
+    """Whether the hub confirms what it has. If not, it asks again for what it lost, and results must be whole."""
     refuses_each: bool = False
-    """Whether the hub refuses each message by itself, also one that is only worth its moment. Then the engine sends a
-    refused one again in its place: the hub takes nothing about a task that would overtake it."""
+    """Whether the hub refuses each message by itself, bare progress included. Then the engine sends a refused one
+    again in its place: the hub accepts no message about a task that would overtake it."""
     words_are_receipts: bool = True
     """Whether the first message about work acknowledges it (chiffon-D5)."""
     converses: bool = False
-    """Whether agents speak with each other: hand tasks over, help, tell how they are."""
+    """Whether agents send each other messages: handoffs, help, status reports."""
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
@@ -59,30 +59,30 @@ class Introduction(Struct, frozen=True, kw_only=True):
 
 
 class Link(Protocol):
-    """One connection to the hub, used once: opened, spoken over, closed.
+    """One connection to the hub, opened once and closed once.
 
-    Order: what is sent about one task arrives in that order or the link is down. Delivery: `send` promises
-    nothing; only `Accepted` says that the hub has a message, and a sender that needs it there sends it again over the
-    next link until then. Everything is called on one event loop.
+    Order: messages about one task arrive in the order in which they were sent, or the link is down. Delivery: `send`
+    promises nothing; only `Accepted` confirms that the hub has a message. Until then its sender sends it again over the
+    next link. Everything is called on one event loop.
     """
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities: ...
 
     async def open(self, who: Introduction) -> None:
-        """Connect and introduce ourselves. Raises `LinkDown`, or `NotAllowed` where trying again is no use."""
+        """Connect and introduce the agent. Raises `LinkDown`, or `NotAllowed` where a retry cannot help."""
         ...
 
     async def receive(self) -> Sequence[Inbound]:
-        """What the hub says next, at least one message. Raises `LinkDown` when the link is over."""
+        """The hub's next messages, at least one. Raises `LinkDown` when the link is over."""
         ...
 
     def acknowledge(self, receipt: str) -> None:
-        """We have what carried this receipt. Never blocks; several go out together."""
+        """The agent has the message with this receipt. Never blocks; several go out together."""
         ...
 
     def send(self, message: Outbound) -> None:
-        """Put a message on its way. Never blocks; a broken link shows in `receive`."""
+        """Send a message. Never blocks; a broken link shows in `receive`."""
         ...
 
     async def drain(self) -> None:
@@ -90,7 +90,7 @@ class Link(Protocol):
         ...
 
     def quiesce(self) -> None:
-        """We take no more work: fetch none where we do the fetching."""
+        """The agent takes no more work: fetch none, where the link fetches."""
         ...
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ class Pipe(Protocol):
     """Frames in and out, with the transport's own confirmations, for agents and clients alike."""
 
     async def open(self, registration: bytes | None) -> bytes:
-        """Register if there is something to say, connect, and return the hub's answer to the registration."""
+        """Register if there is a registration, connect, and return the hub's answer to it."""
         ...
 
     async def receive(self) -> Sequence[Frame | Accepted]: ...

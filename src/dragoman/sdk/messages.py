@@ -37,7 +37,7 @@ class Correlation(Struct, frozen=True, kw_only=True):
     trace_id: str
     sender: str
     about: dict[str, str] = {}
-    """What else the protocol needs for an answer."""
+    """Further fields that the protocol needs for an answer."""
 
 
 PRIVATE = "private"
@@ -94,7 +94,7 @@ class Resume(Struct, frozen=True, kw_only=True):
 
 
 class Accepted(Struct, frozen=True):
-    """These messages of ours are safe with the hub, by their ids."""
+    """The hub has stored these messages of the agent, by their ids."""
 
     ids: tuple[str, ...]
 
@@ -111,8 +111,8 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """A person answered the question with this id, while the work stood still. Without a receipt there is nothing to
-    remember: asked again at the same place, the hub answers the same."""
+    """A person answered the question with this id, while the work waited. Without a receipt the agent need not remember
+    it: asked again at the same place, the hub gives the same answer."""
 
     id: str
     task_id: str
@@ -121,7 +121,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class IncomingMessage(Struct, frozen=True, kw_only=True):
-    """Another agent says something, or the hub on its behalf. `message` is the protocol's own, `tree` its JSON."""
+    """A message of another agent, or of the hub on its behalf. `message` is the protocol's own, `tree` its JSON."""
 
     message: Any
     tree: dict[str, Any]
@@ -129,7 +129,7 @@ class IncomingMessage(Struct, frozen=True, kw_only=True):
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """Another agent wants to come to terms with us: `request` is what its handler sees."""
+    """Another agent proposes a contract to this one: `request` is what the handler sees."""
 
     id: str
     request: HandshakeRequest
@@ -143,8 +143,8 @@ class Welcomed(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True, kw_only=True):
-    """The program that started us ends us: running tasks may end within `grace` seconds, or within our own time. If not
-    `hears`, it reads no more, so nothing will be acknowledged."""
+    """The program that started the agent ends it: running tasks may end within `grace` seconds, or within the agent's
+    own time. If not `hears`, it reads no more, so nothing will be acknowledged."""
 
     reason: str
     grace: float | None = None
@@ -180,7 +180,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     @property
     def has_content(self) -> bool:
-        """Whether the report says more than that the work goes on: then it must arrive."""
+        """Whether the report has more than bare progress: then it must arrive."""
         content = self.content
         return bool(content.output or content.thinking or content.tool_use or content.tool_result or content.file)
 
@@ -253,8 +253,8 @@ class Decline(Struct, frozen=True, kw_only=True):
 
 
 class OutgoingMessage(Struct, frozen=True, kw_only=True):
-    """Something for another agent, or for the hub about ourselves, where agents converse. `payload` is the protocol's
-    own; `beside` what it has no field for."""
+    """A message to another agent, or to the hub about this agent, where agents converse. `payload` is the protocol's
+    own; `beside` are fields that it does not have."""
 
     id: str
     at: datetime
@@ -269,7 +269,7 @@ class OutgoingMessage(Struct, frozen=True, kw_only=True):
 
 
 class ProposalAnswer(Struct, frozen=True, kw_only=True):
-    """Our answer to a proposal."""
+    """The agent's answer to a proposal."""
 
     id: str
     at: datetime
@@ -283,5 +283,5 @@ Outbound: TypeAlias = Report | Question | Outcome | Decline | OutgoingMessage | 
 
 
 def part(id: str, number: int) -> str:
-    """The id of a piece of what goes in several messages: always the same one, and as good a UUID as the whole's."""
+    """The id of one of several messages that carry one content: it follows from the whole's id, and is a UUID."""
     return f"{id[:-12]}{(int(id[-12:], 16) + number) % 16**12:012x}"

@@ -1,10 +1,10 @@
-"""What agents ask of each other and tell each other: the values that handlers see.
+"""What agents ask of each other and send each other: the values that handlers see.
 
     asked by          with                    answered by            with
     ----------------  ----------------------  ---------------------  -----------------------------------------------
     task.help(…)      HelpRequest             @agent.on_help         text, Help(…), or raise Unable(…), Escalate(…)
     task.handoff(…)   HandoffRequest          @agent.on_handoff      True, False, Accept(…), Reject("why")
-    agent.tell(…)     Letter                  @agent.on_message      -
+    agent.tell(…)     DirectMessage           @agent.on_message      -
     client.call(…)    HandshakeRequest        @agent.on_handshake    True, False, Reject("why")
 
 The first three are agentmsg's, the last is a2acp's; over another protocol they raise `NotSupported`.
@@ -41,8 +41,8 @@ class Resource(Struct, frozen=True):
 class Help(Struct, frozen=True):
     """An answer to a request for help. As a handler's answer, text alone is a Help with that content.
 
-    `follow_up_required`: more will come for the same request, and `follow_ups` waits for it. `escalations`: what the
-    agents said that were asked first and passed the request on, each a Help of its own.
+    `follow_up_required`: more will come for the same request, and `follow_ups` waits for it. `escalations`: the answers
+    of agents that were asked first and passed the request on, each a Help of its own.
     """
 
     content: str
@@ -84,16 +84,16 @@ class HelpRequest(Struct, frozen=True, kw_only=True):
     urgency: str
     deadline: datetime | None = None
     escalations: tuple[Help, ...] = ()
-    """What the agents said that were asked before and passed the request on."""
+    """The answers of agents that were asked before and passed the request on."""
 
 
 class Unable(DragomanError):
-    """Raised by a help handler: I cannot help with this."""
+    """Raised by a help handler that cannot help with this."""
 
 
 class Escalate(DragomanError):
-    """Raised by a help handler: another agent should look at this; in the end a person. The agent
-    that asked, and the one that is asked next, read the words and find the resources."""
+    """Raised by a help handler: another agent should look at this; in the end a person. The agent that asked, and the
+    one that is asked next, get its text and its resources."""
 
     def __init__(self, content: str = "", resources: Sequence[Resource] = ()) -> None:
         super().__init__(content)
@@ -101,14 +101,14 @@ class Escalate(DragomanError):
 
 
 def as_help(escalate: Escalate) -> Help:
-    """What is said when a handler passes a request on."""
+    """The answer of a handler that passes a request on."""
     words = str(escalate) or "another helper should look at this"
     return Help(words, "ESCALATION", resources=escalate.resources)
 
 
 def escalations_in(value: Any) -> tuple[Help, ...]:
-    """What came beside a request for help, in the hub's form (`agent`) or in agentmsg's (`responder_id`). What is in
-    neither is left out: a sender may use the name for anything."""
+    """The escalations that came with a request for help, in the hub's form (`agent`) or in agentmsg's (`responder_id`).
+    Other values are left out: a sender may use the name for anything."""
     found: list[Help] = []
     for one in value if isinstance(value, list | tuple) else ():
         if isinstance(one, dict) and isinstance(one.get("content"), str):
@@ -139,7 +139,7 @@ class Handoff(Struct, frozen=True, kw_only=True):
 
 
 class HandoffRequest(Struct, frozen=True, kw_only=True):
-    """Another agent wants us to go on with its task."""
+    """Another agent wants this one to take over its task."""
 
     id: str
     task_id: str
@@ -160,7 +160,7 @@ class Accept(Struct, frozen=True, kw_only=True):
 
 
 class HandshakeRequest(Struct, frozen=True, kw_only=True):
-    """Another agent wants to ask us for work of an intent. `contract` has the terms, as JSON."""
+    """Another agent wants to ask this one for work of an intent. `contract` has the terms, as JSON."""
 
     id: str
     source: str

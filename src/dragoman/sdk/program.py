@@ -1,8 +1,8 @@
-"""An agent or a client as a program: signals, the log, and what is printed when nothing caught an error.
+"""An agent or a client as a program: signals, the log, and what is printed for an uncaught error.
 
-An error of ours is one sentence, and the line of the user's program that it is about: the hub is not there, the token
-is wrong, a handler cannot be called. Every other error keeps its traceback, without our frames where it passed through
-them. An error that began in our own code is shown whole, because it is a bug of ours.
+A `DragomanError` is printed as one sentence, with the line of the user's program that it is about: the hub does not
+answer, the token is wrong, a handler cannot be called. Every other error keeps its traceback, without the frames of
+dragoman that it passed through. An error that began in dragoman's own code is shown whole, because it is a defect.
 
 Python calls `sys.excepthook` only for what the program did not catch, so nothing changes for one that catches
 `DragomanError`. A hook that the program has set stays. DRAGOMAN_TRACEBACK=1 shows everything.
@@ -31,7 +31,7 @@ _PASSED_THROUGH = (OURS, f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep
 
 
 def install_excepthook() -> None:
-    """From here on. Called when the first agent or client is made."""
+    """Install the hook. Called when the first agent or client is made."""
     if sys.excepthook is sys.__excepthook__ and not os.environ.get(WHOLE):
         sys.excepthook = _tell
 
@@ -44,7 +44,7 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without our frames and those of the loop; all of it, if it ends in our own code."""
+    """A traceback without the frames of dragoman and of the event loop; all of it, if it ends in dragoman's code."""
     steps = []
     while trace is not None:
         steps.append(trace)
@@ -108,7 +108,7 @@ async def _until_signal(agent: _Agent, url: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
             loop.add_signal_handler(number, stop)
-        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: the caller stops us
+        except (NotImplementedError, RuntimeError, ValueError):  # not in the main thread: the caller calls `stop`
             break
     try:
         await serving

@@ -1,7 +1,7 @@
-"""The time and the chance an agent or a client lives by: one port, so that tests bring their own.
+"""Clock, timers, ids and randomness of an agent or a client: one port, so that tests bring their own.
 
-Durations use `monotonic`, which no clock jump can move; only what is written on the wire or kept for a day uses
-the wall clock.
+Durations use `monotonic`, which no jump of the clock changes; only times on the wire and in long-lived memory use the
+wall clock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Runtime(Protocol):
 
 
 class SystemRuntime:
-    """The world as it is."""
+    """The system's clock and randomness."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -67,7 +67,7 @@ LONGEST_DELAY = 15.0
 def backoff(failures: int, chance: float) -> float:
     """Seconds before the next try after `failures` in a row: doubling, capped, and jittered by up to a half.
 
-    The first few come fast: a hub forgives a broken link for some seconds before it gives the work to another.
+    The first few come fast: the hub waits some seconds after a broken link before it gives the work to another agent.
     """
     full = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16))
     return full * (0.5 + 0.5 * chance)

@@ -108,13 +108,13 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 def serve(who: Participant, address: Address, runtime: Runtime) -> AbstractAsyncContextManager[Service]:
-    """What an agent needs of the protocol of this address."""
+    """The service of an agent, by the protocol of this address."""
     make = _found(address.protocol, TABLE[address.protocol].service)
     return cast("AbstractAsyncContextManager[Service]", make(who, address, runtime))
 
 
 def connect(who: Participant, address: Address, runtime: Runtime) -> Backend:
-    """What a client needs of it."""
+    """The backend of a client, by the protocol of this address."""
     return cast(Backend, _found(address.protocol, TABLE[address.protocol].client)(who, address, runtime))
 
 

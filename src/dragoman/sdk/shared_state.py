@@ -9,7 +9,7 @@ A change names the version that its writer has read: if another writer was faste
 current one, and nothing is changed. `changes` is a JSON merge patch. A watch that breaks goes on where it was:
 no change is missed and none comes twice.
 
-Reading is repeated over a broken connection, changing is not: without an answer, look whether it happened.
+The SDK repeats a read over a broken connection, but not a change: without an answer, read whether it happened.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 END_SECONDS = 2.0
-"""How long what a client leaves behind may take to end."""
+"""How long tasks that a client leaves on its loop may take to end."""
 
 
 class SyncClient(Blocking[Client]):
@@ -182,7 +182,7 @@ class SyncClient(Blocking[Client]):
     def _end(self) -> None:
         loop, thread, self._loop = self._loop, self._thread, None
         if loop is not None and thread is not None:
-            # Where another loop runs in this thread, ours can only be wound up in its own.
+            # Where another loop runs in this thread, the client's can only be wound up in its own thread.
             asyncio.run_coroutine_threadsafe(_wind_up(loop), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()

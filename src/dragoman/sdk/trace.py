@@ -1,4 +1,4 @@
-"""The trace we are part of, as a context variable: what a handler calls carries on the trace it was called in.
+"""The current trace, as a context variable: the calls of a handler carry on the trace in which it was called.
 
 The form is the W3C's `traceparent`: `00-<trace id, 32 hex>-<span id, 16 hex>-01`. Chiffon's trace_id without its
 dashes is such a trace id (all-D7).
@@ -14,7 +14,7 @@ _FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 class Span(NamedTuple):
-    """Where we are: in which trace, as which span, in the course of which task."""
+    """A place in a trace: the trace, the span, and the task."""
 
     trace_id: str
     span_id: str
@@ -29,12 +29,12 @@ _current: ContextVar[Span | None] = ContextVar("dragoman_span", default=None)
 
 
 def current() -> Span | None:
-    """The span of the handler we are called from, if any."""
+    """The span of the handler that calls this, if any."""
     return _current.get()
 
 
 def enter(span: Span) -> None:
-    """From here on, in this task or thread only, we are in `span`."""
+    """Make `span` the current one, in this task or thread only."""
     _current.set(span)
 
 

@@ -347,7 +347,7 @@ class A2acpCaller(CallTracker[Call]):
             error = _failure(message, "" if call is None else call.task_id)
         assert error is not None
         if isinstance(error, LocalProtocolError | Unopened):
-            error = Misconfigured(f"that cannot be said: {error}")
+            error = Misconfigured(f"the message cannot be encoded: {error}")
         if call is not None:
             if message is not None and self._identity.is_stale(message) and call.retries > 0:
                 call.retries -= 1

@@ -134,7 +134,7 @@ class Session:
         if isinstance(event, Invalid) and (event.error.field, event.error.stage) == ("to", Stage.MEANING):
             # What the hub sends over this connection is for the agent that owns the token.
             raise NotAllowed(f"{event.error.what}. Give the agent its own token.")
-        log.warning("the hub said something that %s", event.error.what if isinstance(event, Invalid) else "is too old")
+        log.warning("the hub sent a message that %s", event.error.what if isinstance(event, Invalid) else "is too old")
         frame = self._connection.refuse(event, self._stamp())
         if frame is not None:
             self._write(frame, self._runtime.mint(), "")

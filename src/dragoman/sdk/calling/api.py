@@ -1,8 +1,8 @@
-"""A client of the management API: people's programs, with the admin token.
+"""A client of the management API, with the admin token.
 
-Submitting is safe to repeat (an Idempotency-Key goes along), waiting is a long poll, and following a task is a
-stream that begins again where it broke off: nothing missed, nothing twice. If the hub was reached once and is gone for
-a moment (a restart), the client waits up to `retry_for` seconds; if it was never reached, the client raises at once.
+Submitting is safe to repeat (it has an Idempotency-Key), waiting is a long poll, and following a task is a stream that
+resumes where it broke off: no event is missed and none comes twice. If the hub was reached once and is gone for a
+moment (a restart), the client waits up to `retry_for` seconds; if it was never reached, the client raises at once.
 """
 
 from __future__ import annotations

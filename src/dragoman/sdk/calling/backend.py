@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """What every way of calling can do; it raises `NotSupported` for what its protocol cannot."""
+    """What every backend can do; it raises `NotSupported` for what its protocol cannot."""
 
     async def open(self) -> None: ...
 
@@ -71,16 +71,16 @@ def named(options: Iterable[str]) -> str:
 
 
 LONGEST_ABSENCE = 120.0
-"""Seconds for which a hub may be away: it shuts its doors first when it is stopped, may give agents half a minute to
+"""Seconds for which a hub may be unreachable: when it stops it closes its ports first, may give agents half a minute to
 finish, and then is started again."""
 
 
 class TemporaryFailure(Exception):
-    """It does not work now; it may in a moment."""
+    """A failure that a retry may help."""
 
 
 class HubRetries:
-    """With one hub: `where` it is, and whether it was ever there."""
+    """The retries with one hub: its address `where`, and whether it was ever reached."""
 
     def __init__(self, where: str, runtime: Runtime, seconds: float = LONGEST_ABSENCE) -> None:
         self.where = where
@@ -93,7 +93,7 @@ class HubRetries:
 
 
 class Attempts:
-    """One request, as often as it takes."""
+    """The attempts of one request."""
 
     def __init__(self, retries: HubRetries) -> None:
         self._retries = retries

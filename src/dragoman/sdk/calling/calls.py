@@ -1,7 +1,7 @@
-"""Calls that are followed: how one goes, how a client keeps them, and how it stays connected meanwhile.
+"""Calls over a link: the states of a call, how a client keeps its calls, and how it stays connected meanwhile.
 
-A call is *taken* when the hub has it, and *done* when its end has come; what came in between are its `events`.
-What the messages of a protocol mean for a call is in its `calls`, when to send it again in its `client`.
+A call is *taken* when the hub has it, and *done* when it has ended; in between it has `events`. The `client` of a
+protocol decides what a message means for a call, and when to send the call again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_ENDED = 256
 
 
 class PendingCall:
-    """A request on its way, at work, or done. `id` is the message id under which it was sent last."""
+    """A call that was sent, taken, or is done. `id` is the message id under which it was sent last."""
 
     def __init__(self, task_id: str, id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -36,12 +36,12 @@ class PendingCall:
         self._news = asyncio.Event()
 
     def take(self) -> None:
-        """The hub has it."""
+        """The hub has the call."""
         if not self.taken.done():
             self.taken.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """The hub will not have it."""
+        """The hub refused the call."""
         _raise_in(self.taken, error)
 
     def tell(self, kind: str, data: dict[str, Any], *, at: str | None, agent: str | None = None) -> None:
@@ -164,7 +164,8 @@ class CallTracker(ABC, Generic[C]):
 
     @abstractmethod
     def _say(self, call: C) -> None:
-        """Send it, if there is a link. Over the next link, the client sends again everything that was not taken."""
+        """Send the call, if there is a link. Over the next link, the client sends all calls again that were not
+        taken."""
 
     async def _say_later(self, call: C, delay: float) -> None:
         await self._runtime.sleep(delay)
@@ -225,22 +226,22 @@ L = TypeVar("L", bound=Link)
 
 
 def unreachable(down: LinkDown) -> HubUnreachable:
-    """What a caller gets when no link could be made."""
+    """The error of a caller when no link could be made."""
     return HubUnreachable(asks(f"no link to the hub: {down}", "Is it running there?"))
 
 
 def gave_up(down: LinkDown, seconds: float) -> HubUnreachable:
-    """What ends an agent or a client whose hub was gone for as long as it is to try."""
+    """The error that ends an agent or a client after `give_up_after` seconds without a hub."""
     return HubUnreachable(asks(f"no link to the hub for {seconds:g} s, so it gives up: {down}", "Is it running there?"))
 
 
 class ConnectedClient(CallTracker[C], Generic[C, L]):
-    """A client with a link of its own. A protocol says what that is in the five methods below `close`."""
+    """A client with a link of its own. A protocol implements the five methods below `close`."""
 
     _online: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect. If no hub is there, raise at once; if it goes away later, the client waits for it."""
+        """Connect. If no hub answers, raise at once; if the hub goes away later, the client waits for it."""
         link = self._new_link()
         try:
             await self._connect(link)
@@ -266,7 +267,7 @@ class ConnectedClient(CallTracker[C], Generic[C, L]):
 
     @abstractmethod
     def _attach(self, link: L) -> None:
-        """The link stands: send again what the hub may not have."""
+        """The link is open: send what the hub may not have again."""
 
     @abstractmethod
     def _detach(self) -> None: ...

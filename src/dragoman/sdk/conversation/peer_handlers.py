@@ -116,7 +116,7 @@ class IncomingRequests:
         return None
 
     def unhandled(self) -> Iterator[tuple[IncomingMessage, str]]:
-        """The messages that a former process took and did not deal with."""
+        """The messages that a former process received and did not finish handling."""
         for noted in self._journal.undealt():
             try:
                 tree = codec.parse(bytes(noted.message))
@@ -147,13 +147,14 @@ class IncomingRequests:
         self._outbox.enqueue(answer)
 
     def accepted(self, id: str) -> None:
-        """The hub has an answer of ours."""
+        """The hub has an answer of the agent."""
         pending = self._answers.pop(id, None)
         if pending is not None and pending.key is not None:
             self._journal.deal(pending.key)
 
     def refused(self, id: str | None, is_passing: bool) -> bool:
-        """The hub refuses an answer of ours, if it is one. For good: then no agent waits for it any more."""
+        """The hub refuses a message; gives whether it was an answer of the agent. If it is refused for good, no agent
+        waits for it any more."""
         if id is None or id not in self._answers:
             return False
         if not is_passing:
@@ -192,7 +193,7 @@ class IncomingRequests:
         )
 
     async def _given(self, incoming: IncomingMessage) -> AsyncIterator[Help]:
-        """What the handler gives, up to the first that is the last."""
+        """The answers of the handler, up to the first without a follow-up."""
         payload: agentmsg.HelpRequest = incoming.message.payload
         handler = self._peer_handlers.help.get(payload.help_type.value)
         if handler is None:

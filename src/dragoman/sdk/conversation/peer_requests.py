@@ -1,4 +1,4 @@
-"""What an agent asks other agents, help and to take a task over, and what it sends them directly.
+"""The requests of an agent to other agents (help, handoffs), and its direct messages.
 
     the hub delivers                   it is                                       acknowledged
     ---------------------------------  ------------------------------------------  --------------------------------
@@ -72,7 +72,7 @@ class Asked(Struct):
 
 
 class PeerRequests:
-    """One agent's exchange with others."""
+    """One agent's requests to others."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class PeerRequests:
         return given
 
     async def _wait(self, task: RunningTask, asked: Asked) -> Any:
-        """What comes back. Others' time is not the handler's, and no sign of life disturbs it."""
+        """Wait for the answer. The time does not count for the handler, and no signs of life are sent meanwhile."""
         async with self._runner.reporter.away(task):
             task.waits += 1
             task.answer = asked.waiting
@@ -228,7 +228,7 @@ class PeerRequests:
         self._outbox.enqueue(asked.message)
 
     def accepted(self, id: str) -> None:
-        """The hub has a message of ours."""
+        """The hub has a message of the agent."""
         self._incoming.accepted(id)
         asked = self._asked.get(id)
         if asked is not None and asked.task is None and not asked.waiting.done():
@@ -330,7 +330,7 @@ class PeerRequests:
         self._incoming.answer_again(id)
 
     def resume(self) -> None:
-        """Go on with the messages that a former process did not deal with."""
+        """Handle the messages that a former process did not finish handling."""
         for incoming, key in self._incoming.unhandled():
             self._start(self._incoming.handle(incoming, key))
 
@@ -390,7 +390,7 @@ def _check_readable(payload: Record, beside: Any) -> None:
     try:
         msgspec.json.decode(data, type=type(payload))
     except msgspec.ValidationError as error:
-        raise ValueError(f"this cannot be told: {error}") from None
+        raise ValueError(f"this cannot be sent: {error}") from None
 
 
 def _text(error: BaseException | str) -> str:

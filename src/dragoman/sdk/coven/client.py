@@ -173,7 +173,7 @@ class CovenClient:
             seen.resume()
 
     def _keep(self, task_id: str, call: Any) -> None:
-        """The stream is there already: whoever wants the events reads it from its beginning."""
+        """The stream is open already: a caller that wants the events reads it from its beginning."""
         old = self._unread.pop(task_id, None)
         if old is not None:
             old.cancel()

@@ -13,7 +13,7 @@ So nothing that is printed can be taken for a message, or stand in the middle of
 hub's log even if the process dies the next moment, which is why print() goes there and not through the event loop.
 
 Reading and writing never block the loop, and leave the descriptors' flags alone, which others may share: a read after
-the system said "readable" does not wait, nor does a write of up to PIPE_BUF bytes after "writable".
+the system reported "readable" does not wait, nor does a write of up to PIPE_BUF bytes after "writable".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The way to the hub, whichever protocol's bytes go over it.
+"""Transports to the hub, the same for every protocol.
 
-http            a client with our token; files beside the messages     websocket  one WebSocket, one write for each turn
-polling         a pipe over HTTP: long poll in, POST out               tls        trusted CAs, our certificate
+http            a client with the token; files beside the messages     websocket  one WebSocket, one write for each turn
+polling         a pipe over HTTP: long poll in, POST out               tls        trusted CAs, the client's certificate
 connect_errors  what was probably meant by a wrong address
 """

@@ -1,6 +1,6 @@
-"""What was probably meant by an address where a server answers, but not as expected: TLS or none, the other port.
+"""Advice for an address where a server answers, but not as expected: TLS or none, the other port.
 
-Libraries say what they saw, in their own words; what to do about it stands in this table.
+Libraries describe what they saw, each in other terms; this table says what to do about it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECURE = {_TLS: _SHOW}
 
 
 def advised(text: str, *, secure: bool = False) -> str:
-    """The message of a failure, with what to do about it where that is known and does not stand there yet."""
+    """The message of a failure, with what to do about it where that is known and not part of the message yet."""
     problem = text.rstrip(".")
     if any(what in problem for what in (*SECURE.values(), *(what for _, what in ADVICE))):
         return problem
@@ -43,13 +43,13 @@ def advised(text: str, *, secure: bool = False) -> str:
 
 
 def asks(text: str, question: str) -> str:
-    """The text as a sentence, and the question that is left where nothing better is known."""
+    """The text as a sentence, and a question where no better advice is known."""
     known = any(part in text for part, _ in ADVICE)
     return f"{text}." if known else f"{text}. {question}"
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says, as `advised`."""
+    """The message of an error, as `advised`."""
     return advised(str(error) or type(error).__name__)
 
 

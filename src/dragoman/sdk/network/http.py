@@ -47,8 +47,8 @@ class _Client(httpx2.AsyncClient):
 def http_client(
     address: Address, *, read: float = 60.0, transport: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """A client with our token that waits `read` seconds for an answer: longer than the hub keeps a poll open. Towards
-    this machine it uses no proxy."""
+    """A client with the token that waits `read` seconds for an answer: longer than the hub keeps a poll open. To this
+    machine it uses no proxy."""
     return _Client(
         base_url=address.base,
         headers=address.headers,
@@ -60,7 +60,7 @@ def http_client(
 
 
 def pause(response: httpx2.Response) -> float | None:
-    """The seconds that the hub asks us to wait, if any."""
+    """The seconds that the hub asks the client to wait, if any."""
     seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isascii() and seconds.isdigit() and len(seconds) < 5 else None
 

@@ -94,7 +94,7 @@ class HttpLink(ABC, Generic[Received, Item]):
 
     @abstractmethod
     async def _fetch(self) -> None:
-        """Put everything that comes into `_arrived`, until cancelled."""
+        """Put everything that is received into `_arrived`, until cancelled."""
 
     @abstractmethod
     async def _say(self, item: Item) -> None: ...
@@ -158,7 +158,7 @@ class PolledPipe(HttpLink[Frame | Accepted, tuple[bytes, str]]):
         return answer
 
     async def _greet(self) -> bytes:
-        """A client without a registration looks whether the hub is there: a poll would only wait."""
+        """A client without a registration asks whether the hub answers: a poll would only wait."""
         try:
             await self._client.get("/livez")
         except httpx2.TransportError as error:

@@ -1,4 +1,4 @@
-"""TLS towards the hub, the same for every protocol: whom we believe and what we show (`security.trust`)."""
+"""TLS to the hub, the same for every protocol: trusted certificates and the client's own (`security.trust`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.security import trust
 
 
 class Files(NamedTuple):
-    """The same for gRPC, which has a TLS of its own: PEM, or None for what it has itself."""
+    """The certificates for gRPC, which has its own TLS: PEM, or None for gRPC's defaults."""
 
     roots: bytes | None
     key: bytes | None
@@ -24,7 +24,7 @@ class Files(NamedTuple):
 
 
 def context(address: Address, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
-    """What to speak TLS with, or None where it is not spoken."""
+    """The TLS context, or None without TLS."""
     if not address.is_secure:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A WebSocket to the hub, whichever protocol's frames go over it.
+"""A WebSocket to the hub, the same for every protocol.
 
-Made for many small messages: what is sent within one turn of the event loop leaves in one write, and messages that
-have already arrived are taken without another turn. The framing, masking and close handshake are the `websockets`
-library's; its sans-IO half is used for the writes, because its `send` costs a turn and a write for each message.
+Made for many small messages: messages sent within one turn of the event loop leave in one write, and received ones are
+read without another turn. The `websockets` library does the framing, masking and close handshake; writes use its
+sans-IO half, because its `send` costs a turn and a write for each message.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dragoman.wire.closing import CloseReason
 OPEN_TIMEOUT = 10.0
 PING_INTERVAL = 20.0
 QUEUE = 1024
-"""Frames read ahead of the engine before the socket is left to fill up."""
+"""Frames read ahead of the engine; beyond that the socket is not read."""
 
 FINAL: dict[int, type[DragomanError]] = {
     CloseReason.TOKEN_REPLACED.websocket: NotAllowed,
     CloseReason.AGENT_REMOVED.websocket: NotAllowed,
     CloseReason.NEWER_CONNECTION.websocket: Conflict,
 }
-"""Close codes after which connecting again is no use. If another process serves under our id, connecting again would
-only make the two replace each other without end."""
+"""Close codes after which connecting again cannot help. If another process serves under the same id, the two would
+replace each other without end."""
 
 
 class WebSocket:
-    """One connection. `last_word` is asked before each write whether there is one more frame to go along."""
+    """One connection. Before each write it calls `last_word`, which may give one more frame to send with it."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class WebSocket:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Everything of this turn in one write. On a broken link it is dropped: `receive` says so."""
+        """Write everything of this turn at once. On a broken link it is dropped: `receive` raises."""
         self._flushing = False
         frames, self._frames = self._frames, []
         last = self._last_word()
@@ -137,7 +137,7 @@ class WebSocket:
             try:
                 await self._socket.drain()
             except OSError:
-                pass  # `receive` says so
+                pass  # `receive` raises
 
     async def close(self) -> None:
         if self._socket is not None:

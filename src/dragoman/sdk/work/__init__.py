@@ -1,4 +1,4 @@
-"""The work in hand: how an assignment becomes a call of the author's function, and its end an outcome.
+"""Running work: how an assignment becomes a call of the user's function, and its end an outcome.
 
 task          what a handler sees of its work            signature  a handler: its type hints, its retries
 task_runner   from assignment to outcome                 outcome    how the end of a handler is reported

@@ -155,7 +155,7 @@ def _done(line: _DoneLine) -> Done:
 
 
 class Journal:
-    """The memory, with a file under it or not."""
+    """The agent's memory, with or without a file."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Journal:
     # --- start and end ---
 
     def open(self) -> list[Outcome]:
-        """Read what is there; returns the results that the hub may not have yet."""
+        """Read the file; returns the results that the hub may not have yet."""
         if self._path is None or self._file is not None:
             return []
         try:
@@ -207,7 +207,7 @@ class Journal:
         return [done.outcome for done in self._unsettled.values()]
 
     async def close(self) -> None:
-        """Write what waits, and let go of the file."""
+        """Write the waiting lines, and close the file."""
         while self._flushing is not None:
             await asyncio.wait({self._flushing})
         if self._writer is not None:
@@ -233,7 +233,7 @@ class Journal:
             await self._commit(_encode(done))
 
     def settle(self, id: str) -> None:
-        """The hub has it. Not worth waiting for: at worst it is offered once more."""
+        """The hub has the result. This does not wait for the disk: at worst the result is sent once more."""
         if self._unsettled.pop(id, None) is not None and self._file is not None:
             self._append(_encode(Settled(id=id)), None)
 
@@ -274,7 +274,7 @@ class Journal:
         return True
 
     def deal(self, key: str) -> None:
-        """It is handled. Not worth waiting for: at worst it is handled once more."""
+        """The message is handled. This does not wait for the disk: at worst it is handled once more."""
         if key in self._noted:
             dealt = Dealt(key=key, at=self._runtime.now())
             self._take(dealt)
@@ -310,7 +310,7 @@ class Journal:
             self._answers.pop(line.task_id, None)
 
     def _forget(self) -> None:
-        """Old results go, and the oldest when there are too many."""
+        """Drop old results, and the oldest when there are too many."""
         limit = self._runtime.now() - self._keep
         while self._done:
             oldest = next(iter(self._done.values()))
@@ -351,7 +351,7 @@ class Journal:
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
-        """One write and one fsync for everything that waits, until nothing does."""
+        """Write everything that waits with one write and one fsync, until nothing waits."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:

@@ -18,29 +18,29 @@ from dragoman.sdk.work.running_task import RunningTask
 
 ACK_DELAY = 0.05
 MOST_PASSING = 1024
-"""Reports that are only worth their moment and may still be refused."""
+"""Reports that are sent once (bare progress) and may still be refused."""
 
 
 class Outbox:
-    """The way out, with or without a link at the moment."""
+    """The messages to the hub, with or without a link at the moment."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._link: Link | None = None
         self._kept: dict[str, Outbound] = {}
         self._passing: dict[str, None] = {}
-        """Of these, the ones that are only worth their moment: they are kept while their link stands, so that they can
-        be sent again in their place. Not every hub confirms them; but it has them once it confirms a later one."""
+        """Of these, the ones that are sent once: they are kept while their link is up, so that they can be sent again
+        in their place. Not every hub confirms them; but it has them once it confirms a later one."""
         self._held: set[str] = set()
-        """Tasks of which something was refused for now."""
+        """Tasks with a message that was refused for now."""
         self._silent: list[RunningTask] = []
         self.protocol_capabilities = ProtocolCapabilities(name="no link")
-        """Of the last link: there is no task without one."""
+        """Those of the last link: there is no task without one."""
 
-    # --- links come and go ---
+    # --- links ---
 
     def attach(self, link: Link) -> None:
-        """A new link: everything the hub has not got goes out again, in order."""
+        """Use a new link: send everything that the hub has not confirmed again, in order."""
         self._link, self.protocol_capabilities = link, link.protocol_capabilities
         self._held.clear()
         for message in self._kept.values():
@@ -97,8 +97,8 @@ class Outbox:
         del self._kept[id]
 
     def hold(self, task_id: str, message_id: str | None = None) -> bool:
-        """Something about the task was refused for now: this message, where the refusal names it. False if that is
-        known, and will be seen to."""
+        """The hub refused a message about the task for now: this one, where the refusal names it. False if the task is
+        held already."""
         if task_id in self._held:
             return False
         if message_id in self._kept:
@@ -107,28 +107,28 @@ class Outbox:
         return True
 
     def send_again(self, task_id: str) -> None:
-        """All that the hub has not got about the task, in order."""
-        if task_id in self._held:  # else there was another link since, and all of it went over that
+        """Send all messages about the task that the hub has not confirmed, in order."""
+        if task_id in self._held:  # else all of them went over another link since
             self._held.discard(task_id)
             for message in self.about(task_id=task_id):
                 self._send(message)
 
     def about(self, *, task_id: str | None = None, request_id: str | None = None) -> Iterator[Outbound]:
-        """What is kept about a task or a request."""
+        """The kept messages about a task or a request."""
         for message in list(self._kept.values()):
             if task_id in (None, message.correlation.task_id) and request_id in (None, message.correlation.request_id):
                 yield message
 
     @property
     def owes(self) -> bool:
-        """Whether something has yet to arrive. A question that is on its way does not count: where its answer is the
-        only receipt, it is kept until a person has spoken."""
+        """Whether the hub has yet to confirm a message. A question does not count: where its answer is the only
+        receipt, it is kept until a person has answered."""
         return any(
             (self._link is None or type(message) is not Question) and message.id not in self._passing
             for message in self._kept.values()
         )
 
-    # --- what is only worth its moment ---
+    # --- messages that are sent once ---
 
     def send_once(self, message: Outbound) -> None:
         """Send it if there is a link; never again."""
@@ -159,7 +159,7 @@ class Outbox:
             self._silent.append(task)
 
     def acknowledge_by_message(self, task: RunningTask) -> None:
-        """A message about the task goes out."""
+        """A message about the task is sent, which acknowledges the work."""
         if not self.protocol_capabilities.words_are_receipts:
             self.acknowledge(task.receipt)
         task.receipt = None

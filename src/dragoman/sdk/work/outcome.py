@@ -14,7 +14,7 @@
     raises anything        1           the last line of the traceback  -
     takes too long         124         how long it took                -
 
-The traceback itself goes to the agent's own log and no further: it may hold what others must not see.
+The traceback itself goes only to the agent's own log: it may hold data that others must not see.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ TIMED_OUT = 124
 LARGEST_RESULT = 4 * 1024 * 1024
 LONGEST_MESSAGE = 4_000
 READABLE = guard.Limits(bytes=LARGEST_RESULT, depth=56, containers=99_000)
-"""What any hub reads of a result, with room for the envelope around it."""
+"""The limits of a result that every hub reads, with room for the envelope around it."""
 
 
 def _itself(value: Any) -> Any:
-    """What msgspec does not know: models of pydantic and their like say themselves what they are."""
+    """Encodes types that msgspec does not know: models of pydantic and similar ones have a method for it."""
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         return dump(mode="json")
@@ -59,14 +59,14 @@ def clean(text: str) -> str:
 
 
 def text_of(what: str, text: Any) -> str:
-    """What a handler says as text; raises `TypeError` for anything else."""
+    """Text of a handler; raises `TypeError` for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"{what} is text, not {type(text).__name__}")
     return clean(text)
 
 
 def encoded(what: str, value: Any) -> bytes:
-    """The JSON of what a handler says as data; raises if it has none that every protocol carries."""
+    """The JSON of a handler's data; raises if it has none that every protocol can carry."""
     try:
         data = _encode(value)
         if len(data) > LARGEST_RESULT:
@@ -84,12 +84,12 @@ def encoded(what: str, value: Any) -> bytes:
 
 
 def data_of(what: str, value: Any) -> Any:
-    """What a handler says as data, as plain JSON."""
+    """A handler's data as plain JSON."""
     return msgspec.json.decode(encoded(what, value))
 
 
 def returned(value: Any) -> Result:
-    """The handler returned this."""
+    """The outcome of a handler that returned this."""
     if value is None:
         return Result(exit_code=0)
     if isinstance(value, str):
@@ -107,7 +107,7 @@ def returned(value: Any) -> Result:
 
 
 def raised(error: BaseException) -> Failure:
-    """The handler raised this."""
+    """The outcome of a handler that raised this."""
     if isinstance(error, Reject):
         reason = clean(error.reason)
         return failure(reason, {"type": "Rejected", "message": reason})
@@ -140,6 +140,6 @@ def error_text(error: BaseException) -> str:
 
 
 def overdue(seconds: float) -> Failure:
-    """The handler took longer than it may."""
+    """The outcome of a handler that took too long."""
     message = f"not done within {seconds:g} s"
     return failure(message, {"type": "TimeoutError", "message": message}, exit_code=TIMED_OUT)

@@ -1,4 +1,4 @@
-"""Reports on the work in hand: progress, pieces of the answer, thoughts, tools, files, signs of life, questions.
+"""Reports on running tasks: progress, pieces of the answer, thoughts, tools, files, signs of life, questions.
 
 All but bare progress must arrive, so the outbox keeps it until the hub has it. Progress alone is sent once.
 """
@@ -116,7 +116,7 @@ class Reporter:
         await self.report(task, file=_reference(file), data=file.data)
 
     async def _brought(self, task: RunningTask, file: File, bring: Bring) -> str:
-        """Like everything that must arrive, a file is brought again until the hub has it."""
+        """Upload a file; retries until the hub has it."""
         failures = 0
         while True:
             if task.cancelled:
@@ -129,14 +129,15 @@ class Reporter:
             failures += 1
 
     def sign_of_life(self, task: RunningTask) -> None:
-        """Nothing new, but alive. Silent while it waits for an answer or a person holds it: no clock runs then."""
+        """Report that the task is alive. Not while it waits for an answer or a person holds it: no timeout runs
+        then."""
         if task.asking is None and not task.waits and not task.is_held:
             content = Progress(status="running", percent=task.percent, step=_step(task))
             self._outbox.send_once(self._message(task, content))
             self.spoke(task)
 
     def sign_of_life_soon(self, task: RunningTask) -> None:
-        """After the handler had its turn: perhaps it has something better to say."""
+        """Send a sign of life after the handler had its turn: the handler may report something by then."""
         sent = task.messages_sent
         self._runtime.later(SIGN_DELAY, lambda: self._sign_unless_reported(task, sent))
 
@@ -158,7 +159,7 @@ class Reporter:
         return Report(id=id, at=at, correlation=task.correlation, content=content, number=task.step_number, data=data)
 
     def accepted(self, id: str) -> None:
-        """The hub has a message of ours."""
+        """The hub has a message of the agent."""
         message = self._outbox.settle(id)
         if type(message) is Outcome:
             self._journal.settle(id)
@@ -179,7 +180,7 @@ class Reporter:
         timeout: float | None,
         default: Any | UnsetType,
     ) -> Any:
-        """A recorded answer, or the question put to a person."""
+        """The recorded answer to a question, or a person's."""
         recorded = self.recorded(task, question)
         if recorded is not None:
             return recorded.answer
@@ -192,7 +193,7 @@ class Reporter:
             return await self._put(task, question, options, timeout, default)
 
     def recorded(self, task: RunningTask, question: str) -> Answered | None:
-        """What was answered at this place, when the handler ran before."""
+        """The answer to this question from an earlier run of the handler."""
         place, task.asked = task.asked, task.asked + 1
         if place < len(task.answers):
             recorded = task.answers[place]
@@ -236,7 +237,7 @@ class Reporter:
 
     @asynccontextmanager
     async def away(self, task: RunningTask) -> AsyncIterator[None]:
-        """While the task waits: another one may run meanwhile, and the time does not count for the handler."""
+        """Around a wait: another task may run meanwhile, and the time does not count for the handler."""
         left, deadline = self._runtime.monotonic(), task.deadline
         task.deadline = None
         self._slots.leave(task)

@@ -1,4 +1,4 @@
-"""What the task runner keeps: each task in hand (a handler sees its `Task`), how many run at once, and its counters."""
+"""What the task runner keeps: each running task (a handler sees its `Task`), how many run at once, and counters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunningTask:
         """Of the request that the result will answer: the last one of `requests`."""
         self.requests = [work.correlation.request_id]
         self.print = print
-        """What identifies the content of that request."""
+        """Identifies the content of that request."""
         self.receipt = work.receipt
         """Acknowledges the work, until the first message about it does."""
         self.execution: asyncio.Task[None] | None = None
@@ -39,8 +39,8 @@ class RunningTask:
         self.cancelled = False
         self.handed_to: str | None = None
         self.place: asyncio.Future[None] | None = None
-        """Where it waits for a free one (`slots`)."""
-        # What it reported.
+        """Set while it waits for a free slot (`Slots`)."""
+        # Reports.
         self.percent = 0
         self.step: str | None = None
         self.step_number = 0
@@ -54,7 +54,7 @@ class RunningTask:
         """Reports with content that the hub may still lack; a task with too many waits for `room`."""
         self.room: asyncio.Event | None = None
         self.usage: dict[str, float] | None = None
-        # What it asked.
+        # Questions.
         self.answers: list[Answered] = []
         self.asked = 0
         """How many questions the handler has come to, of which the first ones may have answers already."""
@@ -111,7 +111,7 @@ class RunningTask:
         self.answer_pieces.clear()
 
     def give_up(self) -> None:
-        """It is no longer wanted: a handler that waits inside is let go."""
+        """The task is no longer wanted: wake a handler that waits inside."""
         self.cancelled = True
         if self.answer is not None and not self.answer.done():
             self.answer.cancel()
@@ -126,8 +126,8 @@ class RunningTask:
 class Slots:
     """At most `concurrency` handlers run at once.
 
-    A task that waits for a person or another agent leaves its slot. For the hub its turn may be over, and the seat
-    another task's: if that one had to wait here for a slot, and the answer at the hub for the seat, both would wait for
+    A task that waits for a person or another agent leaves its slot, because the hub may give another task to the agent
+    meanwhile: if that one waited here for the slot, and the answer at the hub for that one's end, both would wait for
     ever. A task that comes back goes before those that have not begun.
     """
 
@@ -138,7 +138,7 @@ class Slots:
         self._new: deque[tuple[RunningTask, Callable[[], None]]] = deque()
 
     def enter(self, task: RunningTask, begin: Callable[[], None]) -> None:
-        """Begin, now or when there is a place; not if it is cancelled by then."""
+        """Begin, now or when there is a slot; not if it is cancelled by then."""
         self._new.append((task, begin))
         self._fill()
 
@@ -147,7 +147,7 @@ class Slots:
         self._fill()
 
     async def back(self, task: RunningTask) -> None:
-        """Go on, now or when there is a place."""
+        """Continue, now or when there is a slot."""
         task.place = place = asyncio.get_running_loop().create_future()
         self._returning.append((task, lambda: None if place.done() else place.set_result(None)))
         self._fill()
@@ -183,7 +183,7 @@ class WorkStats:
         self.used = {"tokens_used": 0.0, "cost_usd": 0.0}
 
     def ended(self, seconds: float, *, failed: bool, usage: dict[str, float] | None = None) -> None:
-        """A piece of work came to its end."""
+        """Count a task that ended."""
         self.done += not failed
         self.failed += failed
         if failed:
@@ -202,12 +202,12 @@ class WorkStats:
         return self._runtime.monotonic() - self._since
 
     def cpu_percent(self) -> float:
-        """Of one processor, since the last look."""
+        """Percent of one processor, since the last call."""
         now = (time.perf_counter(), time.process_time())
         (wall, cpu), self._last_look = self._last_look, now
         return round(min(100.0, 100 * (now[1] - cpu) / max(now[0] - wall, 1e-3)), 1)
 
     def memory_percent(self) -> float:
-        """Of what the machine has, at most so far."""
+        """Percent of the machine's memory, the most so far."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return round(min(100.0, 100 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / total), 1)

@@ -15,7 +15,7 @@ what msgspec knows, and beside that:
     a model of pydantic   what its own schema says           the model, validated
     pathlib.Path          text                               the path
 
-Pydantic is not imported: its models have methods that say what they are and how they are made.
+Pydantic is not imported: its models have methods that give their schema and make them.
 
 All runs of a `RetryPolicy` are one attempt for the hub: the task stays with this agent, signs of life go out, and the
 hub's own retries begin only after the last run failed. They end with the process: after a restart the hub assigns the
@@ -43,7 +43,7 @@ ROOT = "parameters"
 
 
 FINAL: tuple[type[DragomanError], ...] = (Reject, TaskFailed, BadInput, Misconfigured, NotSupported)
-"""Never run again: the agent says no, gives its own verdict, or is wrong itself."""
+"""Exceptions that are never retried: the agent refuses, reports a failure of its own, or the program is wrong."""
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -71,11 +71,11 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
 
 ASKED = RetryPolicy(on=())
-"""Of a handler without a policy: only what it asks for by `raise Retry(…)`."""
+"""The policy of a handler without one: it is retried only by `raise Retry(…)`."""
 
 
 def policy_of(retry: RetryPolicy | int | None) -> RetryPolicy:
-    """What `retry=` says; a number is that many runs."""
+    """The policy of `retry=`; a number is that many runs."""
     if retry is None:
         return ASKED
     if isinstance(retry, RetryPolicy):
@@ -153,7 +153,7 @@ class Handler:
         return arguments
 
     def capability(self) -> dict[str, Any]:
-        """What the hub, a form or a contract may know of it."""
+        """Its description for the hub, a form or a contract."""
         described: dict[str, Any] = {
             "work_type": self.work_type,
             "input_schema": self.input_schema,
@@ -190,8 +190,8 @@ _DECLARED = "__dragoman_declarations__"
 
 
 def declare(agent_id: str, handler: Handler) -> None:
-    """Note on the function that it is a handler, so that `client.call(function, …)` finds its work. A bound method or a
-    builtin takes no note: such a handler is called by the name of its work."""
+    """Mark the function as a handler, so that `client.call(function, …)` finds its work. A bound method or a builtin
+    cannot be marked: such a handler is called by the name of its work."""
     made = Declaration(agent_id, handler.work_type, handler.returns)
     try:
         setattr(handler.function, _DECLARED, (*getattr(handler.function, _DECLARED, ()), made))

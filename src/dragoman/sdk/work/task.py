@@ -1,4 +1,4 @@
-"""The work in hand, as its handler sees it.
+"""The running task, as its handler sees it.
 
 What a handler reports goes through here to the reporter; what the hub sends about the task is here as state: cancelled,
 held, answered. `SyncTask` is the same for a plain function in a thread: each method waits.

@@ -1,4 +1,4 @@
-"""The work in hand: from the request to the outcome.
+"""Runs tasks: from the request to the outcome.
 
     a request   that is                            then
     ----------  ---------------------------------  --------------------------------------------------------
@@ -10,7 +10,7 @@
     unknown     a task in hand, without answer     started over: the old run is cancelled, then this one runs
     unknown     an answer to a task not in hand    the handler runs again, and gets all answers so far
 
-A runner knows no link and no protocol. It speaks through the outbox, remembers in the journal, and lives in `runtime`.
+A runner knows no link and no protocol. It sends through the outbox and remembers in the journal.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class TaskRunner:
         self.reporter = Reporter(outbox, journal, runtime, self._slots, self._peer_message_accepted, bring)
         self.stats = WorkStats(runtime)
         self.tasks: dict[str, RunningTask] = {}
-        """In hand, by task id: begun, waiting for a person, or for a free place."""
+        """By task id: running, waiting for a person, or waiting for a free slot."""
         self.peer_requests = connect_peers(self)
         """What tasks ask of other agents."""
         self.busy = asyncio.Event()
-        """Set as soon as there is a task in hand; the one that waits for it clears it."""
+        """Set as soon as there is a task; the waiter clears it."""
 
     def _peer_message_accepted(self, id: str) -> None:
         self.peer_requests.accepted(id)
@@ -93,7 +93,8 @@ class TaskRunner:
     # --- requests ---
 
     def take(self, work: Assignment, *, closing: bool = False) -> None:
-        """A request came. When `closing`, only what is in hand already is served; the rest is left to the hub."""
+        """A request came. When `closing`, only tasks that the runner has already are served; others stay with the
+        hub."""
         handler = self._handlers.get(work.type)
         if handler is None:
             return self._refuse_unknown(work)
@@ -133,7 +134,7 @@ class TaskRunner:
         return self._start(self._begin_after(in_hand, task, handler, arguments, has_answer))
 
     def _owed(self, task_id: str) -> Outcome | None:
-        """The result of a task that the hub has not got yet, and so gave the work out again."""
+        """The result of a task that the hub does not have yet, and so assigned again."""
         return next((kept for kept in self._outbox.about(task_id=task_id) if type(kept) is Outcome), None)
 
     def _refuse_unknown(self, work: Assignment) -> None:
@@ -240,7 +241,7 @@ class TaskRunner:
             log.warning("task %s (%s) failed: %s", task.id, task.type, type(error).__name__)
         else:
             road = (type(error), error, user_frames(error.__traceback__))
-            traced = None if isinstance(error, Reject | Retry) else road  # to say no is nothing to trace
+            traced = None if isinstance(error, Reject | Retry) else road  # a refusal needs no traceback
             log.warning("task %s (%s) failed: %s", task.id, task.type, ending.output, exc_info=traced)
         return ending
 
@@ -285,7 +286,7 @@ class TaskRunner:
         return await self.in_thread(lambda: handler.function(*first, **arguments))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
-        """A plain function, beside the event loop and in our context."""
+        """Run a plain function in a thread, in the current context."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._who.concurrency + MOST_ASKING, "dragoman-handler")
         context = contextvars.copy_context()
@@ -309,13 +310,13 @@ class TaskRunner:
         self._discharge(task)
 
     def stop_late(self, task: RunningTask) -> None:
-        """The handler has used up its time."""
+        """Stop a handler that has used up its time."""
         task.overdue = True
         if task.execution is not None:
             task.execution.cancel()
 
     def _discharge(self, task: RunningTask) -> None:
-        """The task is not ours any more."""
+        """The task no longer belongs to this agent."""
         for request_id in task.requests:
             if self._by_request.get(request_id) is task:
                 del self._by_request[request_id]
@@ -326,7 +327,7 @@ class TaskRunner:
         return self._by_request.get(request_id)
 
     async def close(self) -> None:
-        """Stop everything. What was not finished is the hub's to give out again."""
+        """Stop everything. The hub assigns unfinished work again."""
         for task in self.tasks.values():
             task.give_up()
         runners = [task.execution for task in self.tasks.values() if task.execution is not None]
@@ -339,7 +340,7 @@ class TaskRunner:
     # --- answers ---
 
     def reply(self, reply: Answer) -> None:
-        """An answer came to a question that a handler waits with."""
+        """An answer came to a question for which a handler waits."""
         task = self.tasks.get(reply.task_id)
         if task is None or task.asking is None or task.asking.id != reply.id or task.answer is None:
             self._outbox.acknowledge(reply.receipt)
@@ -353,7 +354,7 @@ class TaskRunner:
     async def _answer(
         self, task: RunningTask, waiting: asyncio.Future[Answered], answered: Answered, receipt: str
     ) -> None:
-        """An answer that the hub lets go of once we have it."""
+        """An answer that the hub forgets once the agent acknowledged it."""
         await self._journal.answer(answered)
         self._outbox.acknowledge(receipt)
         self._tell(task, waiting, answered)
@@ -364,7 +365,7 @@ class TaskRunner:
             self.reporter.sign_of_life_soon(task)
 
     async def _go_on(self, task: RunningTask, work: Assignment, print: str) -> None:
-        """An answer came for work in hand. It comes as a new request, and the result will answer that."""
+        """An answer came for a running task, as a new request. The result will answer that request."""
         task.correlation = work.correlation
         task.requests.append(work.correlation.request_id)
         task.print = print
@@ -406,7 +407,7 @@ def _carried(call: Callable[[], Any]) -> Any:
 
 
 def _print(work: Assignment) -> str:
-    """What identifies the content of a request."""
+    """Identifies the content of a request."""
     files = [(file.name, file.mime_type, hashlib.blake2b(file.data).digest()) for file in work.files]
     content = [work.type, work.input, files] if files else [work.type, work.input]
     return hashlib.blake2b(_canonical(content), digest_size=16).hexdigest()
