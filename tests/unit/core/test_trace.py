@@ -56,8 +56,12 @@ STORY = (
 )
 
 
+def no_losses(caller: str, agent: str) -> dict[Any, Any]:
+    return {}
+
+
 def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
-    told = trace_task(task(owner=AgentId("bob"), seq=11), events(*STORY), lambda agent: PROTOCOLS.get(agent))
+    told = trace_task(task(owner=AgentId("bob"), seq=11), events(*STORY), lambda agent: PROTOCOLS.get(agent), no_losses)
     assert [(step.kind.value, step.count, step.source, step.protocol, step.target) for step in told.steps] == [
         ("submitted", 1, "planner", "chiffon", "hub"),
         ("assigned", 1, "hub", "coven", "mux-1"),
@@ -79,7 +83,9 @@ def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
 
 
 def test_personal_content_is_not_shown_and_what_is_left_out_is_counted() -> None:
-    told = trace_task(task(personal=True, seq=20, name="Ada's"), events(*STORY), lambda agent: PROTOCOLS.get(agent))
+    told = trace_task(
+        task(personal=True, seq=20, name="Ada's"), events(*STORY), lambda agent: PROTOCOLS.get(agent), no_losses
+    )
     assert {step.text for step in told.steps} == {""}
     assert (told.name, told.steps_left_out) == ("[personal]", 9)
 
@@ -96,4 +102,4 @@ def test_tasks_stand_after_their_cause_by_birth() -> None:
 
 @pytest.mark.parametrize("kind", EventKind)
 def test_every_kind_of_event_has_a_step(kind: EventKind) -> None:
-    assert trace_task(task(), events((kind, "mux-1", {})), lambda agent: None).steps[0].kind is kind
+    assert trace_task(task(), events((kind, "mux-1", {})), lambda agent: None, no_losses).steps[0].kind is kind
