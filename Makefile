@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.dev-stamp
 BENCH  := $(VENV)/.bench-stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test soak check format bench web clean
+.PHONY: help setup run test soak check format bench web pictures clean
 
 help:            ## what can be made here
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
@@ -61,6 +61,10 @@ bench: $(BENCH)  ## measure, beside a peer and the raw limit
 web: $(STAMP)    ## build the dashboard from web/ into the package (needs node)
 	@cd web && npm ci --no-fund --no-audit && PYTHON=$(abspath $(BIN))/python npm run types && npm run check && npm test && npm run build
 	@$(BIN)/python .ci/web_fresh.py --write
+
+pictures: $(STAMP) ## take the pictures of the documents from a demo that ran for ten minutes (needs chromium)
+	@$(BIN)/python -m tests.support.needs
+	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 clean:           ## forget the environment and the caches
 	@rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

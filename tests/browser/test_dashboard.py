@@ -86,7 +86,7 @@ def test_a_failed_task_says_why_shows_its_sequence_and_wire_and_is_retried(page:
     diagram = page.get_by_test_id("task-sequence")
     assert diagram.evaluate("element => element.tagName") == "svg"
     for lane in ("planner", "hub", "deployer"):
-        expect(diagram.locator(".seq-lane", has_text=lane)).to_have_count(1)
+        expect(diagram.locator(".seq-head", has_text=lane)).to_have_count(1)
     diagram.get_by_role("button", name=re.compile("failed")).click()
     wire = page.get_by_test_id("task-wire")
     expect(wire.get_by_label("Received")).to_contain_text(REFUSED)
