@@ -219,7 +219,7 @@ async def careful(mouth: Mouth) -> Mouth:
     os.close(mouth.end)
     mouth.end, target = os.pipe()
     os.set_blocking(mouth.end, False)
-    mouth.inlet = StdinPipe(target, drained=mouth.drained.set, arrived=mouth.arrived.set, apart=True)
+    mouth.inlet = StdinPipe(target, drained=mouth.drained.set, arrived=mouth.arrived.set, one_at_a_time=True)
     return mouth
 
 
@@ -248,5 +248,5 @@ async def test_a_child_that_is_far_behind_gets_its_messages_one_by_one_too(caref
 
 async def test_several_messages_lie_in_the_pipe_of_a_child_that_reads_lines(careful: Mouth) -> None:
     careful.inlet.write([b"a", b"b", b"c"])
-    careful.inlet.together()
+    careful.inlet.allow_several()
     assert careful.read() == b"a\nb\nc\n"

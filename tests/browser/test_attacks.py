@@ -266,7 +266,7 @@ def test_a_viewer_sees_no_buttons_and_is_refused_by_hand(visit: Visit, hub: HubP
         question = hub.admin.get("/api/v1/questions?status=open").json["questions"][0]["id"]
         changes = (
             f"/tasks/{planted.failed}/retry", f"/tasks/{planted.asking}/cancel", f"/deadletters/{letter}/redrive",
-            f"/questions/{question}/answer", "/tasks", "/agents", "/users", "/tasks/bulk",
+            f"/questions/{question}/answer", "/tasks", "/agents", "/users", "/bulk/tasks",
         )  # fmt: skip
         by_hand = """async (paths) => {
           const statuses = [];

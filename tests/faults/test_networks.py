@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Task
-from dragoman.testing import Hub, relay
+from dragoman.testing import Hub, faults
 
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
 OUTPUT = "".join(f"{n} ä€😀\n" for n in range(400))
@@ -79,7 +79,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def test_what_comes_in_pieces_is_whole(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, protocol: str, size: int, rests: float, length: int
 ) -> None:
-    monkeypatch.setattr(relay, "_copy", Wire(size, rests).pump)
+    monkeypatch.setattr(faults, "_copy", Wire(size, rests).pump)
     clerk, text = Clerk(), OUTPUT[:length]
     hub.add(clerk, protocol=protocol)
     assert hub.call("clerk", "copy", text=text) == {"copy": text}
@@ -92,7 +92,7 @@ def test_a_wire_that_breaks_in_the_middle_of_a_message_costs_nothing(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, protocol: str, cut_after: int
 ) -> None:
     wire = Wire(256)
-    monkeypatch.setattr(relay, "_copy", wire.pump)
+    monkeypatch.setattr(faults, "_copy", wire.pump)
     clerk = Clerk()
     hub.add(clerk, protocol=protocol)
     wire.cut_after = cut_after

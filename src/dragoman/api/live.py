@@ -151,7 +151,8 @@ class Watcher:
         found, missed = self._live.behind(self._number)
         if not found:
             try:
-                await asyncio.wait_for(arrived.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await arrived.wait()
             except TimeoutError:
                 return [], False
             found, missed = self._live.behind(self._number)

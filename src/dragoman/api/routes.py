@@ -143,7 +143,7 @@ MANAGEMENT = (
     v1("GET /tasks/{id}/wire", views.show_wire, "tasks",
         "Each message as it came, as the hub understood it, and as it left", {200: views.WireOut},
         query=bodies.WireQuery, refusals=(INVALID, NOT_FOUND)),
-    v1("POST /tasks/bulk", views.change_tasks, "tasks", "Retry or cancel up to 500 tasks, each by itself",
+    v1("POST /bulk/tasks", views.change_tasks, "tasks", "Retry or cancel up to 500 tasks, each by itself",
         {200: views.BulkOut}, body=bodies.BulkTasksIn, refusals=(INVALID,)),
     # playground
     v1("POST /playground", playground.send_work, "playground",
@@ -202,7 +202,7 @@ MANAGEMENT = (
     v1("POST /deadletters/{id}/discard", people.discard, "deadletters",
         "Discard a dead letter; its task stays as it is", {200: DeadLetterOut}, body=bodies.Nothing, body_optional=True,
         refusals=(NOT_FOUND,)),
-    v1("POST /deadletters/bulk", views.change_dead_letters, "deadletters",
+    v1("POST /bulk/deadletters", views.change_dead_letters, "deadletters",
         "Redrive or discard up to 500 dead letters, each by itself", {200: views.BulkOut},
         body=bodies.BulkDeadLettersIn, refusals=(INVALID,)),
     # events

@@ -26,7 +26,7 @@ export function DeadLetters() {
 
   const bulk = async (action: "redrive" | "discard", list: string[]) => {
     try {
-      const answer = await post<BulkResult>("/deadletters/bulk", { action, ids: list });
+      const answer = await post<BulkResult>("/bulk/deadletters", { action, ids: list });
       const word = action === "redrive" ? "sent again" : "discarded";
       toast(`${plural(answer.done.length, "dead letter")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
       chosen.value = new Set();

@@ -81,7 +81,7 @@ export function Tasks() {
   const chosen = ids.filter((id) => rows.chosen.has(id));
   const bulk = async (action: "retry" | "cancel") => {
     try {
-      const answer = await post<BulkResult>("/tasks/bulk", { action, ids: chosen });
+      const answer = await post<BulkResult>("/bulk/tasks", { action, ids: chosen });
       const word = action === "retry" ? "retried" : "cancelled";
       toast(`${plural(answer.done.length, "task")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
       rows.choose([]);
