@@ -18,7 +18,6 @@ from websockets.asyncio.client import connect
 
 from dragoman.core.ids import SECOND
 
-PENDING = 10_000
 
 
 def test_sigterm_answers_what_is_under_way_and_loses_nothing(tmp_path: Path) -> None:
@@ -117,16 +116,17 @@ async def drain_all(url: str, worker: str, boss: str, expected: int) -> tuple[li
     return done, heard
 
 
-def test_a_restart_with_ten_thousand_pending_tasks_loses_and_doubles_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pending", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_a_restart_with_thousands_of_pending_tasks_loses_and_doubles_none(tmp_path: Path, pending: int) -> None:
     slow = {"DRAGOMAN_RULES__IDLE_SECONDS": "60", "DRAGOMAN_RULES__GRACE_SECONDS": "10"}
     with running(tmp_path, **slow) as hub:
         boss = hub.token("boss", "orchestrator")
         hub.worker(limits={"max_concurrent": 500})
-        requests = [work_request({"n": n}) for n in range(PENDING)]
+        requests = [work_request({"n": n}) for n in range(pending)]
         asyncio.run(submit_all(hub.url, boss, requests))
         hub.restart()
-        assert hub.gauge("dragoman_tasks") == PENDING
-        done, heard = asyncio.run(drain_all(hub.url, hub.token("i1", "infra"), boss, PENDING))
+        assert hub.gauge("dragoman_tasks") == pending
+        done, heard = asyncio.run(drain_all(hub.url, hub.token("i1", "infra"), boss, pending))
         wanted = [task_of(request) for request in requests]
         assert sorted(done) == sorted(wanted)
         assert sorted(heard) == sorted(wanted)
