@@ -19,7 +19,6 @@ from websockets.asyncio.client import connect
 from dragoman.core.ids import SECOND
 
 
-
 def test_sigterm_answers_what_is_under_way_and_loses_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as hub:
         token = hub.orchestrator().token
