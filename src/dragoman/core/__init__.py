@@ -1,5 +1,5 @@
-"""The hub's own half: its model, its rules, its promises.
+"""The core: the hub's model, its decisions, and the promises that it asks of its surroundings.
 
-Nothing in here reads a clock, a random source, a socket or a database. A decision takes values and a
-`Moment` and leaves changes behind; `core.hub` says which decision answers which command.
+Nothing in here reads a clock, a random source, a socket or a database. A decision takes values and a `Moment` and
+leaves changes in a unit of work; `core.hub` has the table from commands to decisions.
 """

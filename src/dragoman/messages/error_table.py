@@ -1,13 +1,13 @@
 """The one error table: for each of the hub's faults its status, whether to ask again, and what to do next.
 
-A row per `Kind`, and no cell is missing (a test insists). What a protocol calls a fault is in its own package
-(`protocols/X/errors.py`), in both directions, so that the hub and the SDK read the same table.
+There is a row per `Kind`, and no cell is missing (a test checks it). The protocol's code for a fault is in its own
+package (`protocols/X/errors.py`), in both directions, so that the hub and the SDK read the same table.
 
 `api` is the HTTP status of the management API. `agents` is that of the endpoints for agents, whose interface fixes the
-statuses they may use: a sender who is not who it says is 401 there, and everything the hub cannot do now is 503.
+statuses they may use: a sender that claims another id is 401 there, and everything the hub cannot do now is 503.
 
-A fault's message may say what to do next, after a semicolon ("already in use; choose a new one") or in a sentence
-of its own, which ends with a full stop. Where it does neither ("no such task"), `sentence` adds the kind's advice.
+A fault's message may say what to do next, after a semicolon ("already in use; choose a new one") or in a sentence of
+its own, which ends with a full stop. Where it does neither ("no such task"), `sentence` adds the kind's advice.
 """
 
 # ruff: noqa: E501 - a table is read in columns
@@ -23,7 +23,7 @@ from dragoman.messages.faults import Fault, Kind
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One fault, whatever protocol tells it."""
+    """One fault, in any protocol."""
 
     grpc: str
     agents: int
@@ -59,21 +59,21 @@ TABLE: Mapping[Kind, Row] = {
 
 
 def over_budget(fault: Fault) -> bool:
-    """Whether a task asks for more than it may have (`core.budgets.budget`): as it stands, that is no better later. Most
-    protocols have no field for it."""
+    """Whether a task asks for more than it may have (`core.budgets.budget`): the same request would fail later, too.
+    Most protocols have no field for it."""
     if fault.kind is not Kind.RESOURCES:
         return False
     return "whose" in fault.facts or (fault.field or "").startswith("constraints.")
 
 
 def retryable(fault: Fault) -> bool:
-    """Whether asking again can help: the fault's own word, else what is usual for its kind."""
+    """Whether asking again can help: as the fault says, else as is usual for its kind."""
     return fault.retryable or (TABLE[fault.kind].retryable and not over_budget(fault))
 
 
 def sentence(fault: Fault, advice: str | None = None) -> str:
-    """The fault in words that end with what to do next: `advice`, where a protocol knows better than the table. What an
-    agent said of its work stays as it said it."""
+    """The fault as a text that ends with what to do next: `advice`, where a protocol knows better than the table. An
+    agent's own report stays as it is."""
     message = fault.message.strip()
     if fault.reported and message:
         return fault.message
@@ -86,7 +86,7 @@ def sentence(fault: Fault, advice: str | None = None) -> str:
 
 
 def failure_sentence(fault: Fault, advice: str | None = None) -> str:
-    """How a task failed, for its caller: of work that failed, the agent's own message."""
+    """Why a task failed, for its caller: for failed work, the agent's own message."""
     return fault.message if fault.kind is Kind.WORK_FAILED and fault.message else sentence(fault, advice)
 
 

@@ -1,8 +1,8 @@
-"""What can go wrong, in the hub's own words.
+"""Faults: what can go wrong.
 
-A `Fault` is a value: it is stored with tasks, audited, and told to whoever must know, in the words of their
-protocol (`messages.error_table` has the one table). `Refused` carries a fault out of a decision: whatever that
-decision had written is dropped, the refusal is audited, nothing else happens.
+A `Fault` is a value: it is stored with tasks, audited, and sent to callers and agents in the terms of their protocol
+(`messages.error_table` has the one table). `Refused` carries a fault out of a decision: the decision's changes are
+undone, the refusal is audited, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import msgspec
 from dragoman.messages.brevity import in_short
 
 LONGEST = 64 * 1024
-"""Bytes of a fault's words, and of its facts, that stand in rows and are told."""
+"""Bytes of a fault's message, and of its facts, that are stored in rows and sent."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Kind(enum.StrEnum):
-    """The closed list of faults. Adding one means adding a row to the error table; a test insists."""
+    """The closed list of faults. A new one needs a row in the error table; a test checks it."""
 
     INVALID = "invalid"  # malformed, or a field that makes no sense
     TOO_LARGE = "too_large"
     UNSUPPORTED_VERSION = "unsupported_version"
     UNSUPPORTED_WORK = "unsupported_work"
-    UNAUTHENTICATED = "unauthenticated"  # no credential, or one nobody knows
-    FORBIDDEN = "forbidden"  # known, but not allowed; also a sender that is not who it says
-    NOT_FOUND = "not_found"  # not there, or not yours: the same answer
-    CONFLICT = "conflict"  # the state of things does not allow it
+    UNAUTHENTICATED = "unauthenticated"  # no credential, or an unknown one
+    FORBIDDEN = "forbidden"  # known, but not allowed; also a sender that claims another id
+    NOT_FOUND = "not_found"  # missing, or another principal's: the same answer
+    CONFLICT = "conflict"  # the current state does not allow it
     MISMATCH = "mismatch"  # the same request id with other content
-    CONTRACT = "contract"  # outside of the terms that were agreed
+    CONTRACT = "contract"  # outside of the agreed terms
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"  # the hub cannot take it now (backlog full, draining, disk refused)
-    UNAVAILABLE = "unavailable"  # nobody there to do it
+    UNAVAILABLE = "unavailable"  # no agent is connected that could do it
     TIMEOUT = "timeout"
     RESOURCES = "resources"  # the agent lacks memory, GPU, budget…
     CANCELLED = "cancelled"
-    DEPENDENCY = "dependency"  # what it waited for failed
-    WORK_FAILED = "work_failed"  # the agent did the work and says it failed
+    DEPENDENCY = "dependency"  # a task that it depends on failed
+    WORK_FAILED = "work_failed"  # the agent did the work and reports that it failed
     INTERNAL = "internal"
 
 
@@ -53,14 +53,14 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     retryable: bool = False
     facts: dict[str, Any] = {}
     named: Kind | None = None
-    """What whoever reported it called it, where the hub treats it as another kind: its word in other protocols."""
+    """The kind that the reporting agent gave, where the hub treats it as another: other protocols use it."""
     reported: bool = False
-    """An agent said so, of its work: its words stay as they are, and advice of the hub's to its own callers would be
-    advice to the wrong one."""
+    """An agent reported it about its work: its text stays as it is, since the hub's advice is meant for the hub's own
+    callers."""
 
     def in_short(self) -> Fault:
-        """As it stands in a task's row, which is written again and again and listed by the hundred, and as it is told.
-        Agents give reasons of any length; the event has the whole."""
+        """The fault as a task's row has it, which is often written and listed, and as it is sent. Agents give reasons
+        of any length; the event has the whole."""
         facts, room = {}, LONGEST
         for name, value in self.facts.items():
             room -= len(name) + len(_encode(value))
@@ -75,7 +75,7 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Refused(Exception):
-    """A decision says no. `keep`: what it wrote before saying so stands all the same."""
+    """A decision refuses. `keep`: its changes so far stand all the same."""
 
     def __init__(self, fault: Fault, *, keep: bool = False) -> None:
         super().__init__(str(fault))
@@ -84,8 +84,8 @@ class Refused(Exception):
 
 
 def owned_by(owner: str, claimed: str) -> str:
-    """What is wrong with a message or a registration that claims another id than its credential's (all-D1). Who holds
-    the token may know whose it is."""
+    """What is wrong with a message or a registration that claims another id than its credential's (all-D1). The holder
+    of the token may know whose it is."""
     return f"this token belongs to agent {owner!r}, not to {claimed!r}"
 
 

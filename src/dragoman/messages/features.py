@@ -49,7 +49,7 @@ def lost(note: str) -> Cell:
 
 
 class Feature(enum.StrEnum):
-    """What the messages of a task are made of."""
+    """The features of the messages about a task."""
 
     # towards the agent
     WORK_TYPE = "work type"
@@ -106,7 +106,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     agent_sends: Mapping[Feature, Cell] = {}
     caller_receives: Mapping[Feature, Cell] = {}
     cut_above: Mapping[Feature, int] = {}
-    """Of what a caller receives: how many bytes of it the hub sends before it cuts."""
+    """How many bytes of a feature the hub sends to a caller before it cuts."""
     passes_bytes_on: bool = False
     """An agent's message reaches a caller of the same protocol in the bytes it came in, however long."""
 
@@ -133,7 +133,7 @@ BESIDE_OUTPUT = dict.fromkeys((F.MESSAGE, F.STEP, F.THINKING, F.TOOL_USE, F.TOOL
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one feature between a caller's protocol and an agent's."""
+    """How one feature arrives between a caller's protocol and an agent's."""
 
     feature: Feature
     towards: str
@@ -159,7 +159,7 @@ def carried(feature: Feature, caller: Features, agent: Features) -> Cell:
 
 
 def carried_at_any_length(feature: Feature, caller: Features, agent: Features) -> Cell:
-    """The same, without what is cut for its length."""
+    """The same, without the cuts for length."""
     if feature in TO_AGENT:
         cells = (caller.caller_sends.get(feature, EXACT), agent.agent_receives.get(feature, EXACT))
     else:

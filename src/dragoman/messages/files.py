@@ -1,6 +1,6 @@
-"""A file that belongs to a task: what is known of it. Its bytes lie with the `Files` port, under a name of ours.
+"""What is known of a file that belongs to a task. The `Files` port keeps its bytes, under an id of the hub.
 
-`name` is what its sender called it: for people to read, never a path.
+`name` is the sender's name for it: for people to read, never a path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FileRef(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class _Attachment(msgspec.Struct):
-    """A file as a hub names it: some leave its size out."""
+    """A file as a hub names it: some leave out its size."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ def attachments_in(given: object) -> tuple[FileRef, ...]:
 
 
 class KeptFile(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A file and who brought it: only they may make it part of a task."""
+    """A file and its owner: only the owner may attach it to a task."""
 
     ref: FileRef
     owner: str
@@ -62,7 +62,7 @@ BYTES = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """What HTTP clients declare when they do not know the type; no file has it."""
 _KNOWN = mimetypes.MimeTypes(filenames=())
-"""Of this library alone: what a machine knows besides would make the same upload another file elsewhere."""
+"""The types of this library alone: the same upload must not become another file on another machine."""
 _MORE = {
     ".csv": "text/csv", ".jsonl": "application/jsonl", ".log": "text/plain", ".md": "text/markdown",
     ".parquet": "application/vnd.apache.parquet", ".patch": "text/x-diff", ".diff": "text/x-diff",

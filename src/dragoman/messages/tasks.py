@@ -1,20 +1,20 @@
-"""What is said about a task, and what happens to it: one struct for each kind of event.
+"""The messages about a task, and what the hub records of it: one struct for each kind of event.
 
     Request        do this: the first round of a task, and every later one
     Progress       how far it is: output, a step, a thought, a tool, a file
     Result         it is done
-    Failure        it failed or was cancelled, perhaps with what came out of it
-    Question       an agent asks a person, or another agent; `Ask` is what it says
-    Answer         what they said, while the agent waits
+    Failure        it failed or was cancelled, perhaps with a partial result
+    Question       an agent asks a person, or another agent; `Ask` is its content
+    Answer         their answer, while the agent waits
     Handoff        another agent shall go on with it
     Assigned, AttemptFailed, ErrorReported, LogLines, DeadLettered, Nothing: what the hub itself records
 
-The JSON of these structs is what the store keeps and what the management API shows. So a field that was not said is
-not there: it is None, or `UNSET` where null is a value of its own. Reading is forgiving: a store has what agents of
-earlier versions wrote, and one field that does not fit must not make the others unreadable (`read`).
+The JSON of these structs is what the store keeps and what the management API shows. So a missing field is left out: it
+is None, or `UNSET` where null is a value of its own. Reading is forgiving: a store has what agents of earlier versions
+wrote, and one field that does not fit must not make the others unreadable (`read`).
 
-`extra` is what a protocol says for which there is no field here, `beyond` the same by its place in a message, and
-`envelope` the ids that a ciphertext is bound to. A message as it came is beside the event, in `raw`.
+`extra` has fields of a protocol that have no field here, `beyond` the same by their place in a message, and `envelope`
+the ids that a ciphertext is bound to. The wire message itself is beside the event, in `raw`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Json: TypeAlias = dict[str, Any]
 """A JSON object whose fields belong to agents: the hub carries it and does not look inside."""
 
 Place: TypeAlias = tuple[int, int, int | None]
-"""Where a piece of output stands: its first byte, the byte behind it, and how long the whole is if that is known."""
+"""The place of a piece of output: its first byte, the byte behind it, and the length of the whole if that is known."""
 
 
 class Context(Struct, frozen=True, gc=False, kw_only=True):
-    """What the caller tells around a task."""
+    """The context that a caller sends with a task."""
 
     metadata: Json = {}
-    history: Sequence[Any] = ()  # Any: events in the words of the agents that wrote them
+    history: Sequence[Any] = ()  # Any: events in the form of the agents that wrote them
     dependencies: Sequence[Any] = ()  # Any: the same, names of tasks
 
 
@@ -49,7 +49,7 @@ class Handoff(
     """A task changes its owner, or shall: who gives it away, why, and all that is known of it.
 
     `metadata`, `history`, `dependencies`, `constraints` and `error` are the last owner's; `hub_history` is what the hub
-    saw, and `parts` are the subtasks that former owners asked for.
+    saw, and `parts` are the subtasks of former owners.
     """
 
     source: str | None = None
@@ -68,12 +68,12 @@ class Handoff(
 
     @property
     def whole_history(self) -> tuple[Any, ...]:
-        """What the last owner knew of the task's past, then what the hub saw."""
+        """The history that the last owner knew, then what the hub saw."""
         return (*(self.history or ()), *(self.hub_history or ()))
 
 
 class Request(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Do this. Later rounds say also what was answered, or who began it."""
+    """Do this. Later rounds also have the answer, or who handed the task over."""
 
     input: Any = UNSET  # Any: the caller's own JSON
     hints: Json | None = None
@@ -90,7 +90,7 @@ class Request(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def given(self) -> Any:
-        """The input; an empty object where none was said."""
+        """The input; an empty object where there is none."""
         return {} if self.input is UNSET else self.input
 
     @property
@@ -98,7 +98,7 @@ class Request(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
         return self.answer is not UNSET
 
     def next_round(self, **changes: Any) -> Request:
-        """The request as it holds for a later round: without what was answered in this one."""
+        """The request for the next round: without the answer of this one."""
         return Request(
             **{
                 "input": self.given,
@@ -154,7 +154,7 @@ class Progress(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def named_step(self) -> Step | None:
-        """The step; one of which only the name was said, as a step of that name."""
+        """The step; one with only a name, as a step of that name."""
         return Step(name=self.step) if isinstance(self.step, str) else self.step
 
 
@@ -174,7 +174,7 @@ class Result(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def value(self) -> Any:
-        """The result, None where there is none but the output."""
+        """The result; None where there is only output."""
         return None if self.result is UNSET else self.result
 
     @property
@@ -192,7 +192,8 @@ class Failure(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Question(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A person is asked, or the agent `asked_of`. `escalated` is what the agent said that was asked before."""
+    """A question to a person, or to the agent `asked_of`. `escalated` is the escalation of the agent that was asked
+    before."""
 
     question_id: str = ""
     question: str = ""
@@ -202,7 +203,7 @@ class Question(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Ask(Struct, frozen=True, gc=False, kw_only=True):
-    """What an agent asks a person, in the course of its work or at the end of its turn."""
+    """What an agent asks a person, during its work or at the end of its turn."""
 
     question: str
     options: tuple[Any, ...] = ()  # Any: the agent's own JSON
@@ -210,7 +211,7 @@ class Ask(Struct, frozen=True, gc=False, kw_only=True):
     default: Any = None  # Any: the agent's own JSON
     has_default: bool = False
     implied: bool = False
-    """The agent said only that it waits (B3). A person may answer; it keeps its seat, and may go on by itself."""
+    """The agent reported only that it waits (B3). A person may answer; it keeps its seat, and may go on by itself."""
 
 
 class Answer(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -240,7 +241,7 @@ class ErrorReported(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class LogEntry(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A line that an agent wrote beside its work."""
+    """A log line of an agent."""
 
     at: int
     level: str
@@ -261,7 +262,7 @@ class DeadLettered(
 
 
 class Nothing(Struct, frozen=True, gc=False):
-    """The kind of the event says everything."""
+    """The kind of the event is all there is."""
 
 
 Content: TypeAlias = (
@@ -279,7 +280,7 @@ Content: TypeAlias = (
     | DeadLettered
     | Nothing
 )
-"""What an event of a task says."""
+"""The content of an event."""
 
 NOTHING: Final = Nothing()
 
@@ -295,7 +296,7 @@ def written(content: Content) -> msgspec.Raw:
 
 
 def reader(form: type[_T]) -> Callable[[bytes | msgspec.Raw], _T]:
-    """A function that reads the JSON of this kind of content."""
+    """A function that decodes the JSON of this kind of content."""
     decode = msgspec.json.Decoder(form).decode
 
     def read(body: bytes | msgspec.Raw) -> _T:
@@ -309,7 +310,7 @@ def reader(form: type[_T]) -> Callable[[bytes | msgspec.Raw], _T]:
 
 
 def _salvaged(form: type[_T], tree: Json) -> _T:
-    """What fits of a content of which not everything does: an earlier version, or another program, wrote it."""
+    """The fields that fit, of a content of which not all do: an earlier version, or another program, wrote it."""
     fit: dict[str, Any] = {}
     for field in msgspec.structs.fields(form):
         value = tree.get(field.encode_name, UNSET)
@@ -350,7 +351,7 @@ def fitting(form: type[_T], value: object) -> _T | None:
 
 
 def handoff_in(value: object) -> Handoff | None:
-    """The handoff that a hub writes beside work; None for an object of the caller's own that has that name."""
+    """The handoff that a hub writes beside work; None for an object of the caller's own with that name."""
     if not isinstance(value, dict) or not isinstance(value.get("from"), str) or "reason" not in value:
         return None
     return fitting(Handoff, value)
@@ -377,4 +378,4 @@ READERS: Mapping[str, Callable[[bytes | msgspec.Raw], Content]] = {
     "retried": read_request,
     "dead_lettered": reader(DeadLettered),
 }
-"""By the kind of an event: what its content is. A test insists that no kind is missing."""
+"""The type of the content for each kind of event. A test checks that no kind is missing."""

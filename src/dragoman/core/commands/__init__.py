@@ -1,8 +1,8 @@
-"""What can be asked of the hub: a closed list of values.
+"""Commands: a closed list of what can be asked of the hub.
 
-Each protocol's `inbound` makes them from wire messages, the API from HTTP requests, the hub itself from clocks and
-broken connections. Exactly one decision (`core.hub` has the table) answers each with an outcome or a refusal.
-`principal` is who asks, as the credential proves; no field of a message can change it (all-D1).
+Each protocol's `inbound` makes commands from wire messages, the API from HTTP requests, the hub itself from wake times
+and broken connections. Exactly one decision (`core.hub` has the table) answers each with an outcome or a refusal.
+`principal` is proven by the credential; no field of a message can change it (all-D1).
 
 `action` is the verb in the audit record; commands without one are the hub's own housekeeping.
 """

@@ -22,7 +22,7 @@ from dragoman.messages.tasks import Json
 
 
 class AddAgent(Command, frozen=True, gc=False, kw_only=True):
-    """A person lets an agent in. Outcome: the agent. Refused with CONFLICT if the id is taken."""
+    """A person adds an agent. Outcome: the agent. Refused with CONFLICT if the id is taken."""
 
     action: ClassVar = "agent.add"
     agent: Agent
@@ -78,8 +78,8 @@ class RotateToken(Command, frozen=True, gc=False, kw_only=True):
 
 
 class RevokeToken(Command, frozen=True, gc=False, kw_only=True):
-    """One signed token of an agent's does not count any more; its credential and its other tokens do. Outcome: the
-    agent. `until` is when the token is over in any case: it need not be remembered for longer."""
+    """One signed token of an agent does not count any more; its credential and its other tokens do. Outcome: the agent.
+    `until` is when the token expires in any case: the hub remembers it until then."""
 
     action: ClassVar = "agent.revoke"
     agent: AgentId
@@ -96,8 +96,8 @@ class RevokeToken(Command, frozen=True, gc=False, kw_only=True):
 
 
 class RegisterAgent(Command, frozen=True, gc=False, kw_only=True):
-    """An agent says what it is and can do, with `capabilities` instead of those it said before; None leaves them as
-    they are. Without `max_concurrent` it takes as many tasks at once as it was added with. Outcome: the agent."""
+    """An agent declares what it is and can do. `capabilities` replace those that it declared before; None leaves them.
+    Without `max_concurrent` it takes as many tasks at once as it was added with. Outcome: the agent."""
 
     action: ClassVar = "agent.register"
     kind: str | None = None
@@ -136,13 +136,13 @@ class AdmitGuest(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Beat(Command, frozen=True, gc=False, kw_only=True):
-    """An agent is alive. Nothing is committed for it."""
+    """A heartbeat. Nothing is committed for it."""
 
     state: str | None = None
 
 
 class ReportStatus(Command, frozen=True, gc=False, kw_only=True):
-    """How an agent is: its state, its health, what it has used. Outcome: the version of its entry in the registry.
+    """An agent reports its state, its health and what it has used. Outcome: the version of its entry in the registry.
 
     `status` has the fields of its registry entry; `usage`, `health` and `next_available` are kept beside it.
     """
@@ -164,10 +164,10 @@ class Severity(enum.StrEnum):
 
 
 class ReportError(Command, frozen=True, gc=False, kw_only=True):
-    """Something went wrong at an agent, in the course of a task or not. Outcome: the task, or None.
+    """An agent reports an error, about a task or not. Outcome: the task, or None.
 
-    It is kept with the task and with the agent. A high or critical one counts against the agent; a critical one about
-    a task that it owns ends the attempt. `report` is what it said, in the hub's form.
+    It is kept with the task and with the agent. A high or critical one counts against the agent; a critical one about a
+    task that it owns ends the attempt. `report` is the agent's account, in the hub's form.
     """
 
     action: ClassVar = "agent.error"
@@ -189,13 +189,13 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
     """An agent can be reached: over a link that keeps order, or by one poll that takes up to `credit` outgoing
     messages.
 
-    What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces
-    the first. Outcome: the number of outgoing messages under way at once (a poll with none is parked).
+    What waits for it leaves after the commit, through the link. A second ordered link of the same agent replaces the
+    first. Outcome: the number of outgoing messages that leave at once (a poll with none waits).
 
-    `fresh`: the agent starts with an empty head, so what it held over an earlier link is lost. `instance`: which
-    process of the agent this is, where it says so; another one than the last is `fresh`, too. `vouches`: while this
-    link stands, the agent is alive, however silent it works. `paced`: the link says how far its peer has read
-    (`PaceLink`), and is not given more than that allows.
+    `fresh`: the agent starts with empty memory, so what it held over an earlier link is lost. `instance`: which process
+    of the agent this is, where it names itself; another one than the last is `fresh`, too. `vouches`: while this link
+    is open, the agent is alive, however silent. `paced`: the link reports how far its peer has read (`PaceLink`), and
+    gets no more than that allows.
     """
 
     session: SessionId
@@ -213,7 +213,7 @@ class OpenLink(Command, frozen=True, gc=False, kw_only=True):
 
 
 class CloseLink(Command, frozen=True, gc=False, kw_only=True):
-    """The link is gone. A poll that was answered or given up is closed too."""
+    """The link is gone, or a poll was answered or given up."""
 
     session: SessionId
     lost: bool = True
@@ -223,7 +223,7 @@ class CloseLink(Command, frozen=True, gc=False, kw_only=True):
 
 
 class PartLink(Command, frozen=True, gc=False, kw_only=True):
-    """The agent at the other end of a link was asked to end: it may finish what it has, and is given nothing new."""
+    """The agent at the other end of a link was asked to end: it may finish what it has, and gets no new work."""
 
     session: SessionId
 
@@ -238,7 +238,7 @@ class RefillLink(Command, frozen=True, gc=False, kw_only=True):
 
 
 class PaceLink(Command, frozen=True, gc=False, kw_only=True):
-    """So much of what an ordered link was given has been written to its peer, altogether (`Outgoing.weight`): where it
+    """How much of what an ordered link was given has been written to its peer, in all (`Outgoing.weight`). If the link
     was full, more of what waits may leave."""
 
     session: SessionId
@@ -249,8 +249,8 @@ class PaceLink(Command, frozen=True, gc=False, kw_only=True):
 
 
 class TellAgain(Command, frozen=True, gc=False, kw_only=True):
-    """Whoever asked under this id has not seen the answer: it is delivered anew, if it is there, or offered at once, if
-    it waits for an acknowledgment that will not come. Refused with NOT_FOUND if they never asked so."""
+    """The caller of this request has not seen the answer: deliver it again, or offer it at once if it waits for an
+    acknowledgment that will not come. Refused with NOT_FOUND if there was no such request."""
 
     request_id: str
 
@@ -259,7 +259,8 @@ class TellAgain(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Acknowledge(Command, frozen=True, gc=False, kw_only=True):
-    """The receiver has these. Unknown ids are ignored: they were acknowledged before. Outcome: how many were known.
+    """The receiver has these deliveries. Unknown ids are ignored: they were acknowledged before. Outcome: how many were
+    known.
 
     On an ordered link (`session` given) an acknowledgment covers what went before it in the same lane.
     """

@@ -1,4 +1,4 @@
-"""What every command has in common."""
+"""What all commands have in common."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     person: str | None = None
     """The person in whose name the administrator's command comes; the audit record names them."""
     seen: str | None = None
-    """The id of the message that asks it, where that counts once and is refused when it comes again."""
+    """The id of the message, where it counts once and is refused when it comes again."""
     message: tuple[int, int] | None = None
-    """The message that asks it and its content, as `policy.replay.marks_of` has them, where an id stands for one
-    content: the same message may come again, another one under its id is refused."""
+    """The message and its content, as in `policy.replay.marks_of`, where an id stands for one content: the same message
+    may come again, another one under its id is refused."""
     sealed_by: str | None = None
-    """The key and nonce under which it was sealed, where the hub opened it: they count once, whatever message has
-    them."""
+    """The key and nonce of an encrypted message that the hub opened: they count once, in any message."""
 
     def wants(self) -> tuple[Lookup[Any], ...]:
-        """What the decision will surely look up: loaded for the whole unit in one go."""
+        """What the decision will surely look up: the intake loads it for the whole unit at once."""
         return ()
 
     @property
     def subject(self) -> str | None:
-        """What it is about, for the audit record."""
+        """What the command is about, for the audit record."""
         return None
 
     @property
     def recorded(self) -> bool:
-        """Whether it is in the audit record when it was accepted. Refusals always are."""
+        """Whether it is audited when it is accepted. Refusals always are."""
         return self.action is not None
 
 
 Outcome = Person | Task | Agent | Question | DeadLetter | Entity | Contract | int | None
-"""What a decision comes to."""
+"""The outcome of a decision."""

@@ -1,4 +1,4 @@
-"""What agents agree on, and which domains may."""
+"""Contracts: handshakes, their answers and ends, and which domains may ask which."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dragoman.core.model.contracts import Secret
 class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
     """An agent wants to ask another one for work of an intent, on agreed terms. Outcome: the question to the target.
 
-    Its answer is the contract's id, or why there is none. `request_schema` is what the source will send and must be
-    within what the target takes; `response_schema` what it can read. `granted` is what its credential lets it ask for.
-    With `collaboration` the terms of that relation are renewed. `secret` is there where something is to be encrypted:
-    whoever calls has made it. An agent whose protocol has no word for this agrees to what it declared.
+    Its answer is the contract's id, or why there is none. `request_schema` is what the source will send and must fit
+    what the target takes; `response_schema` is what the source can read. `granted` is what its credential lets it ask
+    for. With `collaboration` the terms of that relation are renewed. `secret` is there where messages are to be
+    encrypted; the caller of the command made it. An agent whose protocol has no handshake agrees to what it declared.
     """
 
     action: ClassVar = "contract.propose"
@@ -39,7 +39,7 @@ class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
     collaboration: str | None = None
     correlation_id: str | None = None
     awaited: SessionId | None = None
-    """As with `Submit`: how it ends goes to the request that waits for it."""
+    """As with `Submit`: the outcome goes to the request that waits for it."""
 
     @property
     def subject(self) -> str:
@@ -47,7 +47,7 @@ class ShakeHands(Command, frozen=True, gc=False, kw_only=True):
 
 
 class AnswerHandshake(Command, frozen=True, gc=False, kw_only=True):
-    """The target agrees or not. Outcome: the question. With a yes the contract stands in the same commit."""
+    """The target agrees or not. Outcome: the question. After a yes the contract is in force in the same commit."""
 
     action: ClassVar = "contract.agree"
     question: QuestionId
@@ -64,7 +64,7 @@ class AnswerHandshake(Command, frozen=True, gc=False, kw_only=True):
 
 
 class EndContract(Command, frozen=True, gc=False, kw_only=True):
-    """A party ends a collaboration; the other is told. Outcome: the contract."""
+    """A party ends a collaboration; the other is notified. Outcome: the contract."""
 
     action: ClassVar = "contract.end"
     collaboration: str
@@ -76,7 +76,7 @@ class EndContract(Command, frozen=True, gc=False, kw_only=True):
 
 
 class RotateKey(Command, frozen=True, gc=False, kw_only=True):
-    """A party wants a new key for a collaboration; both are told it. Outcome: the contract."""
+    """A party wants a new key for a collaboration; both get it. Outcome: the contract."""
 
     action: ClassVar = "contract.rotate"
     collaboration: str
@@ -88,8 +88,8 @@ class RotateKey(Command, frozen=True, gc=False, kw_only=True):
 
 
 class SetDomainPolicy(Command, frozen=True, gc=False, kw_only=True):
-    """A person says whether agents of one domain may ask those of another; `allow` None takes it back. Outcome: the
-    policy."""
+    """A person sets whether agents of one domain may ask those of another; `allow` None removes the policy. Outcome:
+    the policy."""
 
     action: ClassVar = "policy.domains"
     source: str

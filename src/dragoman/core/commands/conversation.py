@@ -1,4 +1,4 @@
-"""What agents say to each other: direct messages, help, handovers, and changes of the shared state."""
+"""Between agents: direct messages, help, handovers, and changes of the shared state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from dragoman.messages.tasks import Handoff, Json
 class Tell(Command, frozen=True, gc=False, kw_only=True):
     """Carry a message to another agent, word for word. Outcome: none.
 
-    The same message again is carried once; other content under the same id is refused with MISMATCH. What is promised
-    at least once is committed before this is answered. What is promised at most once is only noted if its receiver
-    can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their order.
+    A repeated message is carried once; another content under the same id is refused with MISMATCH. A message that is
+    promised at least once is committed before this is answered. One that is promised at most once is only noted if its
+    receiver can be reached now, and waits in the store if not. `lane`: messages of one lane to one receiver keep their
+    order.
     """
 
     action: ClassVar = "letter.send"
@@ -33,13 +34,13 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
     priority: Priority = Priority.NORMAL
     lane: TaskId | None = None
     reports: bool = False
-    """It tells how a task goes. About one of the hub's, only those who have to do with it may."""
+    """It reports on a task. About a task of the hub, only its caller and its owner may."""
     progress: bool = False
-    """It tells how far a task is. Whoever asked the hub for that hears it only from whoever has it."""
+    """It reports the progress of a task. The caller of a task of the hub gets it only from the owner."""
 
     @property
     def recorded(self) -> bool:
-        return not self.direct_message.once  # a record of it would cost more than it does
+        return not self.direct_message.once  # a record would cost more than the message
 
     @property
     def subject(self) -> str:
@@ -47,10 +48,10 @@ class Tell(Command, frozen=True, gc=False, kw_only=True):
 
 
 class AskHelp(Command, frozen=True, gc=False, kw_only=True):
-    """An agent asks another one for help, or whoever can, or in the end a person. Outcome: the question.
+    """An agent asks another one for help, or any that can, or in the end a person. Outcome: the question.
 
-    Its task, if the hub knows it and it is the asker's, waits until help came. `topic` is what somebody must be able to
-    do who helps; `direct_message` is carried to one that speaks the same protocol, others get a task.
+    If the hub knows the task and the asker owns it, the task waits for the help. `topic` is what the helper must be
+    able to do; `direct_message` is carried to a helper that converses, others get a task.
     """
 
     action: ClassVar = "help.ask"
@@ -73,12 +74,12 @@ class AskHelp(Command, frozen=True, gc=False, kw_only=True):
 
 class HelpVerdict(enum.StrEnum):
     ANSWERED = "answered"
-    ESCALATED = "escalated"  # another agent should, or a person
+    ESCALATED = "escalated"  # another agent should help, or a person
     UNABLE = "unable"
 
 
 class GiveHelp(Command, frozen=True, gc=False, kw_only=True):
-    """Whoever was asked for help answers. `request_id` is the message that asked. Outcome: the question.
+    """The agent that was asked for help answers. `request_id` is the message that asked. Outcome: the question.
 
     `direct_message` is carried to the asker; `more`: another answer will follow, for the same request.
     """
@@ -96,7 +97,7 @@ class GiveHelp(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Handing(enum.StrEnum):
-    """Why a task is handed over. Each leads to somebody else (`core.tasks.handover`)."""
+    """Why a task is handed over. Each reason leads to other candidates (`core.tasks.handoff_candidates`)."""
 
     CAPABILITY_LIMIT = "capability_limit"
     RATE_LIMIT = "rate_limit"
@@ -106,11 +107,11 @@ class Handing(enum.StrEnum):
 
 
 class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
-    """The owner wants somebody else to go on with a task; until they accept it stays where it is. Outcome: a question.
+    """The owner wants another agent to go on with a task; it keeps the task until one accepts. Outcome: a question.
 
-    `direct_message` is carried to whoever is asked. `known` is all that the owner tells about it: `metadata`,
+    `direct_message` is carried to the agent that is asked. `known` is what the owner knows of the task: `metadata`,
     `history`, `dependencies`, `constraints`, the `error` and the recovery attempts; it moves with the task, beside what
-    the hub knows itself. A task that the hub has never heard of is taken down first, as the asker's own: `type`,
+    the hub knows itself. A task that the hub does not know yet is created first, as the asker's own: `type`,
     `trace_id`.
     """
 
@@ -129,9 +130,9 @@ class HandOver(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
-    """Whoever was asked to take a task over says yes or no. Outcome: the question that `request_id`, a message, put.
+    """The agent that was asked to take a task over says yes or no. Outcome: the question of the message `request_id`.
 
-    With a yes, the task is theirs in the same commit, and they are told all that is known of it.
+    After a yes it owns the task in the same commit, and gets all that is known of it.
     """
 
     action: ClassVar = "task.take_over"
@@ -155,12 +156,12 @@ class AnswerHandover(Command, frozen=True, gc=False, kw_only=True):
 
 
 class ChangeState(Command, frozen=True, gc=False, kw_only=True):
-    """Write a shared entity. Outcome: the entity. `version` is what the writer read, 0 for one that is new.
+    """Write a shared entity. Outcome: the entity. `version` is what the writer read, 0 for a new one.
 
-    `changes` is a JSON merge patch. Refused with CONFLICT and the current version if somebody was faster, with
-    FORBIDDEN if the table of who may write what says so. `task` is the id that a task of the hub has, where its
-    writer calls it otherwise. `message_id` and `digest` are those of the message that asks it, if one does: the same
-    one again has the first outcome.
+    `changes` is a JSON merge patch. Refused with CONFLICT and the current version if another writer was faster, with
+    FORBIDDEN if the writer may not (`core.state.changes`). `task` is the id of a task of the hub, where its writer uses
+    another name. `message_id` and `digest` are those of the message, if there is one: a repeated message gets the first
+    outcome.
     """
 
     action: ClassVar = "state.change"

@@ -1,4 +1,4 @@
-"""What the hub asks of itself, and what a person does about dead letters."""
+"""The hub's own commands, and what a person does about dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.messages.faults import Fault
 
 
 class Wake(Command, frozen=True, gc=False, kw_only=True):
-    """A `wake_at` has come: look at the row and do what its time is for."""
+    """A `wake_at` has come: look at the row and act."""
 
     principal: AgentId = HUB
     task: TaskId | None = None
@@ -37,7 +37,7 @@ class Wake(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Unanswered(Command, frozen=True, gc=False, kw_only=True):
-    """The direct message that asked an agent something did not arrive."""
+    """The direct message with a question for an agent did not arrive."""
 
     principal: AgentId = HUB
     question: QuestionId
@@ -48,15 +48,15 @@ class Unanswered(Command, frozen=True, gc=False, kw_only=True):
 
 
 class ClearOut(Command, frozen=True, gc=False, kw_only=True):
-    """Give up what was on its way to an agent that was removed. Outcome: how much that was."""
+    """Give up the deliveries to a removed agent. Outcome: how many there were."""
 
     principal: AgentId = HUB
     agent: AgentId
 
 
 class EndContractsOf(Command, frozen=True, gc=False, kw_only=True):
-    """An agent was removed, by `by`: the contracts that it had at `until` and that stand end with it, and the other
-    side is told. Outcome: how many ended."""
+    """An agent was removed, by `by`: the contracts that it had at `until` end with it, and the other parties are
+    notified. Outcome: how many ended."""
 
     principal: AgentId = HUB
     agent: AgentId
@@ -65,16 +65,16 @@ class EndContractsOf(Command, frozen=True, gc=False, kw_only=True):
 
 
 class AwaitReturn(Command, frozen=True, gc=False, kw_only=True):
-    """The hub started, and this agent was connected when it died: look after its work when it must be back. Outcome:
-    how much of it is looked at earlier than it would be."""
+    """The hub started, and this agent was connected when it stopped: look after its work when it must be back. Outcome:
+    how many tasks wake earlier for this."""
 
     principal: AgentId = HUB
     agent: AgentId
 
 
 class WaitAgain(Command, frozen=True, gc=False, kw_only=True):
-    """The policy's waits changed at `since`: what an agent has not acknowledged waits as they say. `rank` and `after`
-    are the place of the last delivery looked at. Outcome: how many wait otherwise now."""
+    """The policy's waits changed at `since`: unacknowledged deliveries wait by them. `rank` and `after` are the place
+    of the last delivery. Outcome: how many waits changed."""
 
     principal: AgentId = HUB
     agent: AgentId
@@ -84,7 +84,7 @@ class WaitAgain(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Sweep(Command, frozen=True, gc=False, kw_only=True):
-    """Forget what need not be remembered any more. Outcome: how much that was."""
+    """Forget messages that need not be recognised any more. Outcome: how many there were."""
 
     principal: AgentId = HUB
 
@@ -98,8 +98,8 @@ class Past(enum.StrEnum):
 
 
 class Forget(Command, frozen=True, gc=False, kw_only=True):
-    """Forget what ended long ago and nothing needs any more: tasks, then what has no task (`what`). `since` and `after`
-    are the place of the last one looked at: when it came, and its id. Outcome: how many were forgotten."""
+    """Forget what ended long ago and is not needed any more: tasks, then what has no task (`what`). `since` and `after`
+    are the place of the last row: when it came, and its id. Outcome: how many were forgotten."""
 
     principal: AgentId = HUB
     what: Past = Past.TASKS
@@ -115,10 +115,10 @@ class KeepSeries(Command, frozen=True, gc=False, kw_only=True):
 
 
 class NoteRead(Command, frozen=True, gc=False, kw_only=True):
-    """An agent looked at something, where its protocol wants every request in the audit record.
+    """An agent read something, where its protocol wants every request in the audit record.
 
-    What it asks may have to happen once, although it leaves no row of its own: then `message_id` and `digest` are those
-    of the message, and `count` what it comes to. Outcome: the count of the first time, if it came before; else None.
+    The request may have to count once, although it leaves no row of its own: then `message_id` and `digest` are those
+    of the message, and `count` is its outcome. Outcome: the count of the first time, if it came before; else None.
     """
 
     what: str
@@ -129,15 +129,15 @@ class NoteRead(Command, frozen=True, gc=False, kw_only=True):
 
 
 class NoteRefusal(Command, frozen=True, gc=False, kw_only=True):
-    """Something was refused before it became a command (no credential, malformed): keep it in the audit record.
-    Outcome: 1 if it is a record now, 0 if it was only counted (`core.model.refusals`)."""
+    """A request was refused before it became a command (no credential, malformed): record it. Outcome: 1 if it is a
+    record now, 0 if it was only counted (`core.model.refusals`)."""
 
     principal: AgentId = ADMIN
     what: str
     fault: Fault
     about: str | None = None
     address: str | None = None
-    """Where it came from, where nobody knows from whom."""
+    """The address of a sender without a credential."""
 
 
 class CountRefusals(Command, frozen=True, gc=False, kw_only=True):
@@ -147,8 +147,8 @@ class CountRefusals(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Redrive(Command, frozen=True, gc=False, kw_only=True):
-    """Send a dead letter on its way again, with an edited input if one is given. Outcome: the task, or, where it was a
-    dead letter between agents, the dead letter."""
+    """Send a dead letter again, with an edited input if one is given. Outcome: the task, or, for a direct message, the
+    dead letter."""
 
     action: ClassVar = "deadletter.redrive"
     dead_letter: DeliveryId
@@ -163,7 +163,7 @@ class Redrive(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Discard(Command, frozen=True, gc=False, kw_only=True):
-    """Forget a dead letter; its task stays as it is. Outcome: the dead letter."""
+    """Delete a dead letter; its task stays as it is. Outcome: the dead letter."""
 
     action: ClassVar = "deadletter.discard"
     dead_letter: DeliveryId

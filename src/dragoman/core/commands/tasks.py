@@ -1,4 +1,4 @@
-"""Work: asked for, given, reported on, ended."""
+"""Tasks: submitted, claimed, reported on, ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Routing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     required_capabilities: tuple[str, ...] = ()
     required_role: str | None = None
     kept_for_anybody: bool = False
-    """A task that names no agent is queued even while no known agent could do it: one may come."""
+    """A task that names no agent is queued even if no known agent could do it: one may come."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -38,14 +38,14 @@ class Timing(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     deadline: Instant | None = None
     firm: bool = False
-    """The caller named that moment itself: it holds also while the task waits for an answer."""
+    """The caller named the deadline itself: it does not move while the task waits for an answer."""
     idle_seconds: float | None = None
     total_seconds: float | None = None
     """These two raise the hub's own limits (chiffon-D6)."""
     retry: Backoff | None = None
-    """How often its work order is sent to an agent that converses, where the policy shall not decide."""
+    """How often its work order is sent to an agent that converses, in place of the policy's number."""
     expires_at: Instant | None = None
-    """No agent is given the task after this, unless one had it before."""
+    """After this the task is assigned to no agent, unless one had it before."""
 
 
 class Lineage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -56,39 +56,39 @@ class Lineage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     trace_id: str | None = None
     dependencies: tuple[TaskId, ...] = ()
     called_dependencies: tuple[str, ...] = ()
-    """What the caller calls its dependencies, where its protocol allows any name."""
+    """The caller's own names of its dependencies, where its protocol allows any name."""
     own_dependencies: bool = False
-    """The caller may see the tasks that it asked for or has, and no other: it cannot depend on one either."""
+    """The caller sees only the tasks that it asked for or owns, so it can depend on no other."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How the caller hears of the outcome."""
+    """How the caller gets the outcome."""
 
     follows: bool = False
     """The caller reads the task's events itself: nothing is delivered to it."""
     awaited: SessionId | None = None
     """The request waits for the outcome over this link, which is attached already and takes that one outgoing message.
-    Close it when nobody waits any more: the outcome then takes the usual way. A request that came before is not waited
-    for."""
+    Close the link when the request waits no longer: the outcome then goes the usual way. A repeated request does not
+    wait."""
     forgets_errors: bool = False
-    """Asked again after an error, it is done again: only results are remembered (all-D5)."""
+    """The same request after an error starts the task again: only results are remembered (all-D5)."""
 
 
 class Agreement(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """On which terms it is asked."""
+    """The terms of the request."""
 
     contract: str | None = None
-    """It goes to the contract's target, and both sides are held to its schemas."""
+    """It goes to the contract's target, and both sides must fit its schemas."""
     sealed: bool = False
-    """The input is a ciphertext that the hub cannot read: nothing is validated."""
+    """The input is a ciphertext that the hub cannot read: it is not validated."""
     personal: bool = False
-    """It is about something personal, whatever type of work it is."""
+    """It is about personal data, whatever type of work it is."""
 
 
 class Submit(Command, frozen=True, gc=False, kw_only=True):
-    """Do this. Outcome: the task (the first one again, if the request id was seen with the same content).
+    """Do this. Outcome: the task (the first one again, if the request id came before with the same content).
 
-    `content` is the first event. `digest` identifies what was asked.
+    `content` is the first event. `digest` identifies the request.
     """
 
     action: ClassVar = "task.submit"
@@ -102,14 +102,14 @@ class Submit(Command, frozen=True, gc=False, kw_only=True):
     name: str | None = None
     description: str | None = None
     called: str | None = None
-    """What the caller calls the task, where its protocol allows any name."""
+    """The caller's own name of the task, where its protocol allows any name."""
     priority: Priority = Priority.NORMAL
     own_priority: int | None = None
-    """The caller's own number for it, where its protocol tells more of them apart than the hub does."""
+    """The caller's own number for the priority, where its protocol has more of them than the hub."""
     constraints: dict[str, Any] = {}
     files: tuple[FileRef, ...] = ()
     answer: bytes | None = None
-    """What the caller answers, if `task_id` is a task of its own that waits for it (B3): then nothing new is begun."""
+    """The caller's answer, if `task_id` is its own task that waits for one (B3): then no new task begins."""
     routing: Routing = Routing()
     timing: Timing = Timing()
     lineage: Lineage = Lineage()
@@ -146,17 +146,17 @@ class AboutTask(Command, frozen=True, gc=False, kw_only=True):
 
 
 class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
-    """The owner tells how far it is. Outcome: the task.
+    """The owner reports progress. Outcome: the task.
 
-    `message_id` is that of the message which tells it: the same one again changes nothing, and is refused with other
-    content where its `digest` is given, too. `stream` and `span` place a piece of a longer output. `paused` makes the
-    task wait; `ask` puts a question.
+    `message_id` is that of the message: a repeated one changes nothing, and is refused with another content where its
+    `digest` is given, too. `stream` and `span` place a piece of a longer output. `paused` makes the task wait; `ask`
+    puts a question.
     """
 
     action: ClassVar = "task.progress"
     message_id: str | None = None
     request_id: str | None = None
-    """Which request it answers, where the agent's protocol says so."""
+    """The request that it answers, where the agent's protocol names it."""
     digest: str = ""
     content: Progress = Progress()
     raw: bytes | None = None
@@ -169,18 +169,20 @@ class ReportProgress(AboutTask, frozen=True, gc=False, kw_only=True):
     ask: Ask | None = None
     files: tuple[FileRef, ...] = ()
     priority: Priority = Priority.NORMAL
-    """How urgent its sender calls it, where its protocol can say so: what is urgent is told to the task's caller at
-    least once (agentmsg-D3, D4)."""
+    """The sender's priority, where its protocol has one: urgent progress reaches the task's caller at least once
+    (agentmsg-D3, D4)."""
 
 
 class WriteLog(AboutTask, frozen=True, gc=False, kw_only=True):
-    """Keep what the owner wrote with the task: one event for many lines, delivered to nobody. Outcome: the task."""
+    """Keep log lines of the owner with the task: one event for many lines, delivered to no receiver. Outcome: the
+    task."""
 
     lines: tuple[LogEntry, ...]
 
 
 class Claim(AboutTask, frozen=True, gc=False, kw_only=True):
-    """An agent takes a queued task that it could do, and gets the work order as if chosen. Outcome: the task."""
+    """An agent takes a queued task that it could do, and gets the work order as if the hub had chosen it. Outcome: the
+    task."""
 
     action: ClassVar = "task.claim"
 
@@ -188,7 +190,7 @@ class Claim(AboutTask, frozen=True, gc=False, kw_only=True):
 class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
     """The owner is done: `fault` None means success. Outcome: the task.
 
-    The same result again is accepted and ignored; another one is refused.
+    A repeated result is accepted and ignored; another one is refused.
     """
 
     action: ClassVar = "task.finish"
@@ -203,10 +205,10 @@ class Finish(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class ReportFault(Command, frozen=True, gc=False, kw_only=True):
-    """An agent answers a request with an error: found by task id, or by the request id it was given.
+    """An agent answers a request with an error: found by task id, or by the request id that it was given.
 
-    Retryable faults are tried again, others end the task (chiffon-D11). Outcome: the task, or None if the fault
-    was about nothing we know. With a `digest`, the same message again ends no other attempt.
+    Retryable faults are retried, others end the task (chiffon-D11). Outcome: the task, or None if the hub knows neither
+    id. With a `digest`, a repeated message ends no other attempt.
     """
 
     action: ClassVar = "task.fault"
@@ -227,9 +229,9 @@ class ReportFault(Command, frozen=True, gc=False, kw_only=True):
 
 
 class Cancel(AboutTask, frozen=True, gc=False, kw_only=True):
-    """Stop it and every child of it. A finished task is refused with CONFLICT. Outcome: the task.
+    """Stop a task and its subtasks. A finished task is refused with CONFLICT. Outcome: the task.
 
-    `message_id` and `digest` are those of the message that asks it, if one does: the same one again is no conflict.
+    `message_id` and `digest` are those of the message, if there is one: a repeated message is no conflict.
     """
 
     action: ClassVar = "task.cancel"
@@ -249,8 +251,8 @@ class Resume(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class Retry(AboutTask, frozen=True, gc=False, kw_only=True):
-    """Do a failed or cancelled task again, from the start, with fresh attempts; or one that an agent has: it is taken
-    from the agent. Outcome: the task."""
+    """Do a failed or cancelled task again, from the start, with new attempts; or one that an agent has: the hub takes
+    it from the agent. Outcome: the task."""
 
     action: ClassVar = "task.retry"
     input: bytes | None = None
@@ -266,11 +268,11 @@ class Reassign(AboutTask, frozen=True, gc=False, kw_only=True):
 
 
 class AskPerson(Command, frozen=True, gc=False, kw_only=True):
-    """An agent asks a person and goes on, or waits; it is told the answer by a delivery. Outcome: the question.
+    """An agent asks a person and works on, or waits; it gets the answer by a delivery. Outcome: the question.
 
-    It belongs to the task that is named, or to the only one that the agent holds, or to none. If it is `blocking`, the
-    task waits meanwhile. An agent that has to start a task anew and asks the same at the same place is asking the same
-    question: it gets the answer if there is one.
+    It belongs to the task that is named, or to the only one of the agent, or to none. If it is `blocking`, the task
+    waits meanwhile. An agent that starts a task again and asks the same at the same place asks the same question: it
+    gets the answer if there is one.
     """
 
     action: ClassVar = "question.ask"
@@ -288,7 +290,8 @@ class AskPerson(Command, frozen=True, gc=False, kw_only=True):
 class Answer(Command, frozen=True, gc=False, kw_only=True):
     """A person answers a question. The second answer is refused with CONFLICT. Outcome: the question.
 
-    `note` is why they answer so. It stays with the question, for people; the agent does not get it."""
+    `note` is why they answer so. It stays with the question, for people; the agent does not get it.
+    """
 
     action: ClassVar = "question.answer"
     question: QuestionId

@@ -1,9 +1,9 @@
-"""What a decision may ask the store for: a closed list of questions, each defined once, in Python.
+"""Lookups: a closed list of what a decision may ask the store for, each defined once, in Python.
 
-A lookup says which rows it means (`matches`), in which order (`order`) and how many at most. The memory store
-answers by trying every row; SQL stores translate each lookup into a statement with an index behind it, and the
-shared suite holds their answers against `matches`. `core.work` uses the same definition to lay the changes of
-the running unit of work over what the store answered. Lookups are values: they are the keys of what was loaded.
+A lookup says which rows it wants (`matches`), in which order (`order`) and how many at most. The memory store tries
+every row; SQL stores translate each lookup into a statement with an index behind it, and the shared suite compares
+their rows with `matches`. `core.work` uses the same definition to lay the changes of the running unit of work over the
+rows of the store. Lookups are values: they are the keys of what was loaded.
 
     tasks.py         tasks, their events, questions
     deliveries.py    deliveries, dead letters, messages seen before, contracts, shared state

@@ -1,4 +1,4 @@
-"""The common shape of all questions, and the rows that there are."""
+"""The base class of all lookups, and the types of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAGE = 64
 
 
 class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
-    """The common shape. `row` is the type of row asked for."""
+    """A lookup. `row` is the type of its rows."""
 
     row: ClassVar[type[Any]]
     single: ClassVar[bool] = False
@@ -53,5 +53,5 @@ class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
         return 0
 
     def widened(self) -> Lookup[R]:
-        """The same question with room for more rows."""
+        """The same lookup with room for more rows."""
         return replace(self, limit=self.most * 4)

@@ -24,7 +24,7 @@ class DeliveryById(Lookup[Delivery], frozen=True, gc=False):
 
 
 class Lane(Lookup[Delivery], frozen=True, gc=False):
-    """What is on its way to one receiver about one task, in order. What has a lane of its own is not asked for so."""
+    """The deliveries to one receiver about one task, in order. Not for deliveries with a lane of their own."""
 
     row: ClassVar = Delivery
     task: TaskId
@@ -39,7 +39,7 @@ class Lane(Lookup[Delivery], frozen=True, gc=False):
 
 
 class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
-    """The same from behind: what went into a lane last comes first."""
+    """The same, the last one first."""
 
     row: ClassVar = Delivery
     task: TaskId
@@ -54,7 +54,7 @@ class LaneEnd(Lookup[Delivery], frozen=True, gc=False):
 
 
 class Underway(Lookup[Delivery], frozen=True, gc=False):
-    """What is on its way about one task, to whomever."""
+    """The deliveries about one task, to any receiver."""
 
     row: ClassVar = Delivery
     task: TaskId
@@ -105,7 +105,7 @@ class Inbox(Lookup[Delivery], frozen=True, gc=False):
 
 
 class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
-    """What one receiver holds under leases that end with a session or with a task's clocks, oldest first."""
+    """What one receiver holds under leases that end with a session or with a task's timers, oldest first."""
 
     row: ClassVar = Delivery
     receiver: AgentId
@@ -121,8 +121,8 @@ class LeasedTo(Lookup[Delivery], frozen=True, gc=False):
 
 
 class Unacknowledged(Lookup[Delivery], frozen=True, gc=False):
-    """Everything that left for a receiver and may come back, oldest first, from behind a place on: the rank of the last
-    one, and its id."""
+    """Everything that was sent to a receiver and may be redelivered, oldest first, from behind a place on: the rank of
+    the last one, and its id."""
 
     row: ClassVar = Delivery
     receiver: AgentId
@@ -162,7 +162,7 @@ class DeadLettersOf(Lookup[DeadLetter], frozen=True, gc=False):
 
 
 class EntityById(Lookup[Entity], frozen=True, gc=False):
-    """A task that agents keep among themselves. What else they share is on the directory."""
+    """A task that agents keep among themselves. Other entities are in the directory."""
 
     row: ClassVar = Entity
     single: ClassVar = True
@@ -196,8 +196,8 @@ class Terms(Lookup[Contract], frozen=True, gc=False):
 
 
 class Bound(Lookup[Contract], frozen=True, gc=False):
-    """The contracts of one agent, on either side, that came about until a time and are not over at another, in the
-    order in which they will be."""
+    """The contracts of one agent, on either side, that were made until a time and are not over at another, in the order
+    of their ends."""
 
     row: ClassVar = Contract
     agent: AgentId
@@ -213,7 +213,7 @@ class Bound(Lookup[Contract], frozen=True, gc=False):
 
 
 class Agreed(Lookup[Contract], frozen=True, gc=False):
-    """Contracts of before a time, however they stand, the oldest first, from behind a place on."""
+    """Contracts of before a time, in force or not, the oldest first, from behind a place on."""
 
     row: ClassVar = Contract
     since: Instant

@@ -1,4 +1,4 @@
-"""Tasks and their events; what agents ask of people and of each other."""
+"""Tasks and their events; questions to people and to agents."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TaskById(Lookup[Task], frozen=True, gc=False):
 
 
 class Claims(Lookup[Task], frozen=True, gc=False):
-    """What stands in the way of a new task: the one its principal asked for under the same request id (the
-    idempotency key, all-D5), which comes first, and the one that has its id. One question, for every request asks it.
-    """
+    """The tasks that a new request collides with: the one that its principal asked for under the same request id (the
+    idempotency key, all-D5), which comes first, and the one that has its id. It is one lookup, since every request
+    needs it."""
 
     row: ClassVar = Task
     principal: AgentId
@@ -39,7 +39,7 @@ class Claims(Lookup[Task], frozen=True, gc=False):
 
 
 class Ready(Lookup[Task], frozen=True, gc=False):
-    """The tasks standing in a queue, best first."""
+    """The tasks in a queue, best first."""
 
     row: ClassVar = Task
     queue: str
@@ -53,7 +53,7 @@ class Ready(Lookup[Task], frozen=True, gc=False):
 
 
 class Children(Lookup[Task], frozen=True, gc=False):
-    """The unfinished children of a task."""
+    """The unfinished subtasks of a task."""
 
     row: ClassVar = Task
     parent: TaskId
@@ -66,7 +66,7 @@ class Children(Lookup[Task], frozen=True, gc=False):
 
 
 class AllChildren(Lookup[Task], frozen=True, gc=False):
-    """The children of a task, also those that are over."""
+    """The subtasks of a task, finished ones included."""
 
     row: ClassVar = Task
     parent: TaskId
@@ -107,7 +107,7 @@ class Relying(Lookup[Task], frozen=True, gc=False):
 
 class Finished(Lookup[Task], frozen=True, gc=False):
     """Finished tasks that came before a time, the oldest first, from behind a place on: when the last one came, and its
-    id. When a task ended has no index, which every end of a task would have to pay for."""
+    id. There is no index on the end of a task, because every task would have to pay for it."""
 
     row: ClassVar = Task
     since: Instant
@@ -123,7 +123,7 @@ class Finished(Lookup[Task], frozen=True, gc=False):
 
 
 class Under(Lookup[Task], frozen=True, gc=False):
-    """The tasks that were asked on a contract, finished or not."""
+    """The tasks under a contract, finished or not."""
 
     row: ClassVar = Task
     contract: str
@@ -170,7 +170,7 @@ class QuestionById(Lookup[Question], frozen=True, gc=False):
 
 
 class Loose(Lookup[Question], frozen=True, gc=False):
-    """Questions of before a time that belong to no task and are not asked any more, the oldest first, from behind a
+    """Questions of before a time that belong to no task and are not open any more, the oldest first, from behind a
     place on."""
 
     row: ClassVar = Question
@@ -189,7 +189,7 @@ class Loose(Lookup[Question], frozen=True, gc=False):
 
 
 class OpenQuestions(Lookup[Question], frozen=True, gc=False):
-    """What is asked in the course of a task and not answered, of people and of agents."""
+    """The open questions of a task, to people and to agents."""
 
     row: ClassVar = Question
     task: TaskId
@@ -202,7 +202,7 @@ class OpenQuestions(Lookup[Question], frozen=True, gc=False):
 
 
 class AskedBy(Lookup[Question], frozen=True, gc=False):
-    """What an agent asks people and has no answer to."""
+    """The open questions of an agent to people."""
 
     row: ClassVar = Question
     agent: AgentId
@@ -215,7 +215,7 @@ class AskedBy(Lookup[Question], frozen=True, gc=False):
 
 
 class PutTo(Lookup[Question], frozen=True, gc=False):
-    """What an agent is asked by others and has not answered."""
+    """The open questions to an agent."""
 
     row: ClassVar = Question
     agent: AgentId
@@ -228,7 +228,7 @@ class PutTo(Lookup[Question], frozen=True, gc=False):
 
 
 class QuestionsOf(Lookup[Question], frozen=True, gc=False):
-    """What was asked in the course of a task, whatever became of it."""
+    """All questions of a task, open or not."""
 
     row: ClassVar = Question
     task: TaskId

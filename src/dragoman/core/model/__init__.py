@@ -1,1 +1,2 @@
-"""What the hub knows: rows, their enums, and pure rules about them. No decision, no unit of work enters here."""
+"""What the hub knows: rows, their enums, and pure rules about them. Decisions and the unit of work do not belong
+here."""

@@ -1,9 +1,8 @@
 """An agent as the hub knows it: one row, whatever protocol it speaks.
 
-`RESOURCES` are those that an agent has a fixed amount of while its process runs, and that its tasks share. An agent may
-say at its registration how much it has, and a task how much it may need. One more resource is one more row
-here, and a field of that name in `Agent`, `RegisterAgent` and `Route`. What is done with the amounts is in
-`core.budgets.capacity`.
+`RESOURCES`: an agent has a fixed amount of each while its process runs, and its tasks share it. An agent may declare at
+its registration how much it has, and a task how much it may need. A new resource is a new row here, and a field of that
+name in `Agent`, `RegisterAgent` and `Route`. `core.budgets.capacity` uses the amounts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class BreakerState(enum.StrEnum):
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How far we trust an agent to answer. `until` is when an open one may be probed."""
+    """Whether the hub still gives work to an agent that fails. `until` is when an open breaker may be probed."""
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
@@ -34,7 +33,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One type of work that an agent does on declared terms: what it takes, what it gives, and who may ask.
 
-    Schemas are JSON Schema; True takes anything. `pii`: what is said in it is personal.
+    Schemas are JSON Schema; True takes anything. `pii`: input and result are personal data.
     """
 
     intent: str
@@ -48,29 +47,29 @@ class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Revoked(msgspec.Struct, frozen=True, gc=False):
-    """A token that does not count any more, by its name; at `until` it would be over in any case."""
+    """The name of a revoked token; at `until` it would expire in any case."""
 
     jti: str
     until: Instant
 
 
 PLANNER = "planner"
-"""The role of an agent that steers the others."""
+"""The role of an agent that controls the others."""
 
 GUEST = "guest:"
-"""The beginning of a `token_hash` that is none: nobody's token can have it."""
+"""The prefix of a `token_hash` that is none: no token has it."""
 
 
 class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Who may speak, for what, and how it is reached.
+    """An agent: who may send commands, for which work, and how it is reached.
 
-    `work_types` is None for an agent that declared none: it is offered any work of its kind. `declared` are those of
-    its `capabilities` that it said it has when it registered last; nobody gave them to it, and it may take them back.
-    `added_concurrent` is how many tasks at once it was added with, where it says another number itself.
-    `wake_at` is when the hub must look at this row again: an open breaker, `silent_at`, when it is to be seen whether
-    an agent that converses is still heard, or a time that it named itself. `silent_since`: it is not heard any more.
-    `paused`: a person lets it get no new work.
-    `instance` is the newest of its processes, where they say which one they are, `former_instances` those before it.
+    `work_types` is None for an agent that declared none: it gets any work of its kind. `declared` are the
+    `capabilities` that it declared at its last registration; no person gave them to it, and it may withdraw them.
+    `added_concurrent` is how many tasks at once it was added with, where it declares another number itself. `wake_at`
+    is when the hub must look at this row again: the end of its breaker's pause, `silent_at` (the next check for signs
+    of life of an agent that converses), or a time that it named itself. `silent_since`: it shows no sign of life any
+    more. `paused`: a person lets it get no new work. `instance` is the newest of its processes, where they name
+    themselves, `former_instances` are those before it.
     """
 
     id: AgentId
@@ -108,7 +107,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def called(self) -> str:
-        """The name by which work is addressed to it and its like: its kind, or its own id when it has none."""
+        """The name by which tasks address it and its like: its kind, or its own id if it has none."""
         return self.kind or self.id
 
     @property
@@ -121,7 +120,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def guest(self) -> bool:
-        """It was let in without a token (on loopback, by a protocol whose clients send none)."""
+        """It was admitted without a token (on loopback, by a protocol whose clients send none)."""
         return self.token_hash.startswith(GUEST)
 
     def offer(self, intent: str) -> Offer | None:
@@ -130,13 +129,13 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def does_personal_work(self) -> bool:
-        """Then what it logs may be personal, and is kept only where that is shut: with its tasks (a2acp-D13)."""
+        """Its logs may be personal then, and are kept only where they are encrypted: with its tasks (a2acp-D13)."""
         return any(offer.pii for offer in self.offers)
 
     @property
     def sandbox(self) -> str | None:
-        """The level of the sandbox that the hub runs it in; None for one that runs elsewhere, or in none. It stands
-        with how the hub starts it, where no agent can write."""
+        """The level of the sandbox in which the hub runs it; None for an agent that runs elsewhere, or in none. It is
+        part of the child's spec, which no agent can write."""
         level: str | None = self.details.get("child", {}).get("sandbox")
         return level
 
@@ -145,7 +144,7 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What people say of an agent that they let in; what is None is as the hub has it."""
+    """What a person sets for an agent that they add; None leaves the default."""
 
     kind: str | None = None
     role: str | None = None
@@ -159,7 +158,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, source: object) -> Profile:
-        """From anything that has these fields, and perhaps more."""
+        """From an object with at least these fields."""
         return msgspec.convert(source, cls, from_attributes=True)
 
     def admitted(self, id: AgentId, protocol: str, *, at: Instant, token_hash: str) -> Agent:
@@ -168,19 +167,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A way to reach an agent now.
+    """An open way to reach an agent.
 
-    `ordered`: what we send arrives in that order or the link breaks (WebSocket, stream); such a link holds its leases
-    until it breaks. Otherwise it is one parked poll: it takes up to `credit` outgoing messages of one unit of work and
-    is gone. `window` bounds the unacknowledged notices on an ordered link whose peer acknowledges; None for one that
-    does not. `quota` bounds the bytes that it was `given` and that are not yet `written` to its peer, where the link
-    says so: who does not read is owed what it is owed in the store, not in memory. Work is bounded by seats instead.
-    `vouches`: while the link stands its agent is alive (its process, or its stream, is watched).
-    `stopping`: its agent was asked to end, and takes no more work.
-    `awaits`: a request that waits for its own answer (`Origin.awaited`). It takes that and nothing else, so it is no
-    way to reach its agent.
-    `behind`: so far it was looked through what earlier links left unacknowledged, by the rank and the id of the last
-    one; None when all of it was.
+    `ordered`: messages arrive in order, or the link breaks (WebSocket, stream); such a link holds its leases until it
+    breaks. Otherwise it is one waiting poll: it takes up to `credit` outgoing messages of one unit of work and is gone.
+    `window` limits the unacknowledged notices on an ordered link whose peer acknowledges; None for one that does not.
+    `quota` limits the bytes that it was `given` and that are not yet `written` to its peer, where the link reports
+    that: messages for a slow reader wait in the store, not in memory. Seats limit work. `vouches`: while the link is
+    open its agent is alive (the hub watches its process or its stream). `stopping`: its agent was asked to end, and
+    takes no more work. `awaits`: a request that waits for its own answer (`Origin.awaited`); it takes nothing else, so
+    it is no way to reach its agent. `behind`: how far the link went through what earlier links left unacknowledged, as
+    the rank and the id of the last one; None when it is through.
     """
 
     session: SessionId
@@ -209,8 +206,9 @@ class Link(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
-    """`name` is the field of an agent and of a route, and what a refusal calls the limit; `constraint` is by what name
-    a task asks for it; `least` is the smallest limit that an agent may declare; `lacking` is the code of `task why`."""
+    """`name` is the field of an agent and of a route, and the limit's name in a refusal; `constraint` is the name by
+    which a task asks for it; `least` is the smallest limit that an agent may declare; `lacking` is the code of `task
+    why`."""
 
     name: str
     constraint: str
@@ -220,7 +218,7 @@ class Resource(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def names(self) -> tuple[str, str]:
-        """By what names chiffon's callers and agents may call it; the first counts."""
+        """The names that chiffon's callers and agents may use for it; the first counts."""
         return self.constraint, self.name
 
 
@@ -235,4 +233,4 @@ RESOURCES = (MEMORY, GPU_MEMORY)
 
 
 CONSTRAINTS = frozenset(resource.constraint for resource in RESOURCES)
-"""What a task's constraints call these: no matter of budgets."""
+"""The names of these in a task's constraints: they are no budgets."""

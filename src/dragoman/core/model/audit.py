@@ -1,8 +1,8 @@
-"""The audit record: who asked for what, and what we said. Each carries the hash of the one before.
+"""Audit records: who asked for what, and what the hub decided. Each record carries the hash of the one before.
 
-Whoever edits or deletes a row breaks every hash after it, and `verify` names the first that does not fit. Records that
-are missing at the end break nothing: so the number and the hash of the newest one are kept apart from the records, and
-`cut_short` compares. A hub node writes one chain; several nodes write several, told apart by `chain`.
+Editing or deleting a row breaks every hash after it, and `verify` names the first record that does not fit. Records
+that are missing at the end break no hash: so the number and the hash of the newest record are kept apart, and
+`cut_short` compares. A hub node writes one chain; several nodes write several, distinguished by `chain`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sealed(
     digest: str | None,
     chain: str = "main",
 ) -> AuditRecord:
-    """A record with its hash: over everything else it says, as JSON, in this order."""
+    """A record with its hash: over all its other fields, as JSON, in this order."""
     content = (seq, at, prev, principal, action, outcome, protocol, subject, reason, digest, chain)
     return AuditRecord(
         seq=seq,
@@ -68,7 +68,7 @@ def sealed(
 
 
 def seal(record: AuditRecord) -> AuditRecord:
-    """The same record with the hash that belongs to what it says."""
+    """The same record with the hash that belongs to its content."""
     return sealed(
         record.seq,
         record.at,
@@ -99,8 +99,8 @@ class Broken(msgspec.Struct, frozen=True, gc=False):
 
 
 def verify(records: Iterable[AuditRecord], *, prev: str = GENESIS, seq: int = 0) -> tuple[int, str, Broken | None]:
-    """Walk a chain on from (seq, prev); returns how far it holds, the last hash, and the first break, if any. A record
-    that a store can see was changed has no hash."""
+    """Walk a chain on from (seq, prev); returns how far it is valid, the last hash, and the first break, if any. A
+    record that the store knows to be changed has no hash."""
     for record in records:
         if record.seq != seq + 1:
             return seq, prev, Broken(seq + 1, f"record {seq + 1} is missing; the next one is {record.seq}")
@@ -113,7 +113,7 @@ def verify(records: Iterable[AuditRecord], *, prev: str = GENESIS, seq: int = 0)
 
 
 def cut_short(seq: int, prev: str, newest: Newest) -> Broken | None:
-    """What is wrong with the end of a chain that holds up to (seq, prev), while `newest` was known to be written."""
+    """What is wrong with the end of a chain that is valid up to (seq, prev), although `newest` was written."""
     if seq < newest.seq:
         return Broken(seq + 1, f"record {seq + 1} is missing, and all after it; {newest.seq} were written")
     if seq == newest.seq and prev != newest.hash:
@@ -123,7 +123,7 @@ def cut_short(seq: int, prev: str, newest: Newest) -> Broken | None:
 
 def holds(seq: int, hash: str, when: str, *, length: int, found: str) -> Broken | None:
     """What is wrong with a whole chain of `length` records, where a checkpoint of `when` says that record `seq` had
-    this hash; `found` is the one that it has."""
+    this hash; `found` is its hash now."""
     if seq > length:
         what = f"record {length + 1} is missing, and all after it; the checkpoint of {when} has {seq}"
         return Broken(length + 1, what)

@@ -1,10 +1,10 @@
-"""Who has a part in a task.
+"""What a principal may see and do of a task.
 
-Names come back. An agent that was removed and one that was added under its name later are two: what the first asked
-for, did and was told is none of the second one's business. What is under way and still meant for that name is.
+Names are used again. An agent that was removed and one that was added later under its name are two agents: the second
+may not see what the first asked for, did and received. It gets what is under way and still meant for that name.
 
-A task that changes hands takes along what was asked for in its course (`subtask_owner`): whoever has it now is to that
-as whoever asked.
+When a task changes its owner, its subtasks go along (`subtask_owner`): the new owner may do with them what their caller
+may.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def asked_for(agent: Agent, task: Task) -> bool:
 
 
 def inherits(agent: Agent, task: Task) -> bool:
-    """Whether it has what the task is a part of, from whoever asked for the part."""
+    """Whether the agent is the subtask owner: it took the parent task over from the caller."""
     return (
         task.lineage.subtask_owner is not None
         and agent.id == task.lineage.subtask_owner.agent
@@ -28,29 +28,30 @@ def inherits(agent: Agent, task: Task) -> bool:
 
 
 def governs(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
-    """Whether somebody may steer a task, and hears how it ended. `agent` is None for people, whose names mean them."""
+    """Whether a principal may control a task and gets its outcome. `agent` is None for people, whose names are never
+    used again."""
     if agent is None:
         return principal == task.origin.principal
     return asked_for(agent, task) or inherits(agent, task)
 
 
 def is_namesake(agent: Agent | None, task: Task) -> bool:
-    """Whether this agent came only after the task: if its caller has that name, it was another."""
+    """Whether this agent is newer than the task: a caller of that name was another agent."""
     return agent is not None and agent.created_at > task.created_at
 
 
 def has(agent: Agent, task: Task) -> bool:
-    """Whether the task is in its hands, or was in the end."""
+    """Whether the agent owns the task, or owned it at its end."""
     return agent.id == task.owner and _was_there(agent, task)
 
 
 def is_party(agent: Agent | None, principal: AgentId | None, task: Task) -> bool:
-    """Whether somebody governs the task or has it."""
+    """Whether a principal controls or owns the task."""
     return governs(agent, principal, task) or (principal == task.owner if agent is None else has(agent, task))
 
 
 def had(agent: Agent, task: Task) -> bool:
-    """Whether the task went through its hands."""
+    """Whether the agent owned the task at any time."""
     return any(agent.id in pair for pair in task.lineage.handed) and _was_there(agent, task)
 
 

@@ -4,9 +4,9 @@
                                       ▲                     │
                                       └────── it failed ────┘
 
-An open breaker keeps new work away; what the agent already has goes on (chiffon-D7). Only timeouts and broken
-links count: faults of the caller never do. For agents that converse the policy says how many and how long
-(agentmsg-D11), for the others the hub's rules.
+An agent with an open breaker gets no new work; it goes on with what it has (chiffon-D7). Only timeouts and broken links
+count, never faults of the caller. For agents that converse the policy sets the limits (agentmsg-D11), for others the
+hub's rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLOSED = Breaker()
 
 
 def failed(breaker: Breaker, now: Instant, threshold: int, pause: int) -> Breaker:
-    """One more failure. So many in a row open it, for so long."""
+    """Count one more failure. `threshold` failures in a row open the breaker for `pause`."""
     failures = breaker.failures + 1
     if breaker.state is BreakerState.HALF_OPEN or failures >= threshold:
         if breaker.state is BreakerState.OPEN:
@@ -28,7 +28,7 @@ def failed(breaker: Breaker, now: Instant, threshold: int, pause: int) -> Breake
 
 
 def answered(breaker: Breaker, *, probe: bool) -> Breaker:
-    """The agent did answer. Only a health check closes a breaker that has opened."""
+    """The agent answered. Only a health check closes a breaker that has opened."""
     if probe or breaker.state is BreakerState.CLOSED:
         return CLOSED
     return breaker

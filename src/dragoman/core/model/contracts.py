@@ -1,8 +1,8 @@
 """A contract: who may ask whom for what, on which terms, for how long.
 
 `collaboration` names the relation of two agents for one intent, `id` the terms in force. A renewal keeps the relation
-and replaces the terms; what was on its way under the old ones is honoured for `OVERLAP`, and so is a key after its
-rotation. What is over is never brought back.
+and replaces the terms; the old ones, and a key after its rotation, are honoured for `OVERLAP`. A contract that is over
+never comes back.
 
     active ──renewed──▶ superseded        active ──ended by a party──▶ terminated        active ──time──▶ expired
 
@@ -14,7 +14,7 @@ What an agent may be asked for under a contract: one definition for discovery an
     of any other protocol, with offers or work types  its offers, and its work types: without terms, they take anything
     of any other protocol, with neither               any intent
 
-Whether the two may work together is another matter: the domain policies say so (`domain_policy`).
+The domain policies decide whether the two may work together (`domain_policy`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Party(msgspec.Struct, frozen=True, gc=False):
 
 class Secret(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A key of a collaboration. `locked` is the key itself under the hub's master key; without it, only the two agents
-    have it. The public keys are what each agent was given it by."""
+    have the key. The public keys are those by which each agent got it."""
 
     kid: str
     locked: str | None = None
@@ -89,14 +89,14 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         return self.target.agent if agent == self.source.agent else self.source.agent
 
     def at(self, now: Instant) -> Standing:
-        """How it stands now: time ends a contract without anybody's doing."""
+        """The standing at `now`: time alone ends a contract."""
         if self.standing is Standing.ACTIVE and now >= self.expires_at:
             return Standing.EXPIRED
         return self.standing
 
     @property
     def over_at(self) -> Instant:
-        """When it is over, or was."""
+        """When the contract ends or ended."""
         return self.expires_at if self.standing is Standing.ACTIVE else self.since
 
     def honoured(self, now: Instant) -> bool:
@@ -122,12 +122,12 @@ def terms_for(agent: Agent, intent: str) -> Offer | None:
 
 
 def takes_any(agent: Agent) -> bool:
-    """Whether it serves every intent, since it said nothing of what it does."""
+    """Whether it serves every intent, since it declared no work."""
     return agent.protocol not in SHAKES_HANDS and agent.work_types is None and not agent.offers
 
 
 def intents_of(agent: Agent) -> tuple[str, ...]:
-    """What it serves by name; of one that serves every intent, `*`."""
+    """The intents that it serves; `*` if it serves every one."""
     if takes_any(agent):
         return (ANY,)
     named = dict.fromkeys(offer.intent for offer in agent.offers)
@@ -137,7 +137,7 @@ def intents_of(agent: Agent) -> tuple[str, ...]:
 
 
 def listed(agent: Agent, intent: str | None) -> Iterator[Offer]:
-    """What an agent serves, or only what it does of one intent. An agent that serves every intent is there with `*`."""
+    """The offers of an agent, or only those of one intent. An agent that serves every intent is listed with `*`."""
     if takes_any(agent):
         yield Offer(intent=ANY)
         return

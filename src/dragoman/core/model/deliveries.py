@@ -1,25 +1,24 @@
-"""What is on its way to somebody.
+"""Deliveries: messages on their way to a receiver.
 
-A `Delivery` is one row of the outbox: it exists from the commit that caused it until it is acknowledged or dead.
-It carries no content of its own: `event` names what it tells of, and the outbound side of the receiver's protocol puts
-that into words when it leaves.
+A `Delivery` is one row of the outbox: it exists from the commit that caused it until it is acknowledged or becomes a
+dead letter. It has no content of its own: `event` refers to it, and the outbound side of the receiver's protocol
+encodes that when the delivery leaves.
 
-A *lane* is (task, receiver): its deliveries leave in the order of their `seq`, and only its head may leave,
-unless the link keeps order by itself (a WebSocket, a stream): then the followers may be on the same link behind
-it.
+A *lane* is (task, receiver). Its deliveries leave in the order of their `seq`, and only its head may leave, unless the
+link keeps order (a WebSocket, a stream): then those behind it may be on the same link.
 
-How long the acknowledgment of an attempt is waited for, and how often something is attempted (agentmsg-D7).
+How long the hub waits for an acknowledgment, and how often it attempts a delivery (agentmsg-D7):
 
-    who says it           waits of                              attempts at
+    set by                waits of                              attempts at
     --------------------  ------------------------------------  -------------------------------------------------
     the sender            its direct message                    the same (`DirectMessage.attempts`, always there)
     a task's caller       its work orders                       its work orders (`Task.retry`)
     the policy            everything for agents that converse   work orders and notices
     the hub's settings    the same                              the same
 
-Field by field, the first of them that says something counts. Senders and the policy are held to `SHORTEST` and
-`LONGEST`: between attempts the hub has others to serve, and a lane stands still behind its head. A direct message that
-is attempted more than `OWN` times waits as all others do from then on.
+For each field, the first of them that sets it counts. `SHORTEST` and `LONGEST` limit senders and the policy: the hub
+has others to serve between attempts, and a lane waits behind its head. After `OWN` attempts a direct message waits as
+all others do.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from dragoman.messages.faults import Fault
 
 
 class MessageKind(enum.StrEnum):
-    """What a delivery tells its receiver."""
+    """What a delivery carries to its receiver."""
 
     WORK = "work"  # do this
     PROGRESS = "progress"  # how far it is
@@ -46,12 +45,12 @@ class MessageKind(enum.StrEnum):
     CANCEL = "cancel"  # stop doing this
     PAUSE = "pause"
     RESUME = "resume"
-    ANSWER = "answer"  # what a person said, or that nobody did
-    DIRECT_MESSAGE = "letter"  # what another agent wrote, word for word
-    HANDOFF = "yours"  # a task that was taken over, with all that is known of it
-    UNDELIVERED = "undelivered"  # a direct message of yours did not arrive
+    ANSWER = "answer"  # a person's answer, or that there is none
+    DIRECT_MESSAGE = "letter"  # a message of another agent, word for word
+    HANDOFF = "yours"  # a task that was taken over, with its history
+    UNDELIVERED = "undelivered"  # a direct message of the receiver did not arrive
     PROPOSAL = "proposal"  # do you agree to a contract?
-    CONTRACT = "contract"  # one of yours came into force, changed, or ended
+    CONTRACT = "contract"  # a contract came into force, changed, or ended
 
 
 class DeliveryState(enum.StrEnum):
@@ -60,7 +59,7 @@ class DeliveryState(enum.StrEnum):
 
 
 class Escalation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What an agent said when it passed a request for help on to a better helper (agentmsg-D6a)."""
+    """How an agent passed a request for help on to a better helper (agentmsg-D6a)."""
 
     agent: AgentId
     content: str
@@ -69,17 +68,17 @@ class Escalation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
 ESCALATED = "help.escalated"
 """The kind of a direct message that the hub writes in its own form (`protocol` is `HUB`): an agent whose protocol has
-no help responses escalated a request. Its body is an `Escalation`, with the `request_id` beside it."""
+no help responses escalated a request. Its content is an `Escalation`, with the `request_id` beside it."""
 
 
 class DirectMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"raw": "body"}):
-    """A message between agents, word for word: the hub carries it. `message_id` is unique for its sender.
+    """A message between agents, which the hub carries word for word (`raw`). `message_id` is unique for its sender.
 
-    `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged, and leaves again
-    after growing waits, at most `attempts` times; `retry` is what its sender says of the waits. After `expires_at`
-    nobody is bothered with it. `asks`: it puts a question, and if it does not arrive somebody else is asked. Stores
-    keep its words encrypted where they are `personal`. `contract`: it is said under that one. `escalations` are there
-    when it leaves, never in a row: what the agents said who were asked before and passed the question on.
+    `once`: at most once; it is gone when it leaves. Otherwise it is kept until it is acknowledged and leaves again
+    after growing waits, at most `attempts` times; `retry` is the sender's choice of the waits. After `expires_at` it is
+    not delivered any more. `asks`: it puts a question; if it does not arrive, the hub asks another agent. Stores
+    encrypt `raw` where it is `personal`. `contract`: the contract that it is under. `escalations` are added when it
+    leaves and never stored: those of the agents that were asked before.
     """
 
     sender: AgentId
@@ -106,14 +105,14 @@ class Delivery(
     omit_defaults=True,
     rename={"kind": "cargo", "direct_message": "letter"},
 ):
-    """`head`: nothing of its lane stands before it.
+    """`head`: nothing of its lane is before it.
 
-    `session` holds the lease: over a link that keeps no order (long poll) it ends at `wake_at`, over one that
-    does (`ordered`) it ends with the link. The lease of a work order that a poll took ends with its task's clocks, too.
+    `session` holds the lease: over a link without order (a poll) it ends at `wake_at`, over an `ordered` one it ends
+    with the link. The lease of a work order that a poll took ends with its task's timers, too.
 
-    An answer or a proposal tells of a `question` instead of an event, news of a `contract` of that. A question that
-    belongs to no task is a lane by its id, and so is a contract. A `direct_message` is its own content; its lane is the
-    task that it is about, which the hub need not know, or its own (`task` is its id).
+    An answer or a proposal refers to a `question` instead of an event, a notice of a contract to a `contract`. A
+    question without a task is a lane by its id, and so is a contract. A `direct_message` is its own content; its lane
+    is the task that it is about, which the hub need not know, or its own (`task` is its id).
     """
 
     id: DeliveryId
@@ -135,13 +134,13 @@ class Delivery(
     reason: Fault | None = None
     contract: str | None = None
     size: int = 0
-    """Bytes of a direct message's words."""
+    """Bytes of a direct message."""
     kept: bool = False
-    """Progress that its agent called urgent: also an agent that converses is promised it at least once."""
+    """Progress that its agent called urgent: it is delivered at least once, also to an agent that converses."""
 
     @property
     def leaves_once(self) -> bool:
-        """Whether an agent that converses is promised it at most once (agentmsg-D4)."""
+        """Whether an agent that converses gets it at most once (agentmsg-D4)."""
         if self.direct_message is not None:
             return self.direct_message.once
         return self.kind is MessageKind.PROGRESS and not self.kept
@@ -155,9 +154,9 @@ class Delivery(
 
 
 class SeenMessage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """That a direct message was accepted: the same one again is recognised. `id` follows from its sender and id.
+    """An accepted direct message, to recognise it when it comes again. `id` follows from its sender and id.
 
-    What else must be remembered for a while is here, too: nonces, and the versions of what was deleted.
+    Other things that the hub remembers for a while are here, too: nonces, and the versions of deleted entities.
     """
 
     id: str
@@ -173,7 +172,7 @@ class DeadLetter(
     omit_defaults=True,
     rename={"kind": "cargo", "direct_message": "letter"},
 ):
-    """What could not be delivered or done. `event` names its content."""
+    """A delivery or a task that the hub gave up on. `event` refers to its content."""
 
     id: DeliveryId
     task: TaskId
@@ -196,8 +195,8 @@ OWN = 100
 
 
 class Backoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What somebody says of the waits between attempts. None: nothing. Not whole microseconds: a beginning below one
-    grows, too."""
+    """Waits between attempts, as a sender or the policy sets them; None: not set. They are not whole microseconds: a
+    first wait below one grows, too."""
 
     base: float | None = None
     most: float | None = None
@@ -207,8 +206,8 @@ class Backoff(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 def wait_of(rules: Rules, id: str, attempt: int, policy: Backoff | None = None, own: Backoff | None = None) -> int:
-    """How long an acknowledgment of this attempt is waited for. The jitter follows from the id: a decision that is made
-    twice is the same, and direct messages that left together do not come back together."""
+    """How long the hub waits for an acknowledgment of this attempt. The jitter follows from the id: the same decision
+    gives the same wait, and direct messages that left together do not come back together."""
     base, most, factor = rules.direct_message_waits
     if policy is None and own is None:
         whole: float = min(base * factor ** min(attempt - 1, 40), most)
@@ -228,7 +227,7 @@ def grown(base: float, most: float, factor: float, attempt: int) -> float:
     """The wait after an attempt, counted from 1, without jitter."""
     if not base or base >= most or factor <= 1:
         return min(base, most)
-    # A power overflows long before anybody stops retrying.
+    # A power overflows long before the retries end.
     steps = math.log(most / base) / math.log(factor)
     return most if attempt - 1 >= steps else min(base * factor ** (attempt - 1), most)
 
@@ -238,5 +237,5 @@ def _first(values: list[Any], otherwise: Any) -> Any:
 
 
 def _share(id: str, attempt: int) -> float:
-    """From a half up to the whole."""
+    """A factor from a half to one."""
     return (1 + crc32(f"{id}{attempt}".encode()) / 0x1_0000_0000) / 2

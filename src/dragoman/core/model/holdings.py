@@ -1,12 +1,12 @@
-"""What each principal has lying in the store that is not done with: derived from rows, for its quotas.
+"""What each principal has in the store that is unfinished: derived from rows, for its quotas.
 
     row                                    whose                bytes                         counts as
     -------------------------------------  -------------------  ----------------------------  ---------
-    a task that is not over                who asked for it     its request, as it came       –
-    an unacknowledged direct message       who wrote it         its words                     a message
-    a task that agents keep in the state   who made the entity  its value                     an entity
+    an unfinished task                     its caller           its request, as it came       –
+    an unacknowledged direct message       its sender           its raw message               a message
+    a task that agents keep in the state   its creator          its value                     an entity
 
-The hub counts them at its start and changes the counts after each commit, by the rows that changed.
+The hub counts them at its start and updates the counts after each commit, by the rows that changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTHING = Holding()
 
 
 def holding_of(row: Any) -> tuple[AgentId, Holding] | None:
-    """What a row adds to whose holding, if anything."""
+    """What a row adds to which principal's holding, if anything."""
     kind = type(row)
     if kind is Task:
         return None if row.final else (row.origin.principal, Holding(bytes=row.origin.bytes))

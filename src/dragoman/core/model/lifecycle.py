@@ -1,9 +1,9 @@
-"""The life of a task, as a table.
+"""The lifecycle of a task, as a table.
 
     queued → assigned → running ⇄ waiting → completed | failed | cancelled
 
-An attempt that failed and is tried again goes back to `queued`; a person may send a failed or cancelled task
-back there, too. Everything that changes a status goes through `move`, so nothing can happen that is not here.
+A failed attempt that is retried goes back to `queued`; a person may send a failed or cancelled task back there, too.
+Every change of a status goes through `move`, so no other change is possible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DONE, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     # Q → Q re-queues a failed attempt; Q → DONE is a result that came while its retry was waiting.
     Q: frozenset({Q, A, W, DONE, FAILED, CANCELLED}),
-    # A → A and R → A hand it over to somebody else.
+    # A → A and R → A: another agent gets the task.
     A: frozenset({Q, A, R, W, DONE, FAILED, CANCELLED}),
     R: frozenset({R, Q, A, W, DONE, FAILED, CANCELLED}),
     W: frozenset({W, Q, A, R, DONE, FAILED, CANCELLED}),
@@ -33,7 +33,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 
 
 def move(task: Task, status: Status, now: Instant, **changes: Any) -> Task:
-    """The task in its new status, with whatever else changes along."""
+    """The task in its new status, with other changes."""
     if status not in TRANSITIONS[task.status]:
         raise refuse(
             Kind.CONFLICT,

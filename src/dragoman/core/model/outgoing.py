@@ -13,9 +13,9 @@ AROUND = 512
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """The kind of the delivery says which content it has: a question for an answer, a proposal and a handoff, a
-    direct message, a contract, and an event for everything else; None if the question is gone meanwhile. Only direct
-    messages, questions and contracts may belong to no task."""
+    """A delivery with its content. The kind of the delivery determines the content: a question for an answer, a
+    proposal and a handoff, a direct message, a contract, and an event for everything else; None if the question is gone
+    meanwhile. Only direct messages, questions and contracts may belong to no task."""
 
     delivery: Delivery
     about_task: Task | None
@@ -56,7 +56,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def weight(self) -> int:
-        """About how many bytes it will be: its content, in the hub's form or as it came, and a little around it."""
+        """About how many bytes it will be: its content, in the hub's form or raw, and a little around it."""
         content = self.content
         if isinstance(content, Event):
             return AROUND + max(len(content.body), len(content.raw or b""))

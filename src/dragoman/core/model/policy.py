@@ -3,16 +3,16 @@
     field                    what it does
     -----------------------  --------------------------------------------------------------------------------------
     enabled_chains           a task whose constraints name another `chain` is refused
-    risk_thresholds          `risk` from `low` on is marked; from `high` on a person must approve before anybody works
+    risk_thresholds          `risk` from `low` on is marked; from `high` on a person must approve before work begins
     budget_limits            USD per task, per agent, in total (`core.budgets.budget`)
     circuit_breaker_config   of agents that converse: so many failures in a row open it; a work order without a sign of
-                             life for `timeout_ms` is one; after `reset_timeout_ms` the agent is asked if it is well
+                             life for `timeout_ms` is one; after `reset_timeout_ms` the agent gets a health check
     domains                  which domains may ask which (`core.agreements.domain_policy`)
     retry_config             how long agents that converse have for an acknowledgment, and how often a work order or a
-                             notice is put before them (`model.deliveries`); what it leaves out is as in the settings
+                             notice is sent to them (`model.deliveries`); what it leaves out is as in the settings
 
 It exists from the start, as version 1, with the defaults below (agentmsg-D11) and the budgets of the hub's settings.
-JSON knows no infinity, and the document wants numbers: what is not limited is shown as `UNLIMITED`.
+JSON has no infinity, and the document wants numbers: no limit is shown as `UNLIMITED`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.core.rules import Rules
 
 NAME = "policy"
 DOMAINS = "domains"
-"""Where it says which domains may ask which."""
+"""The field with the domain policies."""
 ANY = "*"
 """Any domain."""
 UNLIMITED = 1e15
@@ -39,7 +39,7 @@ BREAKER = {"error_threshold": 3, "timeout_ms": 30_000, "reset_timeout_ms": 300_0
 
 
 class DomainPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is said of one domain asking another; no intents means all of them."""
+    """Whether one domain may ask another; no intents means all of them."""
 
     source: str
     target: str
@@ -67,13 +67,13 @@ class Policy(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     breaker_timeout: int
     breaker_pause: int
     limits: bool
-    """Whether there are any."""
+    """Whether there are any limits."""
     retry: Backoff | None = None
     domain_policies: tuple[DomainPolicy, ...] = ()
 
 
 def default_value(rules: Rules) -> dict[str, Any]:
-    """What stands in the registry before anybody changed it."""
+    """The value in the registry before its first change."""
     return {
         "version": "1",
         "enabled_chains": list(CHAINS),
@@ -88,7 +88,7 @@ def default_value(rules: Rules) -> dict[str, Any]:
 
 
 def completed(value: dict[str, Any], rules: Rules) -> dict[str, Any]:
-    """A policy with every field that the document wants: what somebody took out of it is as in the beginning."""
+    """A policy with every field that the document requires: a removed field has its default."""
     first = default_value(rules)
     whole = {name: field for name, field in first.items() if name not in value} | value
     for name, fields in first.items():
@@ -107,7 +107,7 @@ def limit_in(value: dict[str, Any], name: str) -> float | None:
 
 
 def read(value: dict[str, Any]) -> Policy:
-    """A value of the right shape, as a policy. What it leaves out is as in the document."""
+    """A policy from a value of the right shape. What it leaves out is as in the document."""
     risk = RISK | value.get("risk_thresholds", {})
     budget = value.get("budget_limits", {})
     breaker = BREAKER | value.get("circuit_breaker_config", {})
@@ -132,7 +132,7 @@ def domain_policies_in(value: dict[str, Any]) -> tuple[DomainPolicy, ...]:
     try:
         return msgspec.convert(value.get(DOMAINS, ()), tuple[DomainPolicy, ...])
     except msgspec.ValidationError:
-        return ()  # written by hand, and wrongly: nothing is allowed by it
+        return ()  # written by hand, and wrongly: it allows nothing
 
 
 def backoff_in(config: dict[str, Any] | None) -> Backoff | None:

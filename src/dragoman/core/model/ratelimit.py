@@ -1,16 +1,16 @@
 """A sliding minute, as a pure value (D16): how many messages in any 60 seconds, and when the next one may come.
 
-A `Minute` counts by slots of a second. A slot counts until 60 seconds after the last message in it, so no sliding
-minute ever holds more than the limit, and nobody is asked to wait for longer than 60 seconds; a sender at the limit
-waits up to a second longer than it would have to. A minute takes 61 pairs of numbers at most, whatever the limit.
+A `Minute` counts by slots of a second. A slot counts until 60 seconds after its last message, so no sliding minute ever
+holds more than the limit, and no sender waits longer than 60 seconds; a sender at the limit waits up to a second longer
+than necessary. A minute takes 61 pairs of numbers at most, whatever the limit.
 
     whose              default    key
     -----------------  ---------  --------------------------------------------------------------
     an agent           1000       its principal, over all links and all protocols: one bucket
     a collaboration    100        its id
-    the broker         10,000     the one for everybody
+    the broker         10,000     the one for all
 
-A message takes from all three or from none. Time is in whole microseconds since the epoch, as everywhere in the hub.
+A message takes from all three or from none. Times are whole microseconds since the epoch, as everywhere in the hub.
 Nothing here belongs to one protocol.
 """
 
@@ -37,8 +37,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Minute(Struct, frozen=True):
-    """Immutable: `taken` gives the minute as it is afterwards. A slot is (when the last message in it came, how many
-    did); `past` are those of former seconds, oldest first, `last` and `count` are the newest slot."""
+    """Immutable: `taken` returns the next minute. A slot is (time of its last message, number of messages); `past` are
+    the slots of former seconds, oldest first, `last` and `count` are the newest slot."""
 
     past: tuple[tuple[int, int], ...] = ()
     last: int = 0
@@ -60,7 +60,7 @@ class Minute(Struct, frozen=True):
         return Minute(kept, self.last, self.count, self.count + sum(count for _, count in kept))
 
     def wait(self, limit: int, now: int, wanted: int = 1) -> int:
-        """Microseconds until so many may pass: 0 is now."""
+        """Microseconds until so many may pass; 0 is now."""
         if limit <= 0:
             return 0
         current = self.at(now)
@@ -74,7 +74,7 @@ class Minute(Struct, frozen=True):
         return SPAN * SECOND  # more at once than a minute may hold
 
     def taken(self, now: int, wanted: int = 1) -> Minute:
-        """The minute after so many passed. A clock that was set back counts them where the last ones were."""
+        """The minute after so many passed. If the clock was set back, they count in the newest slot."""
         past, over = self.past, now - SPAN * SECOND
         current = self if self.last > over and (not past or past[0][0] > over) else self.at(now)
         if now // SECOND <= current.last // SECOND:
@@ -86,7 +86,7 @@ EMPTY = Minute()
 
 
 class Exceeded(Struct, frozen=True, kw_only=True):
-    """Which limit, and how long to wait."""
+    """Which limit was met, and how long to wait."""
 
     scope: str
     limit: int
@@ -94,7 +94,7 @@ class Exceeded(Struct, frozen=True, kw_only=True):
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds, 1 to 60, also where the clock was set back."""
+        """Whole seconds, 1 to 60, also if the clock was set back."""
         return min(SPAN, max(1, -(-self.wait // SECOND)))
 
 
@@ -107,7 +107,7 @@ def keys(principal: str, collaboration: str | None = None) -> tuple[Key, ...]:
 def take(
     find: Callable[[Key], Minute | None], wanted: Sequence[Key], limits: Limits, now: int
 ) -> Mapping[Key, Minute] | Exceeded:
-    """The minutes that changed, or the limit that was met: the one with the longest wait."""
+    """The changed minutes, or the limit that was met: the one with the longest wait."""
     worst: Exceeded | None = None
     changed: dict[Key, Minute] = {}
     for key in wanted:

@@ -1,9 +1,9 @@
 """Which refusals are audit records of their own, and which are only counted.
 
-A record costs room on the disk for ever, and a refusal costs its sender nothing. So each sender has an allowance of
-records, which fills up again with time; what is refused beyond it is counted, and the count is a record once a minute
+A record takes disk space for ever, and a refusal costs its sender nothing. So each sender has an allowance of records,
+which fills up again with time. Refusals beyond it are counted, and the count becomes a record once a minute
 (`CountRefusals`) and when the hub stops in order. A hub that is killed loses the counts of the last minute, never a
-record. Senders without a credential are told apart by the address they come from, and share an allowance besides.
+record. Senders without a credential are distinguished by their address, and share an allowance besides.
 
     whose                            at once    then
     -------------------------------  ---------  ---------------------
@@ -11,7 +11,7 @@ record. Senders without a credential are told apart by the address they come fro
     all of those together            1,000      one a second
     an agent, or a person            500        one a second
 
-The chain stays whole: records that were not written are not missing from it.
+The chain stays whole: refusals without a record do not break it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dragoman.messages.faults import Kind
 
 STRANGERS = "strangers"
 OTHERS = "others"
-"""Instead of a sender, where too many are known already."""
+"""In place of a sender, where too many are known already."""
 MOST_SENDERS = 10_000
 MOST_COUNTS = 2_000
 
@@ -77,7 +77,7 @@ class RefusalCount(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def sender_of(principal: str, address: str | None) -> str:
-    """Who is told apart: a principal, or where a stranger comes from. One that has IPv6 has a network of addresses."""
+    """What distinguishes senders: a principal, or the address of a sender without one. For IPv6 it is the network."""
     if principal != NOBODY:
         return principal
     try:
@@ -99,6 +99,6 @@ def rates_of(sender: str) -> tuple[tuple[str, Rate], ...]:
 
 
 def in_words(key: RefusalKey, count: RefusalCount) -> str:
-    """What the record of a count says."""
+    """The text of the record of a count."""
     where = f" from {key.sender[1:]}" if key.sender.startswith("@") else ""
     return f"{count.count} more were refused{where}, the last: {count.reason[:LONGEST_REASON]}"

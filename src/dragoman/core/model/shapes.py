@@ -1,6 +1,7 @@
-"""The shapes of shared values. What a shape does not name is kept as it is (all-D6); what it names must fit.
+"""The shapes of shared values. Fields that a shape does not name are kept as they are (all-D6); those that it names
+must fit.
 
-Times are kept as RFC 3339 in UTC, so that everybody reads the same.
+Times are kept as RFC 3339 in UTC, the same for every reader.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class AttemptShape(msgspec.Struct, kw_only=True):
 
 
 class ErrorShape(msgspec.Struct, kw_only=True):
-    """An ErrorReport, whole: whoever reads the task reads it."""
+    """A whole ErrorReport: readers of the task read it."""
 
     error_id: Name
     agent_id: Name
@@ -67,8 +68,8 @@ class ErrorShape(msgspec.Struct, kw_only=True):
 
 
 class TaskShape(msgspec.Struct, kw_only=True):
-    """A task that agents keep among themselves. It may be told bit by bit, so nothing is required: what it lacks is
-    added where it is read (`tasks.in_full`)."""
+    """A task that agents keep among themselves. They may write it bit by bit, so no field is required: missing ones are
+    added on reading (`tasks.in_full`)."""
 
     status: Literal["pending", "in_progress", "completed", "failed", "cancelled"] = "pending"
     id: Name | None = None

@@ -1,6 +1,6 @@
-"""Tasks of the hub in the shared registry: what others see of one, and which step of it they are told.
+"""Tasks of the hub in the shared registry: what other agents see of a task, and which of its steps.
 
-`core.work` asks this for every task of every unit of work, so it costs a few comparisons where nothing changed.
+`core.work` calls this for every task of every unit of work, so it costs a few comparisons where nothing changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOWN = {
 
 
 def shown_status(task: Task) -> str:
-    """In the document's words. One that waits is in progress if somebody has it."""
+    """The status in the document's terms. A waiting task is in progress if an agent owns it."""
     status = task.status
     if status is Status.WAITING:
         return "pending" if task.owner is None else "in_progress"
@@ -36,8 +36,8 @@ def shown_status(task: Task) -> str:
 
 
 def shared_name(task: Task) -> str:
-    """What the shared state calls it: as agents do who share it. A caller of another protocol has names of its own,
-    which are not unique and lead nobody to the task."""
+    """The name of a task in the shared state: that of the agents that share it. A caller of another protocol has names
+    of its own, which are not unique and do not lead to the task."""
     return (task.origin.protocol in CONVERSES and task.origin.called) or task.id
 
 
@@ -46,7 +46,7 @@ def shown_agent(task: Task) -> str | None:
 
 
 def beginning(task: Task) -> dict[str, Any]:
-    """What a new task is for those who watch."""
+    """A new task, for its watchers."""
     return {
         "status": shown_status(task),
         "assigned_agent": shown_agent(task),
@@ -55,7 +55,7 @@ def beginning(task: Task) -> dict[str, Any]:
 
 
 def step(old: Task, new: Task) -> dict[str, Any] | None:
-    """What changed for those who watch, as a merge patch; None if nothing did."""
+    """What changed for watchers, as a merge patch; None if nothing did."""
     patch: dict[str, Any] | None = None
     if old.status is not new.status or old.owner != new.owner:
         if (status := shown_status(new)) != shown_status(old):
@@ -72,21 +72,21 @@ def step(old: Task, new: Task) -> dict[str, Any] | None:
     if old.priority is not new.priority or old.metadata is not new.metadata:
         patch = patch or {}
         patch["context"] = {"priority": new.priority}
-        if old.metadata is not new.metadata and not new.agreement.personal:  # the log of changes is in clear
+        if old.metadata is not new.metadata and not new.agreement.personal:  # the log of changes is not encrypted
             patch["context"]["metadata"] = new.metadata
     return patch
 
 
 def given_metadata(source: Request) -> dict[str, Any]:
-    """The metadata of a task as its order says: its caller's, and that of whoever handed it over."""
+    """The metadata in a task's request: its caller's, and that of the agent that handed it over."""
     asked = {} if source.context is None else source.context.metadata
     handed = {} if source.handover is None else source.handover.metadata or {}
     return asked | handed
 
 
 def in_full(entity: Entity) -> Entity:
-    """A task that agents keep among themselves, with all that the document requires of a TaskState. They tell it bit by
-    bit; what they left out is what the hub knows of it."""
+    """A task that agents keep among themselves, with all that the document requires of a TaskState. They write it bit
+    by bit; the hub adds what it knows."""
     if entity.registry is not Registry.TASK or "id" not in entity.value:
         return entity
     context = {
@@ -103,7 +103,7 @@ def in_full(entity: Entity) -> Entity:
 
 
 def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
-    """A task of the hub as others see it, without what belongs only to those who have to do with it."""
+    """A task of the hub as other agents see it, without what is only for its caller and its owner."""
     name = shared_name(task)
     context: dict[str, Any] = {
         "task_id": name,
@@ -141,13 +141,13 @@ def task_entity(task: Task, metadata: dict[str, Any] | None = None) -> Entity:
 # -- the history of a task, in short -----------------------------------------------------------------------------------
 
 MOST_EVENTS = 200
-"""So many of the last events of a task are told."""
+"""How many of the last events of a task are shown."""
 
 BRIEF = {EventKind.LOG: (), EventKind.HELD_PIECE: (), EventKind.PROGRESS: ("status", "percent", "message", "step")}
-"""What is told of events that may be long and many, beside their place in the story."""
+"""Which fields are shown of events that may be long and many."""
 
 LONGEST = 4096
-"""Bytes of what an event says that are told; of a longer one, none."""
+"""The content of an event above so many bytes is not shown."""
 
 
 def in_short(events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def in_short(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def _details(event: Event) -> Any:
-    if event.kind is EventKind.HANDED_OVER:  # it has the whole story until then, which the others tell
+    if event.kind is EventKind.HANDED_OVER:  # it has the whole history until then, which the other events have, too
         handoff = read_request(event.body).handover or Handoff()
         return {"from": handoff.source, "to": handoff.to, "reason": handoff.reason}
     if len(memoryview(event.body)) > LONGEST:

@@ -1,17 +1,17 @@
-"""How long an agent may say nothing of a task before the hub takes the task back, and which rule says so.
+"""How long an agent may be silent about a task before the hub takes the task back, and which rule decides that.
 
     rule        holds for                                                runs out
     ----------  -------------------------------------------------------  ------------------------------------------
     vouched     a task whose link vouches for its agent (a stream, a     never; only the deadline ends the task
                 child process, some WebSockets)
-    link_lost   a task whose link broke, and that was not heard of since `grace` after the link broke
+    link_lost   a task without a sign of life since its link broke       `grace` after the link broke
     hub_stopped a task of an agent that was connected when the hub       `idle_limit` of the rules after the start
-                stopped, and that was not heard of since
+                stopped, without a sign of life since
     idle        every task that an agent has                             the task's `idle_limit` after the last sign
     deadline    every task                                               at its deadline
 
-The rule that runs out first decides. `clock` acts on it, and people read it in `task why`: both ask `rule_of`, so what
-people read is what happens.
+The rule that runs out first decides. `clock` acts on it, and people read it in `task why`: both call `rule_of`, so
+people read what happens.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Silence(enum.StrEnum):
 
 
 class Watched(NamedTuple):
-    """What the running hub knows of the agent that has a task. `link` is the one that the task was given over, or that
-    its agent last spoke of it over, while that is open; `is_linked`: some link to the agent is. `seen_at` is when an
-    agent that converses was last heard, of whatever."""
+    """What the running hub knows of the agent that has a task. `link` is the open link over which the agent got the
+    task or last reported about it; `is_linked`: any link to the agent is open. `seen_at` is the last sign of life of an
+    agent that converses."""
 
     rules: Rules
     serving_since: Instant
@@ -47,7 +47,7 @@ class Watched(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """`at` is when it runs out, `last_sign` when the agent was last heard of the task, or the hub started."""
+    """`at` is when it runs out, `last_sign` the agent's last sign of life about the task, or the start of the hub."""
 
     silence: Silence
     at: Instant
@@ -55,8 +55,8 @@ class Rule(NamedTuple):
 
 
 def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
-    """The rule that ends an agent's silence about a task. Of several that ran out while nobody looked, the one that
-    says most about the cause."""
+    """The rule that ends an agent's silence about a task. Of several that ran out meanwhile, the one that says most
+    about the cause."""
     sign = Instant(max(task.timing.last_sign_at or task.created_at, watched.serving_since, watched.seen_at or 0))
     if watched.link is not None and watched.link.vouches:
         return Rule(Silence.VOUCHED, task.timing.deadline, sign)
@@ -71,7 +71,8 @@ def rule_of(task: Task, watched: Watched, now: Instant) -> Rule:
 
 
 def lost_by(task: Task, watched: Watched) -> Instant | None:
-    """By when an agent must be heard whose link broke; None if it was. Nobody is heard while the hub is down."""
+    """By when an agent whose link broke must show a sign of life; None if it did. The time while the hub is down does
+    not count."""
     if task.timing.lost_at is None or task.timing.lost_at < (task.timing.last_sign_at or 0):
         return None
     if task.timing.lost_at < watched.serving_since:
@@ -80,14 +81,15 @@ def lost_by(task: Task, watched: Watched) -> Instant | None:
 
 
 def back_by(task: Task, watched: Watched) -> Instant | None:
-    """By when an agent must speak of its work that was connected when the hub died; None for one that did, or converses
-    and was heard since, or fetches its work, or is called, and so need not be connected at all.
+    """By when an agent that was connected when the hub stopped must report about its work. None if it did; if it
+    converses and was seen since; or if it polls or has a callback, and so need not be connected at all.
 
-    To be connected again is no answer: it may be a new process, which knows nothing of what the old one did."""
+    A new connection is no answer: it may be a new process, which knows nothing of the old one's work.
+    """
     agent = watched.agent
     if agent is None or not agent.connected or task.attempt.session is None:
         return None
     if agent.callback_url is not None and watched.is_linked:
-        return None  # it is the hub that calls
+        return None  # the hub calls the agent
     seen = max(task.timing.last_sign_at or task.created_at, watched.seen_at or 0)
     return Instant(watched.serving_since + watched.rules.idle_limit) if seen < watched.serving_since else None

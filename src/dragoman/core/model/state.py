@@ -1,17 +1,17 @@
-"""Shared state as rows: entities with versions, and the log of what changed in which order.
+"""Shared state as rows: entities with versions, and the log of their changes in order.
 
-Four registries. Who keeps their truth:
+There are four registries:
 
     registry   an entity is                            its row
     ---------  --------------------------------------  ------------------------------------------------------------
     TASK       a task of the hub                       the task itself (`Task.version`); no entity row
     TASK       a task agents keep among themselves     an entity
-    AGENT      what an agent said of itself            an entity, named by the agent's id
+    AGENT      an agent's own report                   an entity, named by the agent's id
     RESOURCE   an allocation, `agent_id:resource`      an entity
     POLICY     the one policy                          an entity, named `policy`
 
-`Standing` is how an agent stands, as far as routing must know it: read from its entry in the registry, and kept beside
-it in memory. Agents that never reported have none. Changes are JSON merge patches (RFC 7396).
+`Standing` is an agent's status as far as routing needs it: read from its entry in the registry, and kept beside it in
+memory. Agents that never reported have none. Changes are JSON merge patches (RFC 7396).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Operation(enum.StrEnum):
 
 
 class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One shared thing. `version` counts its changes, from 1. `past` are its last few values, where that is of use."""
+    """One shared value. `version` counts its changes, from 1. `past` are its last few values, where they are of use."""
 
     registry: Registry
     name: str
@@ -57,16 +57,16 @@ class Entity(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
     @property
     def wake_at(self) -> Instant | None:
-        """When the hub must look at it again: the end of what is allotted to all together. What is allotted to one
-        agent ends at one of that agent's times (`with_wake_time`)."""
+        """When the hub must look at it again: the end of an allocation for all agents together. The allocation of one
+        agent ends at one of that agent's wake times (`with_wake_time`)."""
         if self.registry is not Registry.RESOURCE or self.value.get("agent_id") != HUB:
             return None
         return moment_of(self.value.get("expires_at"))
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What one entity became: `changes` is a merge patch onto what it was before. Of a task of the hub, `name` is the
-    task's id and `ours` is 1. There is one for every step of every task, so it is kept as small as it can be."""
+    """A change of one entity: `changes` is a merge patch. For a task of the hub, `name` is the task's id and `ours` is
+    1. There is one for every step of every task, so it is as small as possible."""
 
     operation: Operation
     registry: Registry
@@ -78,10 +78,10 @@ class Change(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """All that one unit of work changed in the shared state: a row of the log.
+    """All changes of one unit of work in the shared state: a row of the log.
 
-    Changes are numbered one by one, without a gap; `cursor` is the number of the last one in here. So a reader can stop
-    and go on anywhere, also in the middle of a row.
+    Changes are numbered without a gap; `cursor` is the number of the last one in this row. So a reader can stop and go
+    on anywhere, also in the middle of a row.
     """
 
     cursor: int
@@ -111,7 +111,7 @@ AWAY = frozenset({AgentState.ERROR, AgentState.OFFLINE, AgentState.MAINTENANCE})
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """`until`: before that it takes no work, as it said itself. `level` is how capable it is, 0 to 100."""
+    """`until`: the agent takes no work before, by its own report. `level` is how capable it is, 0 to 100."""
 
     away: bool = False
     until: Instant | None = None
@@ -129,7 +129,7 @@ def standing_of(value: dict[str, Any]) -> Standing:
 
 
 def moment_of(text: str | None) -> Instant | None:
-    """A time as it stands in a shared value. It was checked when it was written."""
+    """A time in a shared value. It was checked when it was written."""
     return None if text is None else instant(datetime.fromisoformat(text))
 
 
@@ -147,7 +147,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A patch that makes the one out of the other. Objects inside are given whole where they differ."""
+    """A patch that turns one value into the other. Inner objects that differ are given whole."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)

@@ -1,8 +1,8 @@
-"""A task: one thing in the hub whatever protocol it came in by (all-D8).
+"""A task: one row in the hub, whatever protocol it came by (all-D8).
 
-The row is the small, changing head. What was said about a task, word for word, lies beside it in its events,
-which are only ever appended: the request is the first one, the result or failure the last. So a large input or
-output is written once, and a change of state rewrites a few hundred bytes.
+The row is the small head that changes. The messages about a task are in its events, which are only appended: the
+request is the first one, the result or failure the last. So a large input or output is written once, and a change of
+state rewrites a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Waiting(enum.StrEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Who asked, in which protocol, under which idempotency key, and what they exactly asked.
+    """Who asked, in which protocol, under which idempotency key, and the digest of the request.
 
-    `follows`: they read the task's events themselves, so nothing is delivered to them. `awaited`: the link over which
-    the request that asked waits for the outcome. While it stands the outcome goes there; when it is gone (and none
-    outlives the hub) it is delivered like any other. `called`: their own name for the task, where it is not its id.
-    `priority`: their own number for how urgent it is, where the hub's says less. `bytes`: the size of the request as it
-    came, which counts towards what the caller holds here (`model.holdings`).
+    `follows`: the caller reads the task's events itself, so the hub delivers nothing to it. `awaited`: the link over
+    which the request waits for the outcome. While it is open the outcome goes there; when it is gone (and none outlives
+    the hub) the outcome is delivered like any other. `called`: the caller's own name for the task, where it is not its
+    id. `priority`: the caller's own number for the urgency, where the hub's is coarser. `bytes`: the size of the
+    request as it came, which counts for the caller's quota (`model.holdings`).
     """
 
     principal: AgentId
@@ -77,8 +77,8 @@ class Origin(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 class Ahead(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A piece of output that came before the ones it follows: where it belongs, and which event keeps it. `ends`: it
-    is the end of a result, by its digest, and `fault` why the work failed, if it did."""
+    """A piece of output that came before the ones it follows: where it belongs, and which event keeps it. `ends`: the
+    digest of the result that it ends, and `fault` why the work failed, if it did."""
 
     start: int
     end: int
@@ -106,7 +106,7 @@ class Reserved(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a task used, by what was reported of it: in the attempts before, and in this one so far."""
+    """What a task used, by the reports about it: in earlier attempts, and in this one so far."""
 
     before: dict[str, float] = {}
     now: dict[str, float] = {}
@@ -287,7 +287,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
     @property
     def last_attempt(self) -> Instant:
-        """When an agent was last given it; before that, when it came."""
+        """When the task was last assigned; before that, when it came."""
         return self.attempt.at or self.created_at
 
     @property
@@ -295,24 +295,24 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
         return self.status in FINAL
 
     def due(self, now: Instant) -> Instant:
-        """Its deadline as it is now: where it stands still, that has moved since the last word on it."""
+        """Its deadline at `now`: while the task waits, it moves."""
         if self.timing.firm or self.status is not Status.WAITING:
             return self.timing.deadline
         return Instant(self.timing.deadline + now - (self.timing.last_sign_at or self.created_at))
 
     def outlived(self, now: Instant) -> bool:
-        """Whether nobody is to be given it any more (agentmsg-D6)."""
+        """Whether its time to live is over, so that no agent may get it (agentmsg-D6)."""
         return self.timing.expires_at is not None and self.timing.expires_at <= now
 
     @property
     def stands_still(self) -> bool:
-        """Whether its agent does nothing of it but wait, as far as the hub knows: if the agent goes, the attempt was
-        not to blame."""
+        """Whether its agent only waits, as far as the hub knows: if the agent goes, the attempt is not to blame."""
         return self.status is Status.WAITING or self.attempt.answered
 
     @property
     def holder(self) -> AgentId | None:
-        """The agent that it keeps busy. One whose turn ended with a question is free: the answer will be new work."""
+        """The agent that it keeps busy. An agent whose turn ended with a question is free: the answer will be new
+        work."""
         if self.status not in HELD or (self.waiting is Waiting.PERSON and self.attempt.session is None):
             return None
         return self.owner
@@ -321,8 +321,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     def request_id(self) -> str:
         """The request id towards the agent, the same in every attempt of a round.
 
-        In the first round it is the caller's own, if that is a UUID; later rounds are other requests, since an agent
-        that remembers the first would answer from its memory. Derived, so nothing has to be kept.
+        In the first round it is the caller's own, if that is a UUID. Later rounds have others, since an agent that
+        remembers the first would answer from its memory. It is derived, so it is not stored.
         """
         given, round = self.origin.request_id, self.attempt.round
         return given if round == 0 and _is_uuid(given) else str(uuid5(ROUNDS, f"{self.id}/{round}"))
@@ -330,7 +330,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
 HELD = frozenset({Status.ASSIGNED, Status.RUNNING, Status.WAITING})
-"""In these an agent that owns the task is busy with it, save for a question that ended its turn (`Task.holder`)."""
+"""In these states the owner is busy with the task, except after a question that ended its turn (`Task.holder`)."""
 
 
 class EventKind(enum.StrEnum):
@@ -339,8 +339,8 @@ class EventKind(enum.StrEnum):
     PROGRESS = "progress"
     PAUSED = "paused"
     RESUMED = "resumed"
-    LOG = "log"  # what an agent wrote beside its work
-    HELD_PIECE = "held_piece"  # output that came before what it follows; told when the gap closes
+    LOG = "log"  # log lines of its agent
+    HELD_PIECE = "held_piece"  # output that came before what it follows; published when the gap closes
     ERROR_REPORTED = "error_reported"
     HANDOVER_ASKED = "handover_asked"
     HANDED_OVER = "handed_over"
@@ -358,8 +358,8 @@ class EventKind(enum.StrEnum):
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Something that happened to a task.
 
-    `body` is the JSON of its content (`messages.tasks`); `raw` is what the wire said, word for word, in `protocol`,
-    where a message caused it. Stores keep both encrypted where they are `personal`.
+    `body` is the JSON of its content (`messages.tasks`); `raw` is the wire message that caused it, word for word, in
+    `protocol`. Stores encrypt both where they are `personal`.
     """
 
     task: TaskId
@@ -374,7 +374,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     @property
     def content(self) -> Content:
-        """What it says. Read anew each time: of most events nobody looks at more than the kind."""
+        """The decoded content. It is decoded each time: of most events only the kind is read."""
         return READERS[self.kind](self.body)
 
 
@@ -411,7 +411,7 @@ class QuestionDetails(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_
     topic: str = ""
     task_id: TaskId | None = None
     escalations: tuple[Escalation, ...] = ()
-    """What the agents said that were asked for help and passed the request on, in that order."""
+    """The escalations of the agents that were asked for help, in order."""
     named: AgentId | None = None
     """The agent that the asker named. None: the hub chooses."""
     priority: Priority = Priority.NORMAL
@@ -438,13 +438,14 @@ class QuestionDetails(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_
 class Question(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, rename={"direct_message": "letter"}
 ):
-    """A question to a person, asked by an agent, mostly in the course of a task. Answered exactly once.
+    """A question of an agent to a person, mostly about a task. It is answered exactly once.
 
-    `request_id` is there where the agent goes on while it waits, and is told the answer under that id; `blocking` says
-    whether it stands still for it. Without one the question ended the agent's turn, and the answer is its next work.
+    With a `request_id` the agent gets the answer under that id; `blocking` says whether it stands still meanwhile.
+    Without one, the question ended the agent's turn, and the answer is its next work.
 
-    Other agents are asked for help, and to take a task over, in the same form: `about` says which, `asked_of` who is
-    asked now (nobody: a person), `asked_before` who could not, `direct_message` the words that reach them.
+    Other agents are asked for help, and to take a task over, in the same form: `about` says which, `asked_of` is the
+    agent that is asked now (None: a person), `asked_before` those that could not, `direct_message` the message that
+    asks them.
     """
 
     id: QuestionId
@@ -472,4 +473,4 @@ class Question(
     asked_before: tuple[AgentId, ...] = ()
     direct_message: DirectMessage | None = None
     personal: bool = False
-    """It is about a task with personal data, so what it says may be, too: encrypted at rest."""
+    """It is about a task with personal data, so its texts are encrypted at rest."""

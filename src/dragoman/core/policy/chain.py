@@ -1,7 +1,7 @@
-"""The policies, in the one order in which every command meets them.
+"""The policies that every command passes before its decision, in one order.
 
-A policy is a small class that lets a command pass or raises `Refused`. The order is the list below: who, then
-whether they may, then how much. Contracts, budgets and domains join it here.
+A policy is a small class that lets a command pass or raises `Refused`. The order is the list below: who asks, whether
+they may, then how much.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Policy(Protocol):
 
 
 class KnownPrincipal:
-    """Whoever asks must still exist: a token may be revoked while its message waits in the intake."""
+    """The principal must still exist: its token may be revoked while its message waits in the intake."""
 
     def check(self, work: Work, command: Command) -> None:
         if work.agent(command.principal) is None and command.principal not in (ADMIN, HUB):
-            if isinstance(command, NoteRefusal | AdmitGuest):  # a stranger is turned away, or let in
+            if isinstance(command, NoteRefusal | AdmitGuest):  # no credential yet
                 return
             raise refuse(
                 Kind.UNAUTHENTICATED,
@@ -78,8 +78,8 @@ class PeopleOnly:
 
 
 class Pace:
-    """Not too often, whatever is spoken: one bucket for each principal over all protocols and links. Ending a
-    collaboration is never refused for it."""
+    """Limits how often a principal sends, over all protocols and links. Ending a collaboration is never refused for
+    it."""
 
     def check(self, work: Work, command: Command) -> None:
         limit, principal = work.rules.messages_per_agent, command.principal
@@ -103,16 +103,16 @@ class Pace:
 
 
 class RateLimit:
-    """Not too often: so many messages in a sliding minute for an agent, a collaboration, and everybody together. One
-    bucket for each principal, whatever it speaks; which protocols are limited is a rule. An agent of one of them is
-    limited at every door its token opens. Housekeeping is no message. To end a contract is never refused and never
+    """Limits the messages in a sliding minute of an agent, of a collaboration, and of all together. There is one bucket
+    for each principal, in any protocol; a rule says which protocols are limited. An agent of one of them is limited at
+    every endpoint that takes its token. Housekeeping is no message. Ending a contract is never refused and never
     counted, so that no limit keeps an agent in a collaboration (a2acp-D16)."""
 
     def check(self, work: Work, command: Command) -> None:
         rules = work.rules
         if command.principal in (ADMIN, HUB) or not self._limited(work, command):
             return
-        if command.action is None and command.seen is None:  # a message that only reads is one all the same
+        if command.action is None and command.seen is None:  # a message that only reads counts, too
             return
         if type(command) is EndContract:
             return
@@ -137,7 +137,8 @@ class RateLimit:
         return agent is not None and agent.protocol in limited
 
     def _collaboration(self, work: Work, command: Command) -> str | None:
-        """Whose messages are counted, too. Naming somebody else's contract takes nothing from those two."""
+        """The collaboration that is counted, too. Naming another agent's contract takes nothing from its two
+        parties."""
         if type(command) is Submit:
             id = command.agreement.contract
             contract = None if id is None else work.contract(id)
@@ -160,12 +161,12 @@ CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), Pace(), RateLimit()
 
 
 def count(work: Work, command: Command) -> None:
-    """A message that was refused is one of its sender's all the same: whoever asks in vain asks, too."""
+    """Count a refused message for its sender, too."""
     try:
         Pace().check(work, command)
         RateLimit().check(work, command)
     except Refused:
-        pass  # it was that limit that refused it
+        pass  # this limit refused it
 
 
 def check(work: Work, command: Command) -> None:

@@ -1,8 +1,8 @@
-"""How much one principal may have lying in the store (`model.holdings`), whatever it speaks. 0 in a rule is no limit.
+"""Quotas: how much one principal may have in the store (`model.holdings`), in any protocol. 0 in a rule is no limit.
 
-Checked where something new is accepted; what is there already is never taken away. Every refusal is retryable: there
-is room again when tasks end, direct messages are acknowledged or entities are deleted. The counts are those of the last
-commit, so the commands of one unit may go beyond a limit together. People and the hub itself have no quota.
+They are checked where something new is accepted; nothing is taken away. Every refusal is retryable: there is room again
+when tasks end, direct messages are acknowledged or entities are deleted. The counts are those of the last commit, so
+the commands of one unit may exceed a limit together. People and the hub itself have no quota.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ AGAIN_SECONDS = 5
 
 
 def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: int = 0, entities: int = 0) -> None:
-    """Refuse what would go beyond a quota of this principal."""
+    """Refuse what would exceed a quota of this principal."""
     if principal in (ADMIN, HUB):
         return
     rules = work.rules
     held = work.directory.holdings.get(principal)
     if held is None:
-        return  # the first of all is always taken, whatever its size
+        return  # the first one is always accepted, whatever its size
     for what, wanted, has, limit, until in (
         ("bytes", bytes, held.bytes, rules.bytes_per_agent, "some of your tasks are over or letters acknowledged"),
         (

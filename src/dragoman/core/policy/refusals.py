@@ -1,6 +1,6 @@
-"""Record a refusal, or count it where its sender has had enough records (`model.refusals`).
+"""Record a refusal, or count it where its sender has used up its allowance of records (`model.refusals`).
 
-It is the last thing that becomes of a command, so nothing here is undone.
+This is the last step of a command, so nothing here is undone.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""What a message id was used for, and the store knows: a restart forgets nothing.
+"""Replays: what a message id was used for. The store keeps it, so a restart forgets nothing.
 
-A message of a2acp counts once (a2acp-D15). A task knows the request that asked for it (`Claims`), so that request is no
-row of its own; `submit`, which asks for those claims in any case, refuses it when it comes again. Every other message
-is a row (`SeenMessage`).
+A message of a2acp counts once (a2acp-D15). A task knows its request (`Claims`), so that request is no row of its own:
+`submit`, which loads those claims in any case, refuses it when it comes again. Every other message is a row
+(`SeenMessage`).
 
-A message of chiffon may come again, and only other content under its id is refused (all-D5). Nearly all of the hub's
-messages are such, so they are no rows: the hub has the last `ports.USED` of them in memory, and the store keeps them
-with the commit that accepted them (ADR 40).
+A message of chiffon may come again; only another content under its id is refused (all-D5). Nearly all messages of the
+hub are such, so they are no rows: the hub has the last `ports.USED` of them in memory, and the store keeps them with
+the commit that accepted them (ADR 40).
 
-A message that came before has its first outcome again, and other words under its id are refused (all-D5).
-
-The store knows (`SeenMessage`), so a hub that died between its commit and its answer does not turn a yes into a no. For
-what becomes a task, a question or a direct message, that row knows it; this is for what leaves no row of its own.
+A repeated message gets its first outcome again. If the hub died between the commit and the answer, a yes does not
+become a no. A task, a question or a direct message has a row that knows this; `receipt` and `note` are for messages
+that leave no row of their own.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ def replayed() -> Refused:
 
 
 def first_time(work: Work, command: Command) -> None:
-    """Refuses a message that came before; from now on this one did."""
+    """Refuse a message that came before, and remember this one."""
     assert command.seen is not None
     id = mark_of(command.principal, command.seen)
     its_own_claim = type(command) is Submit and command.request_id == command.seen
     if work.one(SeenMessageById(id)) is not None:
         raise replayed()
     if its_own_claim and command.sealed_by is None:
-        return  # `submit` will see
+        return  # `submit` refuses it
     if work.find(Claims(command.principal, command.seen)):
         raise replayed()
     if not its_own_claim:
@@ -47,7 +46,7 @@ def first_time(work: Work, command: Command) -> None:
 
 
 def marks_of(sender: str, message_id: str, *content: str) -> tuple[int, int]:
-    """What is remembered of a message that may come again: 64 bits for its sender and id, 64 for its content."""
+    """What the hub remembers of a message that may come again: 64 bits for its sender and id, 64 for its content."""
     return _short(f"{sender}\n{message_id}"), _short("\n".join(content))
 
 
@@ -56,7 +55,7 @@ def _short(text: str) -> int:
 
 
 def one_content(work: Work, id: int, content: int) -> None:
-    """Refuses other content under an id that was used before; from now on the id stands for this content."""
+    """Refuse another content under an id that was used before, and remember this one."""
     known = work.used(id)
     if known is None:
         work.note_used(id, content)
@@ -66,10 +65,10 @@ def one_content(work: Work, id: int, content: int) -> None:
 
 
 def sealed_once(work: Work, seal: str) -> None:
-    """A nonce counts once for its key (a2acp-D12), whatever message it comes with, and a restart forgets none.
+    """A nonce counts once for its key (a2acp-D12), in any message, also over a restart.
 
-    The same message again never gets here: its id counts once, and its seal opens under no other. This is for senders
-    that are broken. While it runs the door remembers nonces too, also of what was then refused.
+    A repeated message never gets here: its id counts once, and its seal opens under no other id. This is for faulty
+    senders. The running endpoint remembers nonces, too, also those of refused messages.
     """
     id = mark_of("seal", seal)
     if work.one(SeenMessageById(id)) is not None:
@@ -79,13 +78,13 @@ def sealed_once(work: Work, seal: str) -> None:
 
 
 def mark_of(*words: str) -> str:
-    """What is remembered of somebody's message, instead of it."""
+    """The digest of a message that the hub remembers."""
     return blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
 
 
 def remember(work: Work, mark: str) -> None:
-    """For `Rules.replay_memory`: among the direct messages, which are remembered for longer, it counts as one of
-    before."""
+    """Remember this for `Rules.replay_memory`. Direct messages are remembered for longer: among them, it counts as an
+    older one."""
     spent = work.rules.request_memory - work.rules.replay_memory
     work.put(SeenMessage(id=mark, digest="", at=Instant(work.now - spent)))
 
@@ -96,7 +95,8 @@ def other_words() -> Refused:
 
 
 def name_of(sender: AgentId, message_id: str, turn: int = 0) -> str:
-    """What a message is remembered by. `turn` tells apart those that reach several agents in turn."""
+    """The key under which a message is remembered. `turn` distinguishes messages that reach several agents one after
+    the other."""
     return mark_of(sender, message_id, str(turn))
 
 
@@ -112,6 +112,6 @@ def receipt(work: Work, sender: AgentId, message_id: str, digest: str) -> str | 
 
 
 def note(work: Work, sender: AgentId, message_id: str, digest: str, outcome: str = "") -> None:
-    """It came, and what it came to, in a word."""
+    """Note that the message came, and its outcome in a word."""
     mark = f"{digest} {outcome}" if outcome else digest
     work.put(SeenMessage(id=name_of(sender, message_id), digest=mark, at=work.now))

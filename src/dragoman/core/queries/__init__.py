@@ -1,7 +1,8 @@
-"""Read models: what people are told about tasks, agents, questions, dead letters and the audit record.
+"""Read models: tasks, agents, questions, dead letters and the audit record as people see them.
 
-Pure functions from rows to values, shared by the API, the command line and the dashboard, so that all three say the
-same. Below are the rows of `core`; above is whoever reads the store. Nothing here may read anything itself.
+They are pure functions from rows to values, which the API, the command line and the dashboard share, so that all three
+show the same. Below are the rows of `core`; above is the code that reads the store. Nothing here reads the store
+itself.
 
     tasks.py        a task, its events, its history
     transcript.py   input, whole output and result of a task, from its events

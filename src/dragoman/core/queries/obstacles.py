@@ -1,23 +1,23 @@
 """What keeps an agent from a task: the conditions of `core.routing.routes` (`serves`, `seat`, `has_resources`,
-`absent`) and of `core.budgets.budget`, each with the fact behind it and what to do. Routing stops at the first; here
-all are told.
+`absent`) and of `core.budgets.budget`, each with the fact behind it and what to do. Routing stops at the first; this
+lists all.
 
     code               meaning                                                     for good
     -----------------  ----------------------------------------------------------  --------
     other_agent        the task is pinned to another agent                         yes
     other_kind         the task asks for another kind of agent                     yes
     other_role         the task asks for another role                              yes
-    asked_for_it       it asked for the task itself, of somebody else              yes
+    asked_for_it       it is the caller of the task                                yes
     lacks_work_type    the agent declared its work types, and this is not one      yes
     lacks_capability   a required capability is missing                            yes
     lacks_memory       it has less memory than the task may need                   yes
     lacks_gpu_memory   it has less GPU memory than the task may need               yes
     other_terms        it does such work on terms that the task does not meet      yes
-    other_domain       no domain policy lets whoever asked ask its domain          yes
+    other_domain       no domain policy lets the caller ask its domain             yes
     paused             a person paused it                                          no
-    silent             it converses, and was not heard for too long                no
+    silent             it converses, and showed no sign of life for too long       no
     offline            no link to it is open                                       no
-    away               it said itself that it takes no work, or none before a time no
+    away               it reported that it takes no work, or none before a time    no
     breaker_open       it failed too often; probed again at `until`                no
     busy               all its seats are taken                                     no
     no_room            its allocation has no room for what the task may use        no
@@ -66,8 +66,8 @@ RUN_BY_THE_HUB = "see why it does not run: dragoman agent logs {agent}, then dra
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent, and what only the running hub knows of it. `state` and `standing` are of one that said how it is;
-    `accounts` are those of its allocations that have a limit."""
+    """An agent, and what only the running hub knows of it. `state` and `standing` are there if it reported its status;
+    `accounts` are its allocations that have a limit."""
 
     agent: Agent
     reachable: bool
@@ -87,7 +87,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """`able`: it could do such work at all. `free`: it could be given it now."""
+    """`able`: it could do such work at all. `free`: it could be given the task now."""
 
     agent: str
     able: bool
@@ -101,7 +101,7 @@ def candidate(facts: AgentFacts, route: Route, now: Instant, asked: Amounts = NO
 
 
 def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
-    """What keeps an agent from such work at all."""
+    """What keeps an agent from such work for good."""
     found: list[Reason] = []
 
     def say(code: str, text: str, **facts: Any) -> None:
@@ -138,7 +138,7 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
 
 
 def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ...]:
-    """What keeps an agent from taking anything, or this, now."""
+    """What keeps an agent from any task, or from this one, for now."""
     agent, found = facts.agent, list[Reason]()
 
     def say(code: str, text: str, next: str | None = None, **known: Any) -> None:
@@ -177,7 +177,7 @@ def for_now(facts: AgentFacts, now: Instant, asked: Amounts) -> tuple[Reason, ..
 
 
 def room(of: Account, asked: Amounts) -> str:
-    """How an account stands, beside what is asked of it."""
+    """An account, beside what the task asks of it."""
     amount = asked.get(of.kind, 0)
     wanted = f", and the task asks for {amount:g}" if amount else ""
     return (

@@ -1,4 +1,4 @@
-"""Agents, questions, dead letters and audit records as people see them. Never a credential, nor its hash."""
+"""Agents, questions, dead letters and audit records as people see them. They never show a credential or its hash."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class EscalationOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is.
-    `context` is what the agent told beside its question; `escalations` what those of `asked_before` said who passed it
+    """`asked_of` is the agent that is asked now, `asked_before` those that could not help; without one, a person is
+    asked. `context` is what the agent sent with its question; `escalations` are those of `asked_before` that passed it
     on to a better helper. `answered_by` is the person where the hub knows their name, `note` why they answered so."""
 
     id: str
@@ -128,8 +128,8 @@ def agent_status(agent: Agent, *, reachable: bool, load: int) -> AgentStatus:
 def agent_out(
     agent: Agent, *, reachable: bool, tasks: Sequence[TaskId], now: Instant, seen: Instant | None = None
 ) -> AgentOut:
-    """The row knows when a link was opened; while it stands, its agent is seen. One that converses must be `seen`: its
-    row is not written for every word of it."""
+    """The row has the time when a link was opened; while it is open, its agent is seen. For an agent that converses,
+    `seen` is needed: its row is not written for every message."""
     here = reachable and agent.connected and not agent.converses
     seen = max((at for at in (agent.last_seen_at, seen) if at is not None), default=None)
     return AgentOut(
@@ -190,7 +190,7 @@ def question_out(question: Question) -> QuestionOut:
 def dead_letter_out(
     dead_letter: DeadLetter, *, body: msgspec.Raw | msgspec.UnsetType | None = msgspec.UNSET
 ) -> DeadLetterOut:
-    """`body` is the content of the event it would have told of, where that was read."""
+    """`body` is the content of its event, where that was read."""
     return DeadLetterOut(
         id=dead_letter.id,
         task_id=dead_letter.task if dead_letter.direct_message is None else dead_letter.task.removeprefix("~"),

@@ -4,13 +4,13 @@ Values are plain objects with the document's field names; times are RFC 3339 in 
 
     registry   who
     ---------  ---------------------------------------------------------------------------------------------------------
-    TASK       tasks in which an agent that converses has a part: the head (status, agent, type, priority) everybody;
-               metadata, history, result and error only its caller, its owners, planners, the admin. Other tasks of the
-               hub only those. Tasks that agents keep among themselves: everybody.
-    others     everybody
+    TASK       tasks of agents that converse: all see the head (status, agent, type, priority); only the caller, the
+               owners, planners and the admin see metadata, history, result and error. Only these see other tasks of the
+               hub at all. All see the tasks that agents keep among themselves.
+    others     all
 
-A watcher reads the log from where it is, then waits for the next commit: it misses nothing, and nothing is kept for it.
-One that stayed away too long is told to read everything anew.
+A watcher reads the log from its place, then waits for the next commit: it misses nothing, and nothing is kept for it. A
+watcher that was away for too long must read everything again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Request, read_request, read_result
 
 SHOWN = 500
-"""Tasks in the whole picture: unfinished ones first, then the newest."""
+"""How many tasks the whole state shows: unfinished ones first, then the newest."""
 
 BRIEF = 64 * 1024
-"""Bytes of an order or a result that are part of that picture; what is longer is in the task by itself."""
+"""Bytes of a request or a result that the whole state shows; longer ones are in the task itself."""
 
 PAGE = 64
 PATIENCE = 30.0
 
 
 Explain = Callable[[Task, Fault, AgentId | None], dict[str, Any]]
-"""Why a task failed, and who said so; None is the hub itself."""
+"""Why a task failed, and which agent reported it; None is the hub itself."""
 Recount = Callable[[Request, list[dict[str, Any]]], list[dict[str, Any]]]
-"""The history of a task, by its order and what happened to it since (`core.model.shared_tasks`)."""
+"""The history of a task, from its request and its events (`core.model.shared_tasks`)."""
 
 
 class StateView:
@@ -65,14 +65,14 @@ class StateView:
         self._recount = recount or untold
 
     def in_words(self, explain: Explain, recount: Recount) -> StateView:
-        """The same view, for readers who have their own words for why a task failed, and what happened to it."""
+        """The same view for a protocol with its own form of failures and histories."""
         return StateView(self._store, self._intake, self._rules, explain, recount)
 
     # -- now ------------------------------------------------------------------------------------------------------
 
     async def whole(self, reader: AgentId | None = None, *, details: bool = True) -> dict[str, Any]:
-        """Everything at once. Whoever goes on from `cursor` misses nothing, and may hear of something twice. Without
-        `details`, of a task only what everybody sees."""
+        """Everything at once. A reader that goes on from `cursor` misses nothing, and may see a change twice. Without
+        `details`, tasks have only what all may see."""
         cursor = self._intake.state_cursor
         tasks = await self._tasks(reader, details)
         allotted = [entity for entity in self._intake.entities() if entity.registry is Registry.RESOURCE]
@@ -103,7 +103,7 @@ class StateView:
     async def one(
         self, registry: Registry, name: str, reader: AgentId | None = None, *, history: bool = True
     ) -> Entity | None:
-        """One entity; a task with its `history`, which costs a look at its events."""
+        """One entity; a task with its `history`, which costs a read of its events."""
         match registry:
             case Registry.POLICY:
                 return self._policy()
@@ -153,7 +153,7 @@ class StateView:
     def _agent(self, id: AgentId) -> Entity:
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
         seen_at = self._intake.seen_at(id)
-        if entity is None or "state" not in entity.value:  # it never said, or took it back
+        if entity is None or "state" not in entity.value:  # it never reported, or deleted its report
             agent = self._intake.agent(id)
             assert agent is not None
             seen = derived(agent, len(self._intake.load_of(id)), self._intake.reachable(id) or seen_at is not None)
@@ -175,7 +175,7 @@ class StateView:
         )
 
     def _allocation(self, entity: Entity) -> Entity:
-        """With the limit that holds, where it has none of its own."""
+        """With the limit in force, where it has none of its own."""
         if "limit" in entity.value:
             return entity
         limit: float | None = None
@@ -186,7 +186,7 @@ class StateView:
         return replace(entity, value=entity.value | {"limit": shown})
 
     def status_history(self, id: AgentId) -> list[dict[str, Any]]:
-        """What an agent reported, the oldest first, the last one as it stands now."""
+        """The reports of an agent, the oldest first, the last one as it is now."""
         entity = self._intake.entity(f"{Registry.AGENT.value}/{id}")
         if entity is None or not entity.value:
             return []
@@ -215,7 +215,7 @@ class StateView:
     # -- as it changes --------------------------------------------------------------------------------------------
 
     async def changes(self, after: int, limit: int = PAGE) -> list[Changed]:
-        """The log behind a place in it. A row may begin before that place: `Changed.first`."""
+        """The log from a place on. A row may begin before that place: `Changed.first`."""
         rows = list(await self._store.changes(after=after, limit=limit))
         lost = rows[0].first > after + 1 if rows else after < 0
         if not rows and after > self._intake.state_cursor:  # committed this very moment, or never
@@ -236,7 +236,8 @@ class StateView:
         name: str | None = None,
         reader: AgentId | None = None,
     ) -> AsyncGenerator[tuple[int, Change, Instant]]:
-        """Every change from a place in the log on (None: from now), as it is committed: its number, it, and its time.
+        """Every change from a place in the log on (None: from now), as it is committed: its number, the change, and its
+        time.
 
         Raises `Refused` CONFLICT where the log does not reach back so far.
         """
@@ -257,7 +258,7 @@ class StateView:
                     await woken.changed(PATIENCE)
 
     async def _shown(self, change: Change, at: Instant, name: str | None, reader: AgentId | None) -> Change | None:
-        """A change as this reader sees it; None if it does not, or asked for another name."""
+        """A change as this reader sees it; None if it may not, or asked for another name."""
         if change.registry is not Registry.TASK:
             if change.registry is Registry.POLICY:
                 return change
@@ -265,7 +266,7 @@ class StateView:
         task = await self._store.task(TaskId(change.name))
         if task is None:
             if change.ours:
-                return None  # it was forgotten, and who might see it with it
+                return None  # it was forgotten, and with it who may see it
             entity = await self._store.entity(f"{Registry.TASK.value}/{change.name}")
             called = change.name if entity is None else entity.value.get("id", change.name)
             return replace(change, name=called) if name in (None, change.name, called) else None
@@ -282,10 +283,10 @@ class StateView:
 
 
 def untold(source: Request, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where nobody has words for what happened to a task."""
+    """The default: no history."""
     return []
 
 
 def plainly(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
-    """Why a task failed, where nobody has other words for it."""
+    """The default: the fault as it is."""
     return {"message": fault.message, "kind": fault.kind.value, "task_id": shared_name(task)}

@@ -1,4 +1,4 @@
-"""A task as people see it: the head of the row, and, where it was read, what its events come to."""
+"""A task as people see it: the head of the row, and, where they were read, its events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LINE = 4096
 
 
 class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a task failed, was cancelled, or is being tried again."""
+    """Why a task failed, was cancelled, or is being retried."""
 
     kind: str
     message: str
@@ -28,7 +28,7 @@ class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a task. `raw` is what the wire said, word for word, where it was asked for."""
+    """Something that happened to a task. `raw` is the wire message, word for word, where the reader asked for it."""
 
     task_id: str
     seq: int
@@ -41,9 +41,9 @@ class EventOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A task. Lists leave `input`, `output`, `result` and what belongs to them out unless asked for.
+    """A task. Lists leave out `input`, `output`, `result` and what belongs to them, unless the reader asked for them.
 
-    `sandbox` is the level that its newest attempt was given at. `called` is its caller's own name for it, if not `id`.
+    `sandbox` is the level of its newest attempt. `called` is its caller's own name for it, if not `id`.
     """
 
     id: str
@@ -92,7 +92,7 @@ class TaskOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One event in a line of words."""
+    """One event in a line of text."""
 
     task_id: str
     seq: int
@@ -112,11 +112,11 @@ def error_out(fault: Fault) -> ErrorOut:
 
 
 PERSONAL = "[personal]"
-"""What is shown instead of what is nobody's business."""
+"""Shown in place of personal data."""
 
 
 def is_hidden(task: Task) -> bool:
-    """Whether what is said in a task is kept from people: it is personal, and they did not ask for it themselves."""
+    """Whether people may not see the content of a task: it is personal, and they are not its caller."""
     return task.agreement.personal and task.origin.principal != ADMIN
 
 
@@ -146,7 +146,7 @@ def task_out(
     history: tuple[EventOut, ...] | UnsetType = UNSET,
     history_next: int | UnsetType | None = UNSET,
 ) -> TaskOut:
-    """The read model of a task. `protocol_out` is what its owner speaks; the row does not know."""
+    """The read model of a task. `protocol_out` is the protocol of its owner, which is not in the row."""
     done = 100 if task.status is Status.COMPLETED else 0
     hidden = is_hidden(task)
     if account is not None and hidden:
@@ -213,7 +213,7 @@ class _Fault(msgspec.Struct):
 
 
 class _Tool(msgspec.Struct):
-    """A tool, what it gave, or a file: whatever of these a line shows."""
+    """A tool, its result, or a file: the fields that a line shows."""
 
     name: Any = None
     output: Any = None
@@ -226,7 +226,7 @@ class _Line(msgspec.Struct):
 
 
 class _Hands(msgspec.Struct):
-    """Whose hands a task leaves, and into whose it goes."""
+    """From which agent a task goes to which."""
 
     giver: str = msgspec.field(default="", name="from")
     taker: str | None = msgspec.field(default=None, name="to")
@@ -269,7 +269,7 @@ def _time(at: Instant | str) -> str:
 
 
 def log_line(event: Event) -> LogLine:
-    """The event in words, with the output it brought, cut after a page."""
+    """The event as a text, with its output, cut after a page."""
     body = _decode_body(event.body)
     words = [
         f"to {body.agent}" if body.agent else "",

@@ -1,14 +1,14 @@
 """One trace through everything: the tasks that came of one request, and each step between caller, hub and agents.
 
-A step is a message as the hub saw it: who said it to whom, in which protocol. What an agent said of its progress in one
-go is one step. The table says who speaks in each kind of event:
+A step is a message as the hub saw it: from whom to whom, in which protocol. Consecutive progress of an agent is one
+step. The table has the direction of each kind of event:
 
     kind                                        from            to
     ------------------------------------------  --------------  -----------------
     submitted                                   the caller      the hub
     assigned, handed_over                       the hub         the agent
     progress, paused, log, error_reported, …    the agent       the hub
-    asked                                       the agent       whoever is asked
+    asked                                       the agent       who is asked
     answered                                    the hub         the agent
     completed, failed, cancelled                agent or hub    the caller
     retried, resumed                            a person        the hub
@@ -44,11 +44,11 @@ OF_A_PERSON = frozenset({EventKind.RETRIED, EventKind.RESUMED})
 CARRIED = frozenset({EventKind.ASSIGNED, EventKind.PROGRESS, *ENDS})
 """Messages that the hub translates between caller and agent."""
 FOLDED = frozenset({EventKind.PROGRESS, EventKind.HELD_PIECE, EventKind.LOG})
-"""What comes in long rows, and is told as one step."""
+"""Kinds that come in long rows, which are shown as one step."""
 
 ProtocolOf = Callable[[AgentId], str | None]
 Causes = dict[TaskId, TaskId]
-"""What each task came of, as far as it is known."""
+"""The task in the course of which each task was asked for, where it is known."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ Losses = Callable[[str, str], Mapping[Feature, Lost]]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` events from `at` to `until` that say the same kind of thing. `source` and `target` are agents, `hub` or
-    `person`; `protocol` is what they speak."""
+    """`count` events of one kind from `at` to `until`. `source` and `target` are agents, `hub` or `person`; `protocol`
+    is the one between them."""
 
     seq: int
     at: str
@@ -80,7 +80,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceTask(msgspec.Struct, frozen=True, kw_only=True):
-    """`cause` is the task in the course of which it was asked for: its parent, or what its trace tells."""
+    """`cause` is the task in the course of which it was asked for: its parent, or by its trace."""
 
     id: str
     type: str
@@ -101,8 +101,7 @@ class TraceTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`tasks` are in the order of a tree: each after its cause, those of one by birth. `left_out`: at least so many
-    more."""
+    """`tasks` are in the order of a tree: each after its cause, and by age. `left_out`: at least so many more."""
 
     trace_id: str
     task_id: str
@@ -117,7 +116,7 @@ def trace_task(
     losses: Losses,
     cause: TaskId | None = None,
 ) -> TraceTask:
-    """`events` are those from the first on; what is not among them is counted."""
+    """`events` are those from the first on; the others are only counted."""
     return TraceTask(
         id=task.id,
         type=task.type,
@@ -175,7 +174,7 @@ def _step(task: Task, event: Event, protocol_of: ProtocolOf, losses: Losses) -> 
 
 
 def _lost(task: Task, event: Event, protocol_of: ProtocolOf, losses: Losses) -> tuple[Lost, ...]:
-    """What is lost of this very message on its way, by the features that it has."""
+    """What of this message is lost on its way, by its features."""
     agent = event.agent or task.owner
     spoken = None if agent is None or agent in NOT_AGENTS else protocol_of(AgentId(agent))
     if spoken is None or event.kind not in CARRIED:
@@ -185,7 +184,7 @@ def _lost(task: Task, event: Event, protocol_of: ProtocolOf, losses: Losses) -> 
 
 
 def features_of(task: Task, event: Event) -> list[Feature]:
-    """What a message of a task is made of, as far as its event tells."""
+    """The features of a message, as far as its event shows them."""
     has: Mapping[Feature, bool] = {}
     if event.kind is EventKind.ASSIGNED:
         has = {
@@ -227,7 +226,7 @@ def features_of(task: Task, event: Event) -> list[Feature]:
 
 
 def _folded(steps: Iterable[Step]) -> list[Step]:
-    """Steps of a long row as one, with what the last one said."""
+    """Steps of a long row as one, with the text of the last one."""
     found: list[Step] = []
     for step in steps:
         last = found[-1] if found else None
@@ -241,7 +240,7 @@ def _folded(steps: Iterable[Step]) -> list[Step]:
 
 
 def in_tree_order(tasks: Mapping[TaskId, Task], causes: Mapping[TaskId, TaskId]) -> list[Task]:
-    """Each after its cause, those of one by birth."""
+    """Each after its cause, and by age."""
     children: dict[TaskId | None, list[Task]] = {}
     for task in tasks.values():
         children.setdefault(causes.get(task.id), []).append(task)

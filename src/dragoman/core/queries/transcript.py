@@ -1,14 +1,14 @@
 """A task's input, whole output and result, read from its events.
 
-The output a reader wants is the result's, where the agent sent one; before that, or without it, it is what came as
-progress, piece by piece. Pieces of a split output carry their place (`chunk`) in a stream and form one part of the
-text, where the first of them stood. A stream that starts at byte 0 again before it was whole replaces what it had.
+The output is the result's, where the agent sent one; otherwise it is the progress, piece by piece. Pieces of a split
+output carry their place (`chunk`) in a stream and form one part of the text, at the place of the first. A stream that
+starts at byte 0 again before it was whole replaces what it had.
 
     event                      what it does to the output
     -------------------------  -----------------------------------------------------------------
     progress, paused           adds its piece
     completed, failed          whole output: replaces the pieces; split: its last piece
-    attempt_failed, retried    the next piece begins anew (the old text stays readable until then)
+    attempt_failed, retried    the next piece starts again (the old text stays readable until then)
     answered                   nothing: the agent goes on with what it wrote before
 """
 
@@ -57,7 +57,8 @@ _ending = msgspec.json.Decoder(_Ending).decode
 
 
 class _Part:
-    """A stretch of the output: one piece, or the pieces of a split one by their first byte. `total` is as it said."""
+    """A part of the output: one piece, or the pieces of a split one by their first byte. `total` is the declared
+    length."""
 
     __slots__ = ("pieces", "total", "whole")
 
@@ -72,7 +73,7 @@ class _Part:
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """What the events of a task come to. `whole`: the result brought the whole output, nothing else is needed."""
+    """The sum of a task's events. `whole`: the result brought the whole output, nothing else is needed."""
 
     input: msgspec.Raw | None = None
     output: str = ""
@@ -84,7 +85,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcript:
-    """Feed it a task's events in order, all of them or the tail; `account` is what they come to."""
+    """Feed it a task's events in order, all of them or the last ones; `account` is their sum."""
 
     def __init__(self, most: int = MOST_OUTPUT) -> None:
         self._most = most
@@ -121,7 +122,7 @@ class Transcript:
         if start in part.pieces:
             return
         part.total, part.whole = total, end == total
-        if self._truncated:  # nothing stands behind what was cut off
+        if self._truncated:  # nothing follows what was cut off
             return
         text = piece.output[: self._most - self._size]
         self._truncated = len(text) < len(piece.output)
@@ -133,7 +134,7 @@ class Transcript:
         return self._parts[-1]
 
     def _part(self, stream: str, start: int) -> _Part:
-        """Where a piece of a stream belongs."""
+        """The part that a piece of a stream belongs to."""
         part = self._streams.get(stream)
         if part is None or (start == 0 and part.whole):
             part = self._streams[stream] = self._new_part()
@@ -152,7 +153,8 @@ class Transcript:
             last = self._streams.get(end.stream or RESULT_STREAM)
             output, whole = last.text if last else "", False
         else:
-            # A result is not taken while a set is incomplete. If there is one, such a set was dropped (chiffon-D4).
+            # A result is not accepted while a set of pieces is incomplete. If there is one, such a set was dropped
+            # (chiffon-D4).
             dropped = end.exit_code is not None
             parts = [part for part in self._parts if part.whole or part.total is None or not dropped]
             output, whole = "".join(part.text for part in parts), False

@@ -1,7 +1,7 @@
-"""Why a task is where it is: the facts, one paragraph made of them, and what to do next.
+"""Why a task is where it is: the facts, one paragraph about them, and what to do next.
 
-What keeps agents from a queued task is told by `obstacles`; here it is put together with what the task itself says:
-its status, what it waits for, its budget, its contract, its last error.
+`obstacles` lists what keeps agents from a queued task; this adds the facts of the task itself: its status, what it
+waits for, its budget, its contract, its last error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AFTER: Mapping[Kind, str] = {
     Kind.UNSUPPORTED_WORK: "see who does such work: dragoman agent ls",
     Kind.FORBIDDEN: "see who was refused what: dragoman audit query --subject {task}",
 }
-"""What to do about a task that failed, where there is more to say than to try again."""
+"""What to do about a failed task, where there is more to do than a retry."""
 
 
 class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +83,9 @@ def why(
     ahead_exact: bool = True,
     per_task: float | None = None,
 ) -> WhyOut:
-    """`dependencies` are the tasks in `blocked_by`; `ahead` is how many of its queue have a smaller rank; `totals` are
-    the hub's own accounts that have a limit; `watched` is what the hub knows of the agent that has it; `per_task` is
-    what the policy lets a task use that names no budget."""
+    """`dependencies` are the tasks in `blocked_by`; `ahead` is how many in its queue have a smaller rank; `totals` are
+    the hub's own accounts with a limit; `watched` is what the hub knows of the agent that has it; `per_task` is the
+    policy's limit for a task that names no budget."""
     queued = task.status is Status.QUEUED
     retry_at = task.wake_at if queued and task.queue is None and task.attempt.count else None
     candidates: list[Candidate] = []
@@ -145,7 +145,7 @@ def _place(task: Task, retry_at: Instant | None, ahead: int, exact: bool) -> lis
 
 
 def _spent(totals: Sequence[Account], asked: Amounts) -> list[Reason]:
-    """What all tasks together may use is used or set aside: nobody is given it."""
+    """The total budget is used up or set aside: no agent can be given the task."""
     advice = (
         "wait for what is under way, or raise the limit: budget_limits of the policy, or hub:{} in the shared state"
     )
@@ -164,7 +164,7 @@ def _spent(totals: Sequence[Account], asked: Amounts) -> list[Reason]:
 def _candidates(
     agents: Sequence[AgentFacts], route: Route, now: Instant, asked: Amounts, *, nobody: bool
 ) -> list[Candidate]:
-    """Those who could come first: one obstacle away before many. `nobody`: nobody can be given it now."""
+    """The agents that could do it first: one obstacle away before many. `nobody`: no agent can be given it now."""
     found = [candidate(facts, route, now, asked) for facts in agents]
     if nobody:
         found = [replace(one, free=False) for one in found]
@@ -191,12 +191,12 @@ def _who(task: Task, candidates: Sequence[Candidate]) -> list[Reason]:
 
 
 def _is_anybody_there(candidates: Sequence[Candidate]) -> bool:
-    """Whether one that could do it is connected, however busy."""
+    """Whether an agent that could do it is connected, however busy."""
     return any(one.able and not any(reason.code == "offline" for reason in one.reasons) for one in candidates)
 
 
 def _looks_again(task: Task, now: Instant, at: Instant) -> Reason:
-    """The clock of a task for which nobody is connected."""
+    """The timer of a task for which no agent is connected."""
     left = max(0, at - now) / SECOND
     text = f"no agent that could do it is connected: that is a failed attempt if none is in {left:.1f} s"
     return _say("clock", text, clock="unreachable", at=rfc3339(at), seconds_left=round(left, 1))
@@ -253,7 +253,7 @@ def _asked(task: Task, question: Question | None) -> Reason:
         text = f"a person must approve it before anybody works on it{words}"
     else:
         text = f"{task.owner} waits for a person's answer{before}{words}"
-    # Which answer is the person's to say: a command that has one would be copied with it.
+    # The person must choose the answer: a command with one in it would be copied as it is.
     return _say("question", text, f"dragoman ask answer {task.question} ANSWER", question=task.question)
 
 
@@ -266,11 +266,11 @@ CLOCKS: Mapping[Silence, str] = {
     Silence.IDLE: "last heard of {silent} ago; if {owner} says nothing for {left} more it is tried again",
     Silence.DEADLINE: "last heard of {silent} ago; its deadline ends it in {left}",
 }
-"""Which clock runs for a task that an agent has, by what it is called."""
+"""The running timer of a task that an agent has, by its rule."""
 
 
 def _waits_until(task: Task, now: Instant, question: Question | None) -> list[Reason]:
-    """The clock of a task that waits: that of its question, or its own deadline, where its caller named one."""
+    """The timer of a waiting task: that of its question, or its own deadline, where its caller named one."""
     ends = [(task.timing.deadline, "deadline", "its deadline ends it")] if task.timing.firm else []
     if question is not None and question.wake_at is not None:
         ends.append((question.wake_at, "question", "the question's time is over"))
@@ -282,7 +282,7 @@ def _waits_until(task: Task, now: Instant, question: Question | None) -> list[Re
 
 
 def _clock(task: Task, now: Instant, watched: Watched) -> Reason:
-    """The clock that ends or retries a task that an agent has, and how much of it is left."""
+    """The timer that ends or retries a task that an agent has, and how much of it is left."""
     rule = rule_of(task, watched, now)
     left, silent = (max(0, span) / SECOND for span in (rule.at - now, now - rule.last_sign))
     text = CLOCKS[rule.silence].format(owner=task.owner, left=f"{left:.1f} s", silent=f"{silent:.1f} s")
@@ -294,7 +294,7 @@ def _clock(task: Task, now: Instant, watched: Watched) -> Reason:
 
 
 def _around(task: Task, now: Instant, contract: Contract | None, watched: Watched | None) -> list[Reason]:
-    """What else there is to know, wherever it is."""
+    """More facts, wherever the task is."""
     found: list[Reason] = []
     if task.status in (Status.ASSIGNED, Status.RUNNING) and watched is not None:
         found.append(_clock(task, now, watched))
@@ -319,7 +319,7 @@ def _around(task: Task, now: Instant, contract: Contract | None, watched: Watche
 
 
 def _next(task: Task, reasons: Sequence[Reason], candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """What to do, the best first: what the reasons say, then what may be done about those who could."""
+    """What to do, the best first: the advice of the reasons, then of the agents that could do it."""
     found = [reason.next for reason in reasons if reason.next]
     if not any(one.free for one in candidates):
         found += [one.reasons[0].next for one in candidates if one.able and one.reasons and one.reasons[0].next]
