@@ -347,7 +347,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.Data
     tree = message(name, to="bob")
     shuffled = dict(data.draw(st.permutations(list(tree.items()))))
     text = json.dumps(shuffled, indent=data.draw(st.sampled_from([None, 1])))
-    carried = msgspec.structs.replace(letter(tree), body=msgspec.Raw(text.encode()))
+    carried = msgspec.structs.replace(letter(tree), raw=msgspec.Raw(text.encode()))
     frame, id = wire_of(delivered(MessageKind.DIRECT_MESSAGE, None, carried), BOB, NOW)
     expected = tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 0}}
     assert (json.loads(frame), id) == (expected, tree["id"])
