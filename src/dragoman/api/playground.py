@@ -5,7 +5,8 @@ The hub connects to its own port with the client of the SDK, under an identity t
 any other, and what is shown are the bytes of the connection; only credentials in them are blanked out. The identities
 do no type of work: they get none. A person takes one up by a new token, so the audit record names the person.
 
-Exchanges are kept in memory, the last `KEPT` of them; what became of the work is in its task.
+Exchanges are kept in memory, the last `KEPT` of them; what became of the work is in its task. Nothing of personal work
+is shown.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from dragoman.core.commands import AddAgent, RemoveAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import TaskFilter
+from dragoman.core.queries import is_hidden
+from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Kind
 from dragoman.sdk.address import Address
 from dragoman.sdk.calling.backend import Backend, ContractBackend
@@ -113,7 +116,7 @@ class Playground:
     """All exchanges of this hub, and the connections of those that are unfinished."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self.place_of = place
         self._exchanges: dict[str, Exchange] = {}
         self._busy: set[str] = set()
         self._waiting: set[asyncio.Task[None]] = set()
@@ -129,7 +132,7 @@ class Playground:
     async def send(self, context: Context, call: Call[None, PlaygroundIn], exchange: Exchange) -> None:
         """Returns when the hub has the work; `exchange` goes on until the reply is there."""
         wanted = call.body
-        address = self._place(wanted.protocol)
+        address = self.place_of(wanted.protocol)
         if address is None:
             raise Problem(Kind.INVALID, f"this hub does not serve {wanted.protocol}", field="protocol")
         name = self._free(context, wanted.protocol)
@@ -273,7 +276,7 @@ def _problem(error: BaseException, protocol: str) -> BaseException:
 
 async def send_work(context: Context, call: Call[None, PlaygroundIn]) -> ExchangeOut:
     find_agent(context, call.body.agent)
-    exchange = Exchange(lambda: rfc3339(context.intake.now()), _commands(call))
+    exchange = Exchange(lambda: rfc3339(context.intake.now()), _commands(context, call))
     if call.body.protocol == API:
         await _submit(context, call, exchange)
     else:
@@ -322,6 +325,16 @@ async def _shown(context: Context, exchange: Exchange) -> ExchangeOut:
             exchange.end(end.result if end.error is None else {"error": end.error})
         else:
             await _wait(exchange)  # the last message is on its way to the playground's connection
+    if is_hidden(task):
+        sent, received = (
+            [Frame(at=one.at, text=PERSONAL) for one in side] for side in (exchange.sent, exchange.received)
+        )
+        empty = Commands(cli=PERSONAL, curl=PERSONAL, python=PERSONAL)
+        reply = None if exchange.reply is None else {"personal": True}
+        return ExchangeOut(
+            task_id=task.id, status=task.status.value, sent=tuple(sent), received=tuple(received), reply=reply,
+            commands=empty,
+        )  # fmt: skip
     return ExchangeOut(
         task_id=exchange.task_id,
         status=task.status.value,
@@ -332,7 +345,7 @@ async def _shown(context: Context, exchange: Exchange) -> ExchangeOut:
     )
 
 
-def _commands(call: Call[None, PlaygroundIn]) -> Commands:
+def _commands(context: Context, call: Call[None, PlaygroundIn]) -> Commands:
     wanted, base = call.body, str(call.request.base_url).rstrip("/")
     given = json.dumps(wanted.input, ensure_ascii=False)
     body = json.dumps({"type": wanted.work, "agent": wanted.agent, "input": wanted.input}, ensure_ascii=False)
@@ -341,18 +354,17 @@ def _commands(call: Call[None, PlaygroundIn]) -> Commands:
         cli=f"echo {shlex.quote(given)} | dragoman call {agent} {work} - --via {wanted.protocol}",
         curl=f'curl {base}/api/v1/tasks -H "Authorization: Bearer $DRAGOMAN_TOKEN"'
         f" -H 'Content-Type: application/json' -d {shlex.quote(body)}",
-        python=_python(wanted, base),
+        python=_python(wanted, base, context.playground.place_of("coven")),
     )
 
 
-def _python(wanted: PlaygroundIn, base: str) -> str:
+def _python(wanted: PlaygroundIn, base: str, grpc: Address | None) -> str:
     scheme, _, place = base.partition("://")
     ws = "wss" if scheme == "https" else "ws"
-    url = {
-        API: base,
-        "coven": f"coven{'s' if scheme == 'https' else ''}://HOST:50051",
-    }.get(wanted.protocol, f"{wanted.protocol}+{ws}://{place}")
-    who = "" if wanted.protocol == API else ', id="me"'
+    url = base if wanted.protocol == API else f"{wanted.protocol}+{ws}://{place}"
+    if wanted.protocol == "coven" and grpc is not None:
+        url = grpc.shown
+    who = "" if wanted.protocol == API else ', id="my-agent"'
     return (
         "from dragoman import SyncClient\n\n"
         f"with SyncClient({url!r}{who}) as hub:  # its token: DRAGOMAN_TOKEN\n"

@@ -103,6 +103,37 @@ async def test_a_failure_is_the_reply(client: httpx2.AsyncClient, adder: None) -
     assert (shown["status"], shown["reply"]["error"]) == ("failed", "only positive numbers")
 
 
+@pytest.mark.parametrize("protocol", ["chiffon", "a2acp"])
+async def test_nothing_of_personal_work_is_shown(
+    running: Running, client: httpx2.AsyncClient, tmp_path: Path, protocol: str
+) -> None:
+    wanted = {"agent_id": "clinic", "protocol": "a2acp", "domain": "clinic", "version": "1.0.0"}
+    token = (await client.post("/api/v1/agents", json=wanted)).json()["token"]
+    agent = Agent("clinic", token=token, version="1.0.0", state_dir=tmp_path / "clinic")
+
+    @agent.task("read", pii=True)
+    async def read(task: Task, patient: str) -> dict[str, str]:
+        return {"name": f"Ada {patient}"}
+
+    serving = asyncio.create_task(agent.serve(running.serving.url.replace("http://", "a2acp+ws://")))
+    try:
+        async with asyncio.timeout(30):
+            while (await client.get("/api/v1/agents/clinic")).json()["status"] != "idle":
+                await asyncio.sleep(0.02)
+        asked = {"protocol": protocol, "agent": "clinic", "work": "read", "input": {"patient": "P-101"}}
+        answer = await client.post("/api/v1/playground", json=asked)
+        if protocol == "chiffon":  # which would carry it in clear
+            assert answer.status_code >= 400, answer.text
+            return
+        shown = await exchanged(client, answer.json())
+        assert (shown["status"], shown["reply"]) == ("completed", {"personal": True})
+        assert "P-101" not in json.dumps(shown)
+        assert "Ada" not in json.dumps(shown)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
 async def test_what_the_endpoint_refuses_is_refused_here(client: httpx2.AsyncClient, adder: None) -> None:
     answer = await client.post("/api/v1/playground", json=wanted("a2acp", b=1))
     assert (answer.status_code, answer.json()["kind"]) == (422, "invalid"), answer.text
