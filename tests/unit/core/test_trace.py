@@ -10,16 +10,11 @@ from tests.support.heads import task_head
 
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
-from dragoman.core.queries.trace import Lost, in_tree_order, trace_task
+from dragoman.core.queries.trace import in_tree_order, trace_task
 from dragoman.core.routing.routes import Route
-from dragoman.messages.features import Feature
 
 NOW = Instant(1_768_796_464_000_000)
 PROTOCOLS = {"mux-1": "coven", "bob": "agentmsg"}
-
-
-def no_losses(caller: str, agent: str) -> dict[Feature, Lost]:
-    return {}
 
 
 def task(id: str = "t-1", **changes: Any) -> Task:
