@@ -16,7 +16,7 @@ from dragoman.core.ports import Files, Store, StoreFailed
 log = structlog.get_logger("dragoman.background")
 
 LONGEST_SLEEP = 30.0
-"""Look at least so often: cheap, and it forgives whatever else might go wrong."""
+"""Check at least so often: it is cheap, and bounds the harm of a missed wake time."""
 
 
 async def wake_rows(intake: Intake) -> None:

@@ -1,16 +1,16 @@
-"""The certificates that the hub's ports show: checked at the start, looked at again while it serves.
+"""The certificates of the hub's ports: checked at the start, and read again while the hub serves.
 
     port               shows
     -----------------  ----------------------------------------------------------
     HTTP, WebSocket    `tls.certificate`
     gRPC               `coven.tls_certificate`, else the same
 
-New connections see a renewed one; open ones go on. Files that will not do are left alone, the
-last good ones stay in use, and the log says so once. It also warns, once a day, before one expires.
+New connections use a renewed certificate; open ones go on. If the new files are invalid, the last valid ones stay in
+use, and the log says so once. It also warns, once a day, before a certificate expires.
 
-gRPC reads from its environment, at the moment it is imported, what it speaks TLS 1.2 with; so the variable is set
-here, before the import, such that it speaks 1.2 with no client. (And not to print a line, past our log, for every
-handshake that fails.)
+gRPC reads its suites for TLS 1.2 from the environment when it is imported. So this module sets the variable before the
+import, such that gRPC accepts TLS 1.2 from no client. (And another one, so that it does not print a line for every
+failed handshake.)
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ log = structlog.get_logger("dragoman")
 
 DAY = 86_400
 SOON = 14 * DAY
-"""Before a certificate expires, so that there is time to renew it."""
+"""How long before a certificate expires the log warns."""
 AGAIN = 1.0
-"""Seconds until files that will not do are looked at again."""
+"""Seconds until invalid files are read again."""
 
 
 class Certificates:
-    """What each port shows, or None where it speaks plainly. Raises `TlsProblem` when the files will not do."""
+    """The certificate of each port, or None without TLS. Raises `TlsProblem` when the files are invalid."""
 
     def __init__(self, settings: Settings) -> None:
         of, coven = settings.tls, settings.coven
         self._every = of.renew_seconds
         self._warned: dict[Path, object] = {}
         self._doubted: dict[Path, str] = {}
-        """What was wrong with the files at the last look."""
+        """The problems with the files at the last check."""
         self.http = _open(settings, of.certificate, of.key)
         self.coven = self.http
         if coven.enabled and coven.tls_certificate:
@@ -59,20 +59,20 @@ class Certificates:
         return "" if self.http is None else self.http.pair.chain.decode("ascii", "replace")
 
     async def watch(self, renewed: Callable[[], None]) -> None:
-        """Until it is cancelled. `renewed` is called when new connections see another certificate."""
+        """Check the files until cancelled. `renewed` is called when new connections use another certificate."""
         watched = {id(one): one for one in (self.http, self.coven) if one is not None}
         if not watched:
             return
         while True:
-            # In a thread: files may lie on a disk that is slow, or gone.
+            # In a thread: the disk of the files may be slow, or gone.
             changed = [await asyncio.to_thread(self.look, one, int(time())) for one in watched.values()]
             if any(changed):
                 renewed()
             await asyncio.sleep(min(self._every, AGAIN) if self._doubted else self._every)
 
     def look(self, renewal: Renewal, now: int) -> bool:
-        """Whether its files are new, good, and in use from now on. A problem with them is logged if it is still there
-        at the next look: they are two, and the other one may be about to be written."""
+        """Read the files; gives whether they are new, valid, and in use from now on. A problem is logged only if it is
+        still there at the next check: there are two files, and the second may not be written yet."""
         file = renewal.files.certificate
         try:
             changed = renewal.renew(now)

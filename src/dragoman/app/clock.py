@@ -1,9 +1,9 @@
 """The real clock, and fresh ids.
 
-Time inside the hub is what a steady clock says has passed, and is steered to the wall clock by a hundredth of that at
-most: leases, retries and deadlines do not care if the wall clock is set while the hub runs, and yet a hub that runs
-for months agrees with other machines on the time. (What was written before a restart is compared with the wall
-clock of the restart; a jump in between moves due times by that much, once.)
+The hub measures time with a monotonic clock, and steers it towards the wall clock by a hundredth at most. So setting
+the wall clock while the hub runs does not disturb leases, retries and deadlines, and yet a hub that runs for months
+agrees with other machines on the time. (Times from before a restart are compared with the wall clock at the restart; a
+jump in between moves due times by that much, once.)
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from functools import partial
 from dragoman.core.ids import Instant
 
 STEERING = 100
-"""In so long a time, one of it is gained or lost towards the wall clock. A machine that corrects its own clock goes
-slower than this; a lease of half a minute is off by 0.3 s."""
+"""The hub's clock gains or loses at most one part in so many towards the wall clock. Machines correct their own clocks
+more slowly than that; a lease of half a minute is off by 0.3 s."""
 
 FAR = 60 * 10**9
-"""Further apart than this the wall clock was set, and the operator should know."""
+"""If the clocks are further apart, the wall clock was set, and the hub informs the operator."""
 
 steady: Callable[[], int] = (
     partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
 )
-"""Goes on while the machine sleeps, where there is such a clock: what had passed meanwhile has passed."""
+"""A clock that goes on while the machine sleeps, where the system has one."""
 
 
 class SystemClock:
@@ -68,8 +68,8 @@ class SystemClock:
 class Mint:
     """Version 7 UUIDs that only ever grow, so that rows made later sort later.
 
-    After the milliseconds comes a counter that begins anew, at random, each millisecond, then bits of this process:
-    unique and ordered, at a microsecond apiece. They are names, not secrets.
+    After the milliseconds comes a counter that starts at a random number each millisecond, then bits of this process:
+    unique and ordered, and each takes a microsecond to make. They are names, not secrets.
     """
 
     def __init__(self, now: Callable[[], Instant]) -> None:

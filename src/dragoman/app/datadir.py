@@ -41,14 +41,14 @@ class DataDirError(Exception):
 
 
 class Whereabouts(NamedTuple):
-    """What `hub.json` says: how to reach the hub that serves this directory now."""
+    """The content of `hub.json`: how to reach the hub that serves this directory now."""
 
     http: str
     grpc: str
     admin_token: str
     pid: int
     certificate: str = ""
-    """What it shows who comes by TLS, as PEM: commands beside it trust this and nothing else."""
+    """The hub's TLS certificate as PEM: commands on this machine trust this one and no other."""
     grpc_tls: bool = False
     login: str = ""
     """A link that logs a browser in once: for the person who started the hub, never for the note."""
@@ -61,7 +61,7 @@ class DataDir:
         self.token_file = self.path / "admin.token"
 
     def prepare(self) -> None:
-        """Make sure that it is there, ours, and closed to others."""
+        """Make sure that the directory exists, belongs to this user, and is closed to others."""
         try:
             durable.make_directory(self.path)
             found = self.path.stat()
@@ -75,7 +75,7 @@ class DataDir:
             ) from error
 
     def _close_to_others(self) -> None:
-        """Only a directory of our own: `--data /tmp` must not lock other users out of /tmp."""
+        """Only a directory of this user: `--data /tmp` must not lock other users out of /tmp."""
         if not self.token_file.exists() and any(self.path.iterdir()):
             raise DataDirError(
                 f"{self.path} is open to other users and holds other things. Give a directory of its own with --data,"
@@ -92,7 +92,7 @@ class DataDir:
             token = os.urandom(TOKEN_BYTES).hex()
             try:
                 self._write(self.token_file, token + "\n", replace=damaged)
-            except FileExistsError:  # another process was faster: its token it is
+            except FileExistsError:  # another process was faster: use its token
                 token = self._read_token()
         if not token:
             raise DataDirError(f"{self.token_file} is empty. Remove it: a new token is made at the next start.")
@@ -106,7 +106,7 @@ class DataDir:
         """Call at the stop. What another process announced meanwhile stays."""
         try:
             here = self.whereabouts()
-        except DataDirError:  # not ours any more; a stop must not fail over it
+        except DataDirError:  # it belongs to another user now; a stop must not fail because of that
             return
         if here is None or here.pid == (os.getpid() if pid is None else pid):
             self.hub_file.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ class DataDir:
     def whereabouts(self) -> Whereabouts | None:
         """Where the hub of this directory says it is, or None. It may have died without taking the note away.
 
-        A note that another user could have written is refused: it would send our messages to a hub of their choice.
+        A note that another user could have written is refused: it could lead to a hub of that user.
         """
         try:
             with self.hub_file.open("rb") as note:
@@ -167,7 +167,7 @@ class DataDir:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this number runs (perhaps not ours: then it runs all the same)."""
+    """Whether a process of this number runs, of this user or another."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How many bytes of memory this process may still get: what is nearest of three limits.
+"""How many bytes of memory this process may still get: the lowest of three limits.
 
     a limit of the process (`ulimit -v`, RLIMIT_AS)     its address space counts
     a limit of its control group, of either version     what the group uses counts, without caches that can be dropped
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
 
 class FreeMemory:
-    """Call it to know."""
+    """Call it for the number of free bytes."""
 
     def __init__(self) -> None:
         self._group = own_group()
@@ -85,8 +85,8 @@ def _of_machine() -> int | None:
 
 
 def own_group(groups: Path = GROUPS, root: Path = CGROUPS) -> Group | None:
-    """Where the limits of our control group are, if it has any. In a container the group that the kernel names may be
-    mounted as the root."""
+    """The control group of this process with its limits, if it has any. In a container the group that the kernel names
+    may be mounted as the root."""
     for line in (_read(groups) or b"").splitlines():
         _, _, rest = line.decode(errors="surrogateescape").partition(":")
         controllers, _, path = rest.partition(":")

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     import structlog
 
 LARGEST_UNIT = 128
-"""Commands in one commit: bounds how long one caller can wait behind others, and how much one failure takes along."""
+"""The most commands in one commit: bounds how long a caller waits for others, and how many one failure affects."""
 
 FORGETTABLE_WITHIN = 0.005
 """Seconds after which commands of `enqueue_and_forget` are committed by themselves."""
 
 SWEEP_EVERY = MINUTE
-"""How often what need not be remembered any more is looked for, if anything else happens."""
+"""How often the intake looks for rows to forget, when it is not idle."""
 
 FORGET_PAUSE = 0.025
 """Seconds between two pages of tasks that are forgotten: a long round of it takes a tenth of the hub's time at most."""
@@ -60,7 +60,7 @@ Batch = list[tuple[Command, Then | None]]
 
 @cache
 def _log() -> structlog.stdlib.BoundLogger:
-    """Imported when there is something to say: it brings rich along, which `dragoman translate` has no time for."""
+    """Imported with the first log line: it imports rich, which would slow `dragoman translate` down."""
     import structlog
 
     logger: structlog.stdlib.BoundLogger = structlog.get_logger("dragoman.intake")
@@ -112,10 +112,10 @@ class Intake(DirectoryView):
         self._forget_at = Instant(0)
         self._missing: Sequence[Lookup[Any]] = ()
         self._began: Instant | None = None
-        """When the unit under way was taken up."""
+        """When the unit under way began."""
         self._taken = 0
         self._marks: deque[tuple[int, Instant]] = deque()
-        """How many commands had come in all when a unit was taken up, for those units behind whose end some wait."""
+        """How many commands had come in all when a unit began, for units behind which commands wait."""
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Intake(DirectoryView):
         self._directory = Directory(recovered)
         self._serving_since = self._swept_at = self.now()
         self._forget_at = Instant(self.now() + SWEEP_EVERY)
-        self.next_wake = Instant(0)  # look at once what became due while we were away
+        self.next_wake = Instant(0)  # look at once for rows that became due while the hub was stopped
         for command in (
             *redelivery.after_a_stop(self._directory, self.rules, self.now()),
             *clock.after_a_stop(self._directory),
@@ -191,7 +191,7 @@ class Intake(DirectoryView):
         self._forgettable.append((command, None))
 
     def _take_forgettable(self) -> None:
-        """Nothing came along to take them with it."""
+        """Commit them by themselves, because no other command came."""
         if self._forgettable and not self._waiting:
             self._waiting.extend(self._forgettable)
             self._forgettable.clear()
@@ -243,7 +243,7 @@ class Intake(DirectoryView):
             waiting, forgettable = self._waiting, self._forgettable
             batch = [waiting.popleft() for _ in range(min(len(waiting), LARGEST_UNIT))]
             if forgettable:
-                batch[:0] = forgettable  # what arrived came before what is asked
+                batch[:0] = forgettable  # acknowledgments came before the commands of this unit
                 forgettable.clear()
             self._mark(len(batch))
             try:
@@ -268,7 +268,7 @@ class Intake(DirectoryView):
         outcomes: list[tuple[Any, Refused | None]] = []
         async with self.store.unit() as unit:
             work = Work(moment, self._directory, self.rules, self._serving_since, REACTIONS, unit.peek)
-            if unit.peek is None:  # a store at the end of a wire is asked for the whole unit at once
+            if unit.peek is None:  # a remote store loads the whole unit at once
                 work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
             for command, then in batch:
                 in_turn = then if type(then) is Pipelined else None

@@ -38,7 +38,7 @@ SHORTEST_TOKEN = 16
 
 
 class DataVault:
-    """`core.ports.Vault` beside a data directory. A key file that will not do is looked at again the next time."""
+    """`core.ports.Vault` of a data directory. An unusable key file is read again the next time."""
 
     def __init__(self, data: Path, now: Callable[[], Instant] = lambda: Instant(0)) -> None:
         self._data = data

@@ -1,8 +1,8 @@
-"""The hub's structured logs: set up once, for our own lines and those of the libraries.
+"""The hub's structured logs: set up once, for the hub's own lines and those of the libraries.
 
-Logs never hold a secret: values under a telling name, and bearer tokens anywhere in a text, are blotted out before
-anything is written. What is personal is taken out first of all (`security.redaction`). Nor can what came from outside
-forge a line: control and direction characters are escaped.
+Logs never hold a secret: values under names such as `token`, and bearer tokens anywhere in a text, are removed before
+anything is written. Personal data are removed first (`security.redaction`). Control and direction characters are
+escaped, so input from outside cannot forge a line.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def _under(name: str, value: Any, depth: int) -> Any:
 
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The last look at an event before it is written."""
+    """The last processor: removes secrets before an event is written."""
     return {blot(name): _under(name, value, 0) for name, value in event.items()}
 
 
 def without_personal(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The first look at an event. What a library says may quote anything, so its whole text counts as contents."""
+    """The first processor: removes personal data. A library's text may quote anything, so all of it counts as
+    contents."""
     record = event.pop("_record", None)
     if record is None:
         return blot_personal(logger, method, event)
@@ -65,13 +66,13 @@ def without_personal(logger: WrappedLogger, method: str, event: EventDict) -> Ev
 
 
 def not_about_peers_that_left(record: logging.LogRecord) -> bool:
-    """gRPC logs an error with a traceback when a peer resets a stream while something is under way on it. Any peer can
-    do that at any time, and our own line about the stream says it."""
+    """gRPC logs an error with a traceback when a peer resets a stream that is in use. Any peer can do that at any time,
+    and the hub has its own line about it."""
     return "ExecuteBatchError" not in record.getMessage()
 
 
 def set_up_logs(*, level: str = "info", form: str = "json", stream: TextIO | None = None) -> None:
-    """Everything that logs, ours and the libraries', goes through the same chain to `stream` (stderr).
+    """All logs, the hub's and the libraries', go through the same chain to `stream` (stderr).
 
     `form` is "json" (one object a line) or "console".
     """

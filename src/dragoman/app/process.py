@@ -21,7 +21,7 @@ from dragoman.security.private import leave_no_dumps
 log = structlog.get_logger("dragoman")
 
 Greet = Callable[[Whereabouts], None]
-"""Tells the person who started the hub that it serves, and where."""
+"""Prints for the person who started the hub where it serves."""
 
 
 async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -> int:
@@ -30,7 +30,7 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
-        if stopped.is_set():  # as safe as any kill: what was accepted is on the disk, and children die with us
+        if stopped.is_set():  # safe: accepted work is on the disk, and children die with the hub
             log.warning("ended at once; what was accepted is kept and goes on at the next start")
             os._exit(128 + number)
         stopped.set()

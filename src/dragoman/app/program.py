@@ -1,4 +1,4 @@
-"""How a person calls this program: every command we print must work as it stands."""
+"""How a person calls this program: every printed command must work as it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def program() -> str:
-    """How to call us in another terminal: by name if that finds us, else by the way we were called."""
+    """How to call this program in another terminal: by its name if the PATH finds it, else as it was called."""
     called = sys.argv[0]
     found = shutil.which("dragoman")
     if found is not None and os.path.realpath(found) == os.path.realpath(called):
@@ -18,7 +18,7 @@ def program() -> str:
 
 
 def hub_option() -> str:
-    """The option that told this command where its hub is, for the next command; nothing if it found it itself."""
+    """The option with the hub's address that this command got, for the next command; empty if it got none."""
     return typed("--data", "--hub")
 
 

@@ -1,4 +1,4 @@
-"""Everything, put together: reads like the picture in docs/architecture.md.
+"""Wires the parts of the hub together, as in the picture of docs/architecture.md.
 
     endpoints ──▶ handlers ──▶ intake ──▶ decisions ──▶ store
         ▲                          │
@@ -294,7 +294,7 @@ def _own_address(protocol: str, http: str, grpc: str, certificates: Certificates
 
 @asynccontextmanager
 async def running_beside(loop: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
-    """A loop that goes on beside everything else, until the block ends."""
+    """Run a loop in the background until the block ends."""
     task = asyncio.create_task(loop, name=name)
     try:
         yield task

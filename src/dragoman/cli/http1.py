@@ -173,7 +173,7 @@ def _line(source: io.BufferedReader) -> bytes:
 
 
 class _Incoming(io.RawIOBase):
-    """What comes over a socket. How long a read may take is asked anew for each: of a deadline, less is left."""
+    """Reads a socket. Each read asks again how long it may take, because less of a deadline is left."""
 
     def __init__(self, source: socket.socket, allowed: Callable[[], float]) -> None:
         self._source = source

@@ -88,7 +88,7 @@ def next_commands(task: Mapping[str, Any]) -> list[str]:
 
 
 SILENCE = 30.0
-"""Seconds without a byte after which the connection is made anew."""
+"""Seconds without a byte after which the client connects again."""
 
 
 def follow(hub: Hub, task: str, *, deadline: Deadline = NEVER) -> Iterator[Event]:

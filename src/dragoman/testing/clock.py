@@ -8,8 +8,8 @@
     pauses before the next try, timeouts     back by itself, as fast as it always does
     the network's: handshakes, pings, polls  real time: bytes take as long as they take
 
-`advance` goes from one thing that is due to the next, in their order, and lets everybody say what they have to say in
-between. So an agent that lives has shown that it lives before the hub looks whether it does.
+`advance` goes from one due timer to the next, in their order, and lets the hub and the agents exchange their messages
+in between. So a living agent has sent its sign of life before the hub checks for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Timer:
-    """Fires once: when its loop says that the time has passed, or when it was made to pass."""
+    """Fires once: when the time has passed on its loop, or when the test moved the clock."""
 
     def __init__(self, due: float, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         self.due = due
@@ -103,7 +103,7 @@ class VirtualRuntime(SystemRuntime):
             return max(0.0, self._timers[0][0] - self.monotonic()) if self._timers else None
 
     def move(self, micros: int) -> None:
-        """So much time has passed: whatever became due by that is fired, each on its own loop. Called on the hub's."""
+        """Move the clock: timers that become due fire, each on its own loop. Called on the hub's loop."""
         self._hub = Instant(self._hub + micros)
         self._passed += micros / SECOND
         due = []
@@ -119,7 +119,7 @@ class VirtualRuntime(SystemRuntime):
 
 
 class Clock:
-    """The hub's time, in a test's hands."""
+    """The hub's clock, moved by the test."""
 
     def __init__(self, thread: LoopThread, environment: Environment) -> None:
         self._thread = thread

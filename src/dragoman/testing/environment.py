@@ -1,12 +1,12 @@
-"""What lives on the loop of the hub's thread: the hub itself, the agents, the callers, and their connections.
+"""What runs on the loop of the hub's thread: the hub itself, the agents, the callers, and their connections.
 
     agent ──▶ link that can lose ──▶ its relay ──▶ the hub's port        (one relay for each agent)
     clients, people ───────────────▶ a relay ────▶ the hub's port        (one relay for HTTP, one for gRPC)
 
 The hub is what `app/wiring.py` makes of its settings. The relays' ports stay the same over a restart, the hub's own do
-not: so no port is fixed, and none has to be had twice.
+not: so no port number is fixed, and none must be bound a second time.
 
-Everything here is called on that loop, save where it says otherwise.
+Everything here is called on that loop, unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ TRANSPORTS: Mapping[str, tuple[str, ...]] = {
     "forge": ("ws",),
     "coven": ("grpc",),
 }
-"""Protocol → what it is spoken over; the first unless the test says otherwise."""
+"""Protocol → its transports; the first is the default."""
 
 STORES = ("memory", "sqlite")
 DOMAIN = "tests"
-"""Of an agent that names none, where the protocol needs one."""
+"""The domain of an agent that names none, where the protocol needs one."""
 
 CONNECT_SECONDS = 10.0
 """Seconds for an agent to connect."""
@@ -67,7 +67,7 @@ class Pass(NamedTuple):
 
 
 class AgentRunner:
-    """An agent at work."""
+    """A running agent."""
 
     def __init__(self, agent: Agent, protocol: str, relay: Relay) -> None:
         self.agent = agent
@@ -186,7 +186,7 @@ class Environment:
     def url(self) -> str:
         return f"http://{self._http_relay.address}"
 
-    # --- what went wrong beside what was asked ---
+    # --- errors beside the test's own calls ---
 
     def note_error(self, error: Exception) -> None:
         self._errors.append(error)
@@ -215,8 +215,8 @@ class Environment:
         return [handler for runner in self._runners.values() for handler in runner.agent.at_work]
 
     async def in_flight(self) -> int:
-        """How many tasks run by the hub's books and with no agent, or the other way round: what is said of them is on
-        its way, or lost."""
+        """How many tasks run for the hub and not for an agent, or the other way round: a message about them is on its
+        way, or lost."""
         intake, count = self.running.intake, 0
         for runner in self._runners.values():
             active = [await intake.store.task(id) for id in intake.load_of(runner.id)]
@@ -224,7 +224,7 @@ class Environment:
             count += abs(running - len(runner.agent.at_work))
         return count
 
-    # --- who is there ---
+    # --- agents ---
 
     async def let_in(self, id: str, protocol: str, transport: str | None = None, **fields: Any) -> Pass:
         """A fresh token for this agent; its former token ends."""
@@ -285,7 +285,7 @@ class Environment:
         runner.serving.add_done_callback(runner.on_leaving)
 
     async def _wait_until_reachable(self, runner: AgentRunner) -> None:
-        """Until the hub can give it work."""
+        """Wait until the hub can give the agent work."""
         assert runner.serving is not None
         loop = asyncio.get_running_loop()
         end = loop.time() + CONNECT_SECONDS
@@ -313,7 +313,7 @@ class Environment:
         await self.scheduler.settle()
 
     async def _stop(self, runner: AgentRunner) -> None:
-        """Ask it to end, as SIGTERM does, and let it come to its end; time passes meanwhile."""
+        """Ask it to end, as SIGTERM does, and wait for its end; time passes meanwhile."""
         assert runner.serving is not None
         runner.serving.remove_done_callback(runner.on_leaving)
         runner.agent.stop()
@@ -322,7 +322,7 @@ class Environment:
             await self.scheduler.advance(SECOND)
 
     async def _dismiss(self, runner: AgentRunner) -> None:
-        """As if its process was killed."""
+        """End it as if its process was killed."""
         del self._runners[runner.id]
         runner.relay.cut()
         if runner.serving is not None:
@@ -354,7 +354,7 @@ class Environment:
         return await self.api.submit(None, work, given, {**named, **options})
 
     async def last_event(self, task_id: str) -> int:
-        """The number of the last thing that happened to a task."""
+        """The number of a task's last event."""
         last, page = 0, [0]
         while page:
             page = [event.seq for event in await self.running.intake.store.events(TaskId(task_id), after=last)]

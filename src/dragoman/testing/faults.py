@@ -1,8 +1,8 @@
-"""What goes wrong between an agent and the hub, at the moment the test wants it.
+"""Faults between an agent and the hub, at the moment that the test chooses.
 
-A message that is lost is lost with its connection, as in life: TCP loses nothing in the middle. The agent does not know
-whether the message arrived; it connects again and does what its protocol and the SDK do about it. Each agent has a port
-of its own that leads to the hub (`Relay`), and that can be cut.
+A message is lost together with its connection, as in reality: TCP loses nothing in the middle. The agent does not know
+whether the message arrived; it connects again and recovers as its protocol and the SDK do. Each agent has a port of its
+own that leads to the hub (`Relay`), whose connections a test can cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ What = Literal["request", "response"]
 
 
 class Losses:
-    """What an agent has yet to lose, and what it lost."""
+    """The messages that an agent will lose, and those that it lost."""
 
     def __init__(self, cut: Callable[[], None]) -> None:
         self.planned: Counter[What] = Counter()
@@ -106,7 +106,7 @@ class Faults:
         self._environment.raise_noted()
 
     def dropped(self, agent: str | Agent) -> dict[str, int]:
-        """How much of what was planned has happened: {"request": 0, "response": 2}."""
+        """How many of the planned losses have happened: {"request": 0, "response": 2}."""
         happened = self._environment.runner(agent).losses.happened
         return {"request": happened["request"], "response": happened["response"]}
 

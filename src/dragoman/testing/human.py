@@ -1,4 +1,4 @@
-"""The person whom agents ask: says what the test told them to say, over the management API as people do.
+"""A scripted person: answers the agents' questions as the test says, over the management API as people do.
 
 Answers for certain questions (`to=`) go before those for any; of several that fit, the newest.
 Questions for which there is none stay open until there is one, or until their time is over.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Script:
-    """What to say, and to which questions."""
+    """The answers to give, and to which questions."""
 
     def __init__(self, answers: tuple[Any, ...], to: str | re.Pattern[str] | None) -> None:
         self._answers = list(answers)
@@ -49,10 +49,10 @@ class Human:
         self._replying: dict[QuestionId, asyncio.Task[None]] = {}
 
     def answers(self, *answers: Any | Callable[[Question], Any], to: str | re.Pattern[str] | None = None) -> None:
-        """What the person says from now on, also to questions that wait already: `answers("no")`.
+        """The person's answers from now on, also to questions that wait already: `answers("no")`.
 
-        Several are said in turn, one for each question, and the last to all after that. With `to`, only to questions
-        that contain this text, or match this pattern. A function gets the question and returns the answer.
+        Several answers are given in turn, one for each question, and the last to all after that. With `to`, only to
+        questions that contain this text, or match this pattern. A function gets the question and returns the answer.
         """
         if not answers:
             raise Misused('say what the person answers: hub.human.answers("no")')
@@ -61,7 +61,7 @@ class Human:
         self._environment.raise_noted()
 
     def silence(self) -> None:
-        """Say nothing from now on."""
+        """Answer nothing from now on."""
         self._scripts.clear()
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 END_SECONDS = 10.0
-"""For what was left on the loop to be gone."""
+"""How long tasks that are left on the loop may take to end."""
 BLOCKED_SECONDS = 20.0
 """Without a turn of the loop: a handler blocks it."""
 BLOCKED = (
@@ -31,7 +31,7 @@ class Misused(Exception):
 
 
 class Stuck(AssertionError):
-    """A task will not end: nothing is due that could end it, or the patience of the test is over."""
+    """A task does not end: nothing is due that could end it, or the test's `patience` is over."""
 
 
 class Listener(selectors.DefaultSelector):
@@ -56,7 +56,7 @@ class LoopThread:
         self._thread.start()
 
     def post(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin it there."""
+        """Start the coroutine on the loop."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise Misused(
@@ -69,7 +69,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Have it done there, and wait for it, as long as the loop goes round."""
+        """Run the coroutine on the loop, and wait for it as long as the loop is not blocked."""
         future = self.post(coroutine)
         try:
             while True:

@@ -26,8 +26,8 @@ def pytest_load_initial_conftests() -> None:
 
 def leave_alone(finders: Iterable[object]) -> None:
     """pytest rewrites the assertions of every package that comes with a plugin, so it would compile all of dragoman
-    anew: seconds, in each run where Python may not write down what it compiled. There is no way to tell it not to; this
-    takes the package off its list, and where that list is gone, all there is to lose are those seconds."""
+    again: that takes seconds in each run where Python may not write compiled files. pytest has no option against it, so
+    this removes the package from pytest's list. If a later pytest has no such list, only those seconds are lost."""
     for finder in finders:
         marked = getattr(finder, "_must_rewrite", None)
         if isinstance(marked, set):

@@ -1,12 +1,12 @@
-"""How time passes, and how one waits for a task: from one thing that is due to the next, with time to talk in between.
+"""Moves the clock and waits for tasks: from one due timer to the next, with time for messages in between.
 
-    advance    so much time, because the test says so
-    result     until a task is over. While everybody only waits, time passes by itself, as far as the next thing that is
-               due: a lost answer, a retry, a question without an answer cost no real time
+    advance    move the clock by so much, because the test says so
+    result     wait until a task is over. While the hub and all agents only wait, the clock moves by itself to the next
+               due timer: a lost answer, a retry, a question without an answer cost no real time
 
-Everybody only waits when nothing was on its way for a moment and no handler runs. A handler that is a coroutine may
-itself only wait, for another agent for example: then nothing at all happened for longer. A plain function in its thread
-cannot be looked into: while one runs, time does not pass by itself.
+The hub and all agents only wait when no message was on its way for a moment and no handler runs. A handler that is a
+coroutine may itself only wait, for another agent for example: then nothing at all happened for longer. Whether a plain
+function in its thread waits is unknown: while one runs, the clock does not move by itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAITING = 0.5
 NOTHING = 1.0
 """Seconds without anything, and without anything that is due: then nothing will come any more."""
 TURNS = 5
-"""Turns of the loop in which a timer that fired would have said something."""
+"""Turns of the loop in which a timer that fired would have sent something."""
 WAKE_ROUNDS = 1000
 
 

@@ -1,9 +1,9 @@
-"""Who broke the protocol: us or the peer.
+"""Which end broke the protocol: this one or the peer.
 
-The distinction is h11's, and it decides what happens next. A `LocalProtocolError` is a bug on our side: it is
-raised before a byte leaves, and the connection is as it was. A `RemoteProtocolError` is the peer's doing: it is
-answered in the protocol's own form, so it carries facts (what, where, at which check, whether to try again)
-rather than a sentence to be parsed.
+The distinction is h11's, and it decides what happens next. A `LocalProtocolError` is a defect at this end: it is raised
+before a byte leaves, and the connection is as it was. A `RemoteProtocolError` is the peer's fault: this end answers it
+in the protocol's own form, so it carries facts (what, where, at which check, whether to try again) rather than a
+sentence to be parsed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to break the protocol. Nothing was sent and no state has changed."""
+    """This end was about to break the protocol. Nothing was sent and no state has changed."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -7,9 +7,9 @@ A program's output is lines. They arrive in whatever pieces the pipe has, with m
 Lines end with LF; a CR before it belongs to the ending. Blank lines say nothing and are left out.
 
     kept between two pieces    at most one unfinished line, never more bytes of it than the limit
-    a longer line              is let go of as it comes, and reported once, when it ends, with the length it had
+    a longer line              is dropped as it comes, and reported once, when it ends, with its length
 
-A child that prints without end costs what it takes to look for the next LF in C, and no memory.
+A child that prints without end costs the search for the next LF in C, and no memory.
 """
 
 from __future__ import annotations

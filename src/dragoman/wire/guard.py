@@ -19,8 +19,8 @@ in the parsed tree, so they are caught alike.
 
 msgspec refuses by itself: invalid UTF-8, lone surrogates, NaN and Infinity, numbers that overflow a double,
 control characters, a byte order mark, anything after the value. It accepts integers of any width up to a few
-thousand digits. We do not: a magnitude of 2**64 or more is refused, because the next reader of the message
-would fail on it or round it silently.
+thousand digits. This module refuses a magnitude of 2**64 or more, because the next reader of the message would fail on
+it or round it silently.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How large, how deeply nested and how finely divided one message may be.
 
     `containers` counts arrays and objects. Each costs a few dozen times its two bytes once it is parsed, so a message
-    of nothing but `[]` would hold up everybody else for a second.
+    of nothing but `[]` would hold up all other connections for a second.
     """
 
     bytes: int

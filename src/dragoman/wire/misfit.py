@@ -1,6 +1,6 @@
-"""What msgspec says of a value that does not fit, taken apart: what is wrong, and the field it is about.
+"""Takes msgspec's error about a value apart: what is wrong, and in which field.
 
-Where the value had to be one of a few, the refusal lists them: its reader needs no second look into a document.
+Where the value had to be one of a few, the refusal lists them, so that its reader need not look them up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _INVALID = re.compile(r"invalid enum value '.*'", re.IGNORECASE | re.DOTALL)
 
 
 def with_choices(what: str, hint: Any, path: str = "") -> str:
-    """What msgspec said of a value, with the choices there are if it was none of them. `path` leads from `hint` to the
+    """msgspec's error about a value, with the allowed choices if it was none of them. `path` leads from `hint` to the
     value, by fields and dots."""
     if not _INVALID.fullmatch(what):
         return what

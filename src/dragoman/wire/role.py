@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """The end of the link we are."""
+    """One end of a link."""
 
     HUB = "hub"
     AGENT = "agent"

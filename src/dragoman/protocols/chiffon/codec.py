@@ -230,7 +230,7 @@ def _canonical(message: Envelope[Payload]) -> Envelope[Payload]:
 
 
 def _subject(tree: Mapping[str, Any]) -> str:
-    """What a message of another version asked for, as far as it can be told."""
+    """The version that a message of another version asked for, as far as it can be read."""
     payload = tree.get("payload")
     work_type = payload.get("work_type") if isinstance(payload, dict) else None
     return work_type if isinstance(work_type, str) else str(tree.get("type", ""))
@@ -244,7 +244,7 @@ def negotiate(
 ) -> str:
     """The version to speak from now on; raises `UnsupportedVersion` where there is none in common.
 
-    Versions compare as numbers, so that 1.10 is above 1.9. What is not a version is in nobody's common set.
+    Versions compare as numbers, so that 1.10 is above 1.9. A text that is not a version has no common version.
     """
     offered, supported = set(theirs), tuple(ours)
     common = sorted((version for version in supported if version in offered), key=_rank)

@@ -9,7 +9,7 @@
     the agent is connected already                   ALREADY_EXISTS           document, D4
     the hub leaves, its patience is over             UNAVAILABLE              D10
 
-Everything in `Oddity` harms nobody: it is dropped, counted, and the stream goes on.
+Everything in `Oddity` is harmless: it is dropped and counted, and the stream goes on.
 """
 
 from __future__ import annotations

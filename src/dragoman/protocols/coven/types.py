@@ -204,7 +204,7 @@ class Shutdown(Struct, frozen=True, gc=False):
 
 
 class Cancel(Struct, frozen=True, gc=False, kw_only=True):
-    """Stop working on a request (extension). It still ends with `done` or `error`, which nobody reads."""
+    """Stop working on a request (extension). It still ends with `done` or `error`, which the hub ignores."""
 
     request_id: str
     reason: str = ""

@@ -1,19 +1,19 @@
 """Is every document that one schema allows accepted by another? (D7)
 
-Not whether the schemas are equal: a source that sends less, or says more about what it sends, fits a target that takes
-more. There are three answers, and only the first lets two agents work together:
+The schemas need not be equal: a source that sends less, or restricts more, fits a target that accepts more. There are
+three answers, and only the first lets two agents work together:
 
-    YES      every document fits; a promise, which a test holds against jsonschema-rs with made-up schemas
-    NO       a document that the source may send does not fit, and here is where and why. It is supposed that what a
-             schema describes can occur at all
-    UNKNOWN  it was not found out, and here is where: treated as NO with that reason
+    YES      every document fits; a test checks this promise against jsonschema-rs with generated schemas
+    NO       a document that the source may send does not fit; the answer says where and why. It is assumed that
+             documents which a schema describes can occur
+    UNKNOWN  the comparison found no answer, and says where: treated as NO with that reason
 
-How it goes: documents of the source are taken apart until there is one case (`anyOf`, `oneOf`, one type at a time), or
-so few that each can be tried; and each case must satisfy every word of the target. Recursive schemas are compared by
-supposing, while two places are being compared, that they fit: documents are finite, so this is sound where each turn
-goes deeper, which `schemas` insists on. The work is bounded: beyond `STEPS` the answer is UNKNOWN.
+The documents of the source are divided until there is one case (`anyOf`, `oneOf`, one type at a time), or so few that
+each can be tried; and each case must satisfy every keyword of the target. Recursive schemas are compared by assuming,
+while two places are being compared, that they fit: documents are finite, so this is sound where each turn goes deeper,
+which `library` requires. The work is bounded: beyond `STEPS` the answer is UNKNOWN.
 
-    target's word                  fits where the source
+    target's keyword               fits where the source
     -----------------------------  ----------------------------------------------------------------------------
     type, enum, const              has no other type, no other value
     minimum … maxLength, maxItems  has bounds within these
@@ -67,7 +67,7 @@ class Answer(enum.StrEnum):
 
 
 class Misfit(Struct, frozen=True):
-    """Where in the target's schema, where in the source's, and why. `sure` is false where it was not found out."""
+    """Where in the target's schema, where in the source's, and why. `sure` is false where the answer is UNKNOWN."""
 
     pointer: str
     source: str
@@ -103,7 +103,7 @@ def accepts(target: Schema | Document, source: Schema | Document, bounds: Bounds
 
 
 class _Comparison:
-    """One comparison: what is supposed so far, and how much work is left."""
+    """One comparison: the assumptions so far, and how much work is left."""
 
     def __init__(self) -> None:
         self._supposed: set[Any] = set()
@@ -379,7 +379,7 @@ def _divides(step: Number, other: Number) -> bool:
 
 
 def _same(source: Conjunction, target: Node, keyword: str) -> bool:
-    """Whether the source says the very same by one word, without references."""
+    """Whether the source has the same value for this keyword, without references."""
     wanted = _ENCODE(target.schema[keyword]) if isinstance(target.schema, dict) else b""
     return b'"$ref"' not in wanted and any(
         _ENCODE(value) == wanted and _dialect(atom) == _dialect(target) for atom, value in source.places_with(keyword)

@@ -1,8 +1,8 @@
 """What a document is known to satisfy: several schemas at once, as one set of facts.
 
-`compatibility` asks what every document has that a schema allows. It has a set of places, all of which hold, taken
-apart: references followed, `allOf` joined. A fact that is left out makes the set of documents larger, never smaller, so
-what is too hard to express is simply not a fact: `not`, `if`, `contains` and their like say nothing here.
+`compatibility` asks what all documents have that a schema allows. A conjunction is a set of places that all hold, with
+references followed and `allOf` joined. Leaving out a fact makes the set of documents larger, never smaller, so facts
+that are too hard to express are left out: those of `not`, `if`, `contains` and similar keywords.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from dragoman.wire.schema.library import DRAFT_07, DRAFT_2020, Document, Schema, pointer, validator
 
 TYPES = ("null", "boolean", "object", "array", "number", "string")
-#: Words that one of the drafts does not have: there they are remarks, and no fact follows from them.
+#: Keywords that one of the drafts does not have: there they are comments, and no fact follows from them.
 ONLY_IN: dict[str, str] = {
     **dict.fromkeys(
         ("prefixItems", "minContains", "maxContains", "dependentRequired", "dependentSchemas", "unevaluatedItems",
@@ -72,7 +72,7 @@ class Side:
         return known.is_valid(value)
 
     def matches(self, pattern: str, name: str) -> bool:
-        """Whether a property's name matches: asked of the same engine that will judge documents."""
+        """Whether a property's name matches, by the same engine that checks documents."""
         key = (pattern, name)
         if key not in self._matches:
             self._matches[key] = validator({"pattern": pattern}, DRAFT_2020).is_valid(name)
@@ -114,7 +114,7 @@ class Node(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """An end of a range; infinite where nothing is said."""
+    """An end of a range; infinite where the schema has none."""
 
     value: Number
     open: bool

@@ -98,7 +98,7 @@ class Place(Struct, frozen=True):
 
 
 class Document(Struct, frozen=True):
-    """A schema that was looked through: every place in it by its pointer."""
+    """An examined schema: every place in it by its pointer."""
 
     root: Schema
     dialect: str
@@ -117,7 +117,8 @@ class Compiled:
         return self._validator.is_valid(instance)
 
     def faults(self, instance: Any, most: int = 10, *, hidden: bool = False) -> list[Fault]:
-        """What does not fit, at most so many. `hidden`: names that are not the schema's own are not told either."""
+        """What does not fit, at most so many faults. `hidden`: they also leave out names that are not the schema's
+        own."""
         found: list[Fault] = []
         for error in self._validator.iter_errors(instance):
             rule = error.schema_path
@@ -132,13 +133,13 @@ class Compiled:
         return found
 
     def content(self, payload: Mapping[str, Any], reserved: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """A payload without what a protocol itself puts there, unless the schema speaks of that."""
+        """A payload without the fields of the protocol itself, unless the schema names them."""
         apart = reserved - self._mentioned
         return {name: value for name, value in payload.items() if name not in apart}
 
 
 def examine(schema: Any, bounds: Bounds = BOUNDS) -> Document:
-    """Look a schema through, or raise `SchemaError`."""
+    """Examine a schema, or raise `SchemaError`."""
     if not isinstance(schema, dict | bool):
         raise SchemaError("expected an object or a boolean")
     if isinstance(schema, dict) and "$id" in schema:
