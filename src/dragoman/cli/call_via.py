@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dragoman.sdk.sync import SyncClient
 
 PATIENCE = 5.0
-"""Seconds for what the hub has yet to tell us of a task that is over."""
+"""Seconds to wait for the hub's last messages about a task that is over."""
 
 UNSUPPORTED = {
     "chiffon": frozenset({"name", "dependencies", "priority", "required_capabilities"}),
@@ -35,7 +35,7 @@ UNSUPPORTED = {
     "agentmsg": frozenset({"name", "kind"}),
     "a2acp": frozenset({"name", "kind", "dependencies", "priority", "required_capabilities"}),
 }
-"""What a request of this protocol cannot say."""
+"""Options that a request of this protocol cannot carry."""
 
 CHIFFON = "/api/agent"
 VERSION = "1.0"
@@ -64,7 +64,7 @@ class ProtocolCaller:
             protocol, "ws", location.directory, fix="leave out --via, or run this beside the hub"
         )
         if location.data is not None and hub.url.startswith("https:"):
-            os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds what the hub beside us shows
+            os.environ["DRAGOMAN_DATA"] = str(location.data)  # where the SDK finds the hub's certificate
         self.name = f"cli-{secrets.token_hex(4)}"
         self._makes_contracts = TABLE[protocol].makes_contracts
         fitting = _fitting(hub.get("agents", body["agent"]), body["type"]) if self._makes_contracts else {}

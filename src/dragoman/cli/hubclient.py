@@ -1,9 +1,8 @@
-"""The hub, as a command sees it: found, asked, and its refusals turned into exit codes.
+"""The hub for commands: finds it, sends requests, and turns refusals into exit codes.
 
-HTTP is spoken by `cli.http1`: any client we could import would take longer to load than the request takes. The local
-hub's token is only ever sent to the address that stands beside it in `hub.json`; for any other hub it must be given
-in DRAGOMAN_TOKEN. A hub that speaks TLS is believed as `security.trust` says: the local one by its own certificate,
-which `hub.json` holds as well.
+`cli.http1` speaks HTTP: any other client would take longer to import than the request takes. The local hub's token is
+only ever sent to the address beside it in `hub.json`; for any other hub it must be given in DRAGOMAN_TOKEN. Which
+certificates a command trusts is in `security.trust`: that of the local hub by itself, which is in `hub.json` as well.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PATIENCE = 30.0
 """Seconds for an ordinary answer."""
 LOOK_THERE = "see that a hub runs there, and that --hub / DRAGOMAN_URL names it as http://HOST:8420"
 CHILDS = "stdio:"
-"""What DRAGOMAN_URL says to an agent that the hub runs: no place that a command could ask."""
+"""The DRAGOMAN_URL of an agent that the hub runs: it has no address that a command could use."""
 NO_GRPC = "only the hub of this data directory says where its gRPC port is"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -53,7 +52,7 @@ class Event(NamedTuple):
 
 class Hub:
     def __init__(self, url: str, token: str | None, certificate: str = "", deadline: Deadline = NEVER) -> None:
-        """`certificate`: what the hub beside us shows, if this is that one; `deadline`: for all that it is asked."""
+        """`certificate`: of the hub on this machine, if this is that one; `deadline`: for all requests."""
         parts = urlsplit(url if "//" in url or url == CHILDS else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CommandError(Exit.USAGE, f"{escaping.line(url)!r} is not a hub's URL", next=_meant(parts))
@@ -175,7 +174,8 @@ class Hub:
             return answer.status, answer.read()
 
     def ahead(self, *, patience: float = PATIENCE) -> float | None:
-        """By how many seconds the hub's clock is ahead of ours, by the date of an answer; None if that has none."""
+        """By how many seconds the hub's clock is ahead of this machine's, by the date of an answer; None if that has
+        none."""
         from email.utils import parsedate_to_datetime  # for the one command that compares
 
         with self._request("GET", "/livez", None, self._headers, patience) as answer:
@@ -212,7 +212,7 @@ class Hub:
                     fields = {}
 
     def tls(self) -> ssl.SSLContext | None:
-        """What to speak TLS with, or None where the hub does not."""
+        """The TLS context, or None where the hub has no TLS."""
         if not self._secure:
             return None
         from dragoman.security import trust  # it imports ssl, which most commands do without
@@ -255,7 +255,7 @@ class Hub:
         return CommandError(Exit.UNREACHABLE, f"no hub answers at {self.url} ({escaping.line(why)})", next=fix)
 
     def _mistrust(self, error: Exception) -> CommandError | None:
-        """What to say if one side did not believe the other."""
+        """The error if one side did not trust the other's certificate."""
         import ssl
 
         from dragoman.security import trust
@@ -264,7 +264,7 @@ class Hub:
             sentence = f"the certificate of {self.url} is not trusted ({escaping.line(error.verify_message)})"
             fix = f"name the hub's CA in {trust.CA}, and the hub as its certificate does"
             return CommandError(Exit.UNREACHABLE, sentence, next=fix)
-        # In TLS 1.3 a client hears of its refusal when it reads, and often only by the end of the connection.
+        # In TLS 1.3 a client learns of its refusal when it reads, and often only by the end of the connection.
         if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
             plain = f"http{self.url.removeprefix('https')}"
             return CommandError(

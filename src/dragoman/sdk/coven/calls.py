@@ -1,8 +1,9 @@
 """One call in coven, from the caller's side: values only, no gRPC.
 
-A task's events come by number (`cursor`), so that a caller that was cut off goes on from the last whole one. One event
-of the task may come as several responses. Only the last of them moves the cursor on; the others are held back until it
-is there, so the caller gets an event once and whole. What was held back when a stream breaks comes again by the next.
+A task's events have numbers (`cursor`), so that a caller whose stream broke resumes after the last complete one. One
+event of the task may come as several responses. Only the last of them advances the cursor; the others are held back
+until it comes, so the caller gets an event once and complete. Responses that were held back when a stream broke come
+again over the next.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CallEvents:
         self._is_resumed = True
 
     def add(self, response: MessageResponse) -> Event | None:
-        """The event that is whole with this."""
+        """Add a response; gives the event that it completes, if any."""
         data = data_of(response)
         if not response.last and response.cursor <= self.cursor:
             # A hub may number a part like the event before it: then the caller has the first part already, as an event.
@@ -70,7 +71,7 @@ class CallEvents:
         return self._end is not None
 
     def outcome(self) -> Any:
-        """The result; raises what the end means."""
+        """The result; raises the exception of any other end."""
         assert self._end is not None
         event, fault, output = self._end.event, self._end.fault, "".join(self._pieces)
         if isinstance(event, Done):

@@ -1,6 +1,6 @@
-"""The way to a hub's gRPC port, for agents and clients of coven, and the one place where the SDK loads gRPC.
+"""The channel to a hub's gRPC port, for agents and clients of coven, and the one module in which the SDK loads gRPC.
 
-The others take gRPC from here, so that the environment is set before it is loaded.
+Other modules import gRPC from here, so that the environment is set before it is loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 # gRPC's fork handlers crash children that a handler starts by fork (subprocess with a preexec_fn, multiprocessing).
-# Without them such children, which do not use our channel, are safe.
+# Without them such children, which do not use this channel, are safe.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # gRPC writes to stderr by itself, a line for each handshake that fails. What matters of it is in the status, which the
 # SDK raises or logs; a user who wants the rest sets this to DEBUG.
@@ -38,13 +38,13 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
-"""What a call raises when it is over."""
+"""The exceptions of a call that is over."""
 
 
 class Ending:
-    """How a call ended, in the hub's own words.
+    """How a call ended: the hub's status and details.
 
-    gRPC puts an INTERNAL of its own over them when a write fails after the end, so they are taken down when they come.
+    gRPC replaces them by an INTERNAL of its own when a write fails after the end, so they are stored when they come.
     """
 
     def __init__(self, call: Any) -> None:
@@ -63,7 +63,7 @@ class Ending:
 
 
 def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns that has nothing to wait for."""
+    """The result of a coroutine that never waits."""
     try:
         answer.send(None)
     except StopIteration as done:
@@ -74,10 +74,10 @@ def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
 _unproved = re.compile(r"(failed to connect).*(CERTIFICATE_VERIFY_FAILED: [^:;]+)", re.DOTALL)
 
 
-def in_brief(words: str) -> str:
-    """What gRPC says of a connection that was not made, without its own inner life where TLS gives the reason."""
-    found = _unproved.search(words)
-    return words if found is None else f"{found[1]}: {found[2].strip()}"
+def in_brief(text: str) -> str:
+    """gRPC's message about a connection that was not made, without gRPC's internals where TLS gives the reason."""
+    found = _unproved.search(text)
+    return text if found is None else f"{found[1]}: {found[2].strip()}"
 
 
 def never_connected(error: Exception) -> bool:

@@ -1,8 +1,8 @@
 """A client that speaks coven: a message goes in, its events stream out (`coven.CovenClient`).
 
 The client sends a request again under the same id until the hub has it, and reads a task's stream again after the last
-event it got: nothing missed, nothing twice. A hub that was reached once and is gone for a moment is waited for,
-up to `retry_for` seconds; one that was never reached is reported at once.
+event it got: no event is missed and none comes twice. The client waits up to `retry_for` seconds for a hub that was
+reached once and is gone for a moment; if it was never reached, the client raises at once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from dragoman.sdk.runtime import Runtime
 
 OPTIONS = frozenset({"priority", "thread", "files"})
 MOST_BYTES = 128 * 1024 * 1024
-"""An answer is as long as the hub lets an agent's be."""
+"""The largest answer: as long as the hub allows an agent's answer to be."""
 MOST_UNREAD = 256
 """Streams of submitted tasks that stay open until the caller reads them; for older ones the client opens another."""
 CALL_TIMEOUT = 30.0
 
-#: Status → what is raised; anything else that is the hub's own word is `RequestRefused`.
+#: Status → what is raised; any other status of the hub is `RequestRefused`.
 RAISED: dict[grpc.StatusCode, type[DragomanError]] = {
     grpc.StatusCode.UNAUTHENTICATED: NotAllowed,
     grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
@@ -53,12 +53,12 @@ RAISED: dict[grpc.StatusCode, type[DragomanError]] = {
     grpc.StatusCode.UNIMPLEMENTED: Misconfigured,
 }
 PASSING = frozenset({"overloaded", "rate_limited"})
-"""Faults of the hub that go by."""
+"""Faults of the hub that a retry may help."""
 CONFLICTS = frozenset({"conflict"})
 TRANSPORT = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
 )
-"""Without a fault of the hub beside them, these say that the connection broke."""
+"""Without a fault of the hub, these statuses mean that the connection broke."""
 
 _LIMITS = Limits(message_bytes=MOST_BYTES)
 
@@ -85,7 +85,7 @@ class CovenClient:
         if self._channel is not None:
             await self._channel.close()
 
-    # --- what callers want ---
+    # --- for callers ---
 
     async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         """Returns when the hub has it, durably."""
@@ -98,7 +98,7 @@ class CovenClient:
             try:
                 metadata = dict(await call.initial_metadata() or ())
                 if TASK_ID_KEY not in metadata:
-                    # It is over. gRPC forgets what came first when it hears of the end before it was asked for it.
+                    # The call is over. gRPC drops the first response if the end comes before that response was read.
                     metadata = dict(await call.trailing_metadata() or ())
                 if TASK_ID_KEY not in metadata:
                     await self._raise_status(call)
@@ -146,7 +146,7 @@ class CovenClient:
     # --- a task's events ---
 
     async def _listen(self, seen: CallEvents) -> AsyncIterator[Event]:
-        """Over as many streams as it takes."""
+        """The events of a task, over as many streams as it takes."""
         call = self._unread.pop(seen.task_id, None) if not seen.cursor else None
         tries = self._retries.begin()
         while True:
@@ -232,7 +232,7 @@ class CovenClient:
         raise self._meant(code, str(await call.details() or ""), trailing)
 
     def _judge(self, error: Exception) -> Exception:
-        """What a broken call means: passing, then it is returned; else raised."""
+        """The exception of a broken call: returned if a retry may help, else raised."""
         if not isinstance(error, grpc.aio.AioRpcError):
             return TemporaryFailure(str(error) or type(error).__name__)
         meant = self._meant(error.code(), error.details() or "", dict(error.trailing_metadata() or ()))

@@ -42,14 +42,14 @@ from dragoman.wire.role import Role
 log = logging.getLogger("dragoman.sdk")
 
 WELCOME_TIMEOUT = 60.0
-"""The hub may have to find out first whether an older stream of ours is dead: one cycle of its pings (coven-D4)."""
+"""The hub may first have to find out whether the agent's older stream is dead: one cycle of its pings (coven-D4)."""
 CLOSE_TIMEOUT = 5.0
 HEARTBEAT = 30.0
 STILL_THERE = 5.0
-"""Seconds before the next try when the hub thinks that we are connected already."""
+"""Seconds before the next try when the hub takes the agent for connected already."""
 CONGESTED = 256 * 1024
 LARGEST = LIMITS.message_bytes + 1024 * 1024
-"""A message above the limit is refused by our codec, in words."""
+"""Above the codec's own limit, so that the codec refuses too large messages with a sentence."""
 
 #: Status before the welcome → what is raised, where trying again is no use.
 FINAL: dict[grpc.StatusCode, type[DragomanError]] = {
@@ -144,7 +144,7 @@ class CovenLink:
         return LinkDown(reason or ("the stream ended" if code is grpc.StatusCode.OK else code.name))
 
     async def close(self) -> None:
-        """The hub reads everything that was sent before the stream ends, if there is still one."""
+        """End the stream, if it is still open; the hub reads everything that was sent before."""
         with contextlib.suppress(Exception):
             if self._loops and not self._is_over:
                 self._is_leaving, self._turn = True, None
@@ -228,7 +228,7 @@ class CovenLink:
         """Coven has no receipts."""
 
     def send(self, message: Outbound) -> None:
-        """A message about no open request waits in the memory until the hub asks again, if it does."""
+        """Send a message. One whose request is not open stays in the transcripts until the hub asks again."""
         self._memory.add(message)
         if self._turn is not None and message.correlation.request_id == self._turn.request_id:
             self._respond(message)
@@ -296,7 +296,7 @@ class CovenLink:
                 if not self._outbox and not accepted:
                     await self._stir.wait()
         except BROKEN:
-            pass  # the reading loop says so
+            pass  # the reading loop reports it
 
     async def _beat(self) -> None:
         while True:
@@ -307,6 +307,6 @@ class CovenLink:
         await self._room.wait()
 
     def quiesce(self) -> None:
-        """Take no more work: our half closes as soon as no request is open."""
+        """Take no more work: the agent's half of the stream closes as soon as no request is open."""
         self._is_quiet = True
         self._stir.set()

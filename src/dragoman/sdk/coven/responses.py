@@ -1,6 +1,6 @@
-"""An agent's and a client's words in coven: values only, no call.
+"""The engine's messages ⇄ coven's: values only, no call.
 
-    the engine says     coven says                          the hub says     the engine hears
+    the engine sends    as                                  the hub sends    the engine gets
     ------------------  ----------------------------------  ---------------  -----------------------------
     Report, figures     thinking + progress                 send_message     Work; with answer_json: the answer
     Report, output      text, in pieces of up to 1 MiB      cancel           Cancel
@@ -11,8 +11,8 @@
     Outcome             done + result_json; error + fault
     Decline             error + fault
 
-A gateway of other make knows neither task ids nor work types: then a request is its own task, its work is `chat` (or
-the one thing the agent does), and an answer is the next message in the thread of the question.
+A gateway that is not Dragoman has neither task ids nor work types: then a request is its own task, its work is `chat`
+(or the only work type of the agent), and an answer is the next message in the thread of the question.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Turn(msgspec.Struct, kw_only=True):
     thread_id: str
     print: str
     is_plain: bool
-    """From a gateway of other make: it knows only the document."""
+    """From a gateway that is not Dragoman: it has only the document's fields."""
     reported: tuple[int, str | None] = (0, None)
     """Percent and step of the last report."""
     streamed: list[str] = []
@@ -72,7 +72,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
 
 def turn_of(message: SendMessage, asked: Mapping[str, str]) -> Turn:
-    """`asked` says which task put a question in which thread, for gateways that do not say it themselves."""
+    """`asked`: which task asked a question in which thread, for gateways that do not name the task."""
     task_id = message.task_id or asked.get(message.thread_id) or message.request_id
     content = (message.work_type, message.content, message.input_json, message.answer_json)
     return Turn(
@@ -116,7 +116,7 @@ def work_of(message: SendMessage, turn: Turn, mint: str, does: tuple[str, ...]) 
 
 
 def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResponse]:
-    """What says it; nothing at all for a sign of life that this gateway would not understand."""
+    """The responses of a message; none for a sign of life that this gateway would not understand."""
     if isinstance(message, messages.Report):
         yield from _report(message, turn)
     elif isinstance(message, messages.Question):
@@ -136,7 +136,7 @@ def responses_of(message: messages.Outbound, turn: Turn) -> Iterator[MessageResp
 
 
 def cancelled(turn: Turn, reason: str) -> MessageResponse:
-    """Every request ends, one that no caller waits for, too."""
+    """The end of a cancelled request: every request ends, even if no caller waits for it."""
     return _failure(turn, Kind.CANCELLED, reason or "cancelled", {})
 
 

@@ -1,4 +1,5 @@
-"""What the agent sent about the last few requests, for a hub without receipts: it asks again for what it lost.
+"""The messages that the agent sent about the last few requests, because coven has no receipts: the hub asks again for
+what it lost.
 
 When a stream breaks, such a hub counts the attempt as failed and sends the same request again, and the answer begins
 from the start. The handler does not: it may still run, wait for a person, or be done. So the link sends everything it
@@ -20,7 +21,7 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 class Transcript(Struct):
-    """One request: `print` identifies its content, for one id cannot mean two things."""
+    """One request: `print` identifies its content, because one id cannot mean two requests."""
 
     print: str
     messages: dict[str, Outbound]
@@ -33,10 +34,10 @@ class Transcripts:
         self._most_bytes = most_bytes
         self._kept: dict[str, Transcript] = {}
         self.asked: dict[str, str] = {}
-        """Thread → the task that put a question there."""
+        """Thread → the task that asked a question there."""
 
     def begin(self, request_id: str, print: str) -> list[Outbound]:
-        """A request came: what was sent about it before, if it is the same."""
+        """A request came: gives the messages that were sent about it before, if it is the same request."""
         known = self._kept.pop(request_id, None)
         if known is None or known.print != print:
             known = Transcript(print, {})
@@ -46,7 +47,7 @@ class Transcripts:
         return list(known.messages.values())
 
     def add(self, message: Outbound) -> None:
-        """Remember what must be sent again; the same message twice is one."""
+        """Remember a message that may have to be sent again; the same message twice counts once."""
         transcript = self._kept.get(message.correlation.request_id)
         if transcript is None or message.id in transcript.messages or isinstance(message, Decline):
             return
@@ -63,13 +64,13 @@ class Transcripts:
         transcript.messages[message.id] = message
 
     def ask(self, thread_id: str, task_id: str) -> None:
-        """A task put a question; the answer is the next message in the thread."""
+        """A task asked a question; the answer is the next message in the thread."""
         self.asked[thread_id] = task_id
         while len(self.asked) > MOST_THREADS:
             del self.asked[next(iter(self.asked))]
 
     def forget(self, request_id: str) -> None:
-        """The hub has all of it, or wants none of it."""
+        """The hub has all of the answer, or does not want it."""
         self._kept.pop(request_id, None)
 
     def __len__(self) -> int:
