@@ -146,7 +146,7 @@ def still_queued(work: Work, task: Task) -> None:
         return
     fault = nobody_connected(work, task, could)
     if hasty:
-        looked_in_vain(work, task, fault)
+        no_agent_found(work, task, fault)
         return
     attempts, unreached = task.attempt.count + 1, task.attempt.unreached + 1
     waited = replace(task, owner=None, queue=None, attempt=replace(task.attempt, count=attempts, unreached=unreached))
@@ -167,7 +167,7 @@ def nobody_connected(work: Work, task: Task, could: Sequence[Agent]) -> Fault:
     )
 
 
-def looked_in_vain(work: Work, task: Task, fault: Fault) -> None:
+def no_agent_found(work: Work, task: Task, fault: Fault) -> None:
     """One more attempt found no agent connected: the next one follows soon, and the task stays in its queue for an
     agent that comes in between. The caller's limit for the whole bounds this, too (chiffon-D6)."""
     delays = work.rules.unreachable_delays

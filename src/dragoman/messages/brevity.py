@@ -11,8 +11,8 @@ LONGEST_TEXT = 4 * 1024 * 1024
 CUT = "… (cut here; the whole is kept with the task)"
 
 
-def in_short(words: str, most: int) -> str:
+def in_short(text: str, most: int) -> str:
     """At most so many bytes of the text, in UTF-8, never cut inside a character; and the mark."""
-    if len(words) * 4 <= most or len(data := words.encode("utf-8", "surrogatepass")) <= most:
-        return words
+    if len(text) * 4 <= most or len(data := text.encode("utf-8", "surrogatepass")) <= most:
+        return text
     return data[:most].decode("utf-8", "ignore") + CUT

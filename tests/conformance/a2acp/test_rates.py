@@ -11,7 +11,7 @@ from tests.conformance.a2acp.samples import START
 
 from dragoman.core.directory import MINUTES, Directory
 from dragoman.core.ids import Instant
-from dragoman.core.model.ratelimit import EVERYBODY, SECOND, Exceeded, Limits, Minute, keys, take
+from dragoman.core.model.ratelimit import BROKER, SECOND, Exceeded, Limits, Minute, keys, take
 from dragoman.core.ports import Recovered
 
 NOON = int(START.timestamp()) * SECOND
@@ -58,7 +58,7 @@ def test_a_refused_message_takes_from_nobody() -> None:
     meter = Meter(limits)
     flood(meter, 3, NOON, where="l-1")
     assert {key: minute.total for key, minute in meter.minutes.items()} == {
-        ("agent", "ada"): 1, ("collaboration", "l-1"): 1, EVERYBODY: 1,
+        ("agent", "ada"): 1, ("collaboration", "l-1"): 1, BROKER: 1,
     }  # fmt: skip
     assert flood(Meter(Limits(agent=0, broker=0)), 2000, NOON) == []
 

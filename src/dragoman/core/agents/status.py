@@ -39,9 +39,9 @@ from dragoman.messages.tasks import ErrorReported, Failure
 COUNTS = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 #: What the shared registry shows of an agent that reported nothing.
-UNSAID = {"state": AgentState.IDLE.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
+UNREPORTED = {"state": AgentState.IDLE.value, "capability_level": 100, "error_rate": 0, "avg_response_time_ms": 0}
 OF_THE_HUB = ("errors", "last_error")
-HUSHED = "[personal]"
+PERSONAL = "[personal]"
 NOT_IN_THE_PAST = frozenset({"errors", "current_tasks"})
 
 
@@ -141,7 +141,7 @@ def note_error(work: Work, agent: Agent, command: ReportError, id: str | None, *
         "at": rfc3339(work.now),
         "severity": command.severity.value,
         "error_type": command.report.get("error_type", command.fault.kind.value),
-        "message": HUSHED if private else command.fault.message[:1000],
+        "message": PERSONAL if private else command.fault.message[:1000],
         "task_id": command.task_id,
     }
     kept = [*errors, entry][-work.rules.error_history :]
@@ -176,7 +176,7 @@ def derived(agent: Agent, load: int, there: bool) -> Entity:
         state = AgentState.OFFLINE
     else:
         state = AgentState.BUSY if load else AgentState.IDLE
-    value: dict[str, Any] = {**UNSAID, "state": state.value}
+    value: dict[str, Any] = {**UNREPORTED, "state": state.value}
     seen = agent.last_seen_at or agent.registered_at or agent.created_at
     return Entity(
         registry=Registry.AGENT,
@@ -195,7 +195,7 @@ def write(
 ) -> Entity:
     was = work.entity(Registry.AGENT, agent.id)
     old = {} if was is None else was.value
-    value = UNSAID | {"last_heartbeat": rfc3339(work.now)} | value
+    value = UNREPORTED | {"last_heartbeat": rfc3339(work.now)} | value
     value = fitted(Registry.AGENT, value)
     past = () if was is None else was.past
     if was is not None and was.value and remember:
@@ -289,7 +289,7 @@ def look_again(work: Work, id: AgentId) -> None:
 def totals_lapse(work: Work) -> None:
     """Allocations for all agents together may have ended."""
     if lapse(work, HUB):
-        make_room(work, everybody=True)
+        make_room(work, all_agents=True)
 
 
 def lapse(work: Work, whose: AgentId) -> bool:

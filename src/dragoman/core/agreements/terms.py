@@ -37,7 +37,7 @@ from dragoman.wire.schema.library import Compiled, Library
 
 LIBRARY = Library()
 """Compiled schemas. What a schema accepts depends on nothing but itself."""
-WORDS = guard.Limits(bytes=16 * 1024 * 1024)
+TEXT_LIMITS = guard.Limits(bytes=16 * 1024 * 1024)
 """How much of an agent's text is read as JSON."""
 
 
@@ -221,10 +221,10 @@ def unwrapped(result: Result) -> Result:
     return replace(result, result=content.get(name))
 
 
-def read(words: str) -> Any:
+def read(text: str) -> Any:
     """The JSON in this text, or None."""
     try:
-        return guard.check(words.encode(), WORDS)
+        return guard.check(text.encode(), TEXT_LIMITS)
     except RemoteProtocolError:
         return None
 

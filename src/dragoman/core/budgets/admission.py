@@ -69,7 +69,7 @@ def mark(work: Work, task: Task) -> Task:
 
 def hold(work: Work, task: Task) -> Task:
     """Ask a person before an agent gets the task. Its timers stand still meanwhile."""
-    words = (
+    text = (
         f"{task.origin.principal} asks for {task.name or task.type!r} at risk {task.agreement.constraints['risk']:g} "
         f"(high is {work.policy.risk_high:g}). Shall it be done?"
     )
@@ -77,14 +77,14 @@ def hold(work: Work, task: Task) -> Task:
         id=QuestionId(work.mint()),
         task=task.id,
         agent=task.origin.principal,
-        question=words,
+        question=text,
         options=(APPROVE, REFUSE),
         created_at=work.now,
         details=QuestionDetails(approval=True, risk=task.agreement.constraints["risk"]),
         personal=task.agreement.personal,
     )
     work.put(question)
-    event = messages.Question(question_id=question.id, question=words, options=question.options)
+    event = messages.Question(question_id=question.id, question=text, options=question.options)
     task = work.record(task, EventKind.ASKED, event)
     task = move(
         task,

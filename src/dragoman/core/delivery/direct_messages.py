@@ -21,7 +21,7 @@ from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.terms import between_the_same
 from dragoman.core.commands import ClearOut, Sweep, Tell
 from dragoman.core.delivery.outbox import hurry, put_on_its_way
-from dragoman.core.delivery.redelivery import bury, give_up
+from dragoman.core.delivery.redelivery import give_up, make_dead_letter
 from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import Inbox, LaneEnd, SeenMessageById, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party
@@ -184,7 +184,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
         if row.leaves_once:
             give_up(work, row, fault, onward=True)
         else:
-            bury(work, row, fault)
+            make_dead_letter(work, row, fault)
     if rows:
         work.ask_afterwards(ClearOut(agent=command.agent))
     return len(rows)

@@ -152,7 +152,7 @@ def held(work: Work, delivery: Delivery) -> bool:
     return True
 
 
-def unheard(work: Work, delivery: Delivery) -> Delivery:
+def without_lost_offer(work: Work, delivery: Delivery) -> Delivery:
     """The same delivery without an offer of an earlier hub process, whose end is unknown: it does not count."""
     if delivery.state is not DeliveryState.LEASED or delivery.session is None:
         return delivery
@@ -284,7 +284,7 @@ def _left_for_good(work: Work, lane: Sequence[Delivery]) -> bool:
             if head and not delivery.head:
                 work.put(replace(delivery, head=True))
         else:
-            free = waiting_again(unheard(work, delivery), head=head)
+            free = waiting_again(without_lost_offer(work, delivery), head=head)
             link = way_out(work, free, before)
             if free.kind is MessageKind.WORK:
                 leased = None if link is None else order_again(work, free, link, work.task(free.task))

@@ -25,10 +25,10 @@ from dragoman.core.delivery.outbox import (
     lease,
     order_again,
     put_on_its_way,
-    unheard,
     vacate,
     waiting_again,
     way_out,
+    without_lost_offer,
 )
 from dragoman.core.directory import Directory
 from dragoman.core.ids import DeliveryId, Instant, TaskId
@@ -105,15 +105,15 @@ def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: i
     if not converses(work, direct_message.sender):
         return
     id = DeliveryId(work.mint())
-    words = replace(direct_message, raw=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    notice = replace(direct_message, raw=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
         id=id, task=TaskId(id), receiver=direct_message.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
-        created_at=work.now, direct_message=words, reason=fault,
+        created_at=work.now, direct_message=notice, reason=fault,
     )  # fmt: skip
     put_on_its_way(work, notice, ())
 
 
-def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:
+def make_dead_letter(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) -> None:
     """Make a delivery a dead letter, in the same commit that takes it out of its lane."""
     work.put(
         DeadLetter(
@@ -132,7 +132,7 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
         task = work.known_task(delivery.task)
         event = DeadLettered(fault=reason, dead_letter=delivery.id, message_kind=delivery.kind)
         task = work.record(task, EventKind.DEAD_LETTERED, event, agent=delivery.receiver)
-        if delivery.kind is MessageKind.HANDOFF and task.owner == delivery.receiver and unbegun(task, delivery):
+        if delivery.kind is MessageKind.HANDOFF and task.owner == delivery.receiver and not_begun(task, delivery):
             task = replace(
                 task,
                 wake_at=Instant(work.now + work.rules.grace),
@@ -142,7 +142,7 @@ def bury(work: Work, delivery: Delivery, reason: Fault, *, onward: bool = True) 
     give_up(work, delivery, reason, onward=onward)
 
 
-def unbegun(task: Task, order: Delivery) -> bool:
+def not_begun(task: Task, order: Delivery) -> bool:
     """Whether the hub got no sign of a task since its agent took it over: the agent may have forgotten it."""
     return task.status is Status.RUNNING and (task.timing.last_sign_at or 0) <= order.created_at
 
@@ -188,7 +188,7 @@ def send_waiting(work: Work, link: Link) -> int:
                 break
             current = work.link(link.session) or current  # each that leaves changes the link,
             task = None if delivery.alone else work.known_task(task_id)  # and each that is given up changes its task
-            delivery = unheard(work, delivery)
+            delivery = without_lost_offer(work, delivery)
             takes = (
                 delivery.kind is MessageKind.WORK and (link.ordered or current.has_room) and not held(work, delivery)
             )
@@ -205,7 +205,7 @@ def send_waiting(work: Work, link: Link) -> int:
                 expire(work, delivery, onward=False)
                 continue
             if delivery.attempt >= attempts_of(work, delivery):
-                bury(work, delivery, never_acknowledged(delivery), onward=False)
+                make_dead_letter(work, delivery, never_acknowledged(delivery), onward=False)
                 continue
             if not current.has_room:
                 if not ahead and not delivery.head:
@@ -276,9 +276,9 @@ def lease_expired(work: Work, delivery: Delivery) -> None:
     elif delivery.state is not DeliveryState.LEASED:
         return
     elif delivery.kind is MessageKind.WORK:
-        ordered_in_vain(work, delivery)
-    elif unheard(work, delivery).attempt >= attempts_of(work, delivery):
-        bury(work, delivery, never_acknowledged(delivery))
+        order_unacknowledged(work, delivery)
+    elif without_lost_offer(work, delivery).attempt >= attempts_of(work, delivery):
+        make_dead_letter(work, delivery, never_acknowledged(delivery))
     else:
         link = None if delivery.session is None else work.link(delivery.session)
         if link is not None and link.ordered:
@@ -293,13 +293,13 @@ def left_behind(work: Work, delivery: Delivery) -> None:
     lease."""
     row = work.one(DeliveryById(delivery.id))
     if row is not None and row.state is DeliveryState.LEASED and not held(work, row):
-        work.put(waiting_again(unheard(work, row), head=row.head))
+        work.put(waiting_again(without_lost_offer(work, row), head=row.head))
 
 
-def ordered_in_vain(work: Work, order: Delivery) -> None:
+def order_unacknowledged(work: Work, order: Delivery) -> None:
     """An agent that converses or polls did not acknowledge a work order: send it again, as long as that makes sense.
     The timers of the task decide when the attempt has failed."""
-    order, task = unheard(work, order), work.task(order.task)
+    order, task = without_lost_offer(work, order), work.task(order.task)
     if task is None or task.attempt.delivery != order.id:
         work.remove(order)
         return
@@ -337,6 +337,6 @@ def order_goes_on(work: Work, task: Task) -> Task:
             work.put(replace(order, wake_at=min(order.wake_at, soon)))
         return task
     link = way_out(work, order, ())
-    if link is not None and order_again(work, unheard(work, order), link, task) is not None:
+    if link is not None and order_again(work, without_lost_offer(work, order), link, task) is not None:
         advance(work, lane_of(work, order))
     return work.known_task(task.id)

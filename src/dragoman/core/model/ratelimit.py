@@ -25,7 +25,7 @@ SECOND = 1_000_000
 SPAN = 60
 
 Key: TypeAlias = tuple[str, str]
-EVERYBODY: Key = ("broker", "")
+BROKER: Key = ("broker", "")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class Exceeded(Struct, frozen=True, kw_only=True):
 def keys(principal: str, collaboration: str | None = None) -> tuple[Key, ...]:
     """The minutes that a message takes from."""
     own: Key = ("agent", principal)
-    return (own, ("collaboration", collaboration), EVERYBODY) if collaboration else (own, EVERYBODY)
+    return (own, ("collaboration", collaboration), BROKER) if collaboration else (own, BROKER)
 
 
 def take(

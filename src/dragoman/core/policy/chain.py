@@ -153,8 +153,8 @@ class RateLimit:
 
 @lru_cache(maxsize=4)
 def _limits(per_minute: tuple[int, int, int]) -> ratelimit.Limits:
-    agent, collaboration, everybody = per_minute
-    return ratelimit.Limits(agent=agent, collaboration=collaboration, broker=everybody)
+    agent, collaboration, broker = per_minute
+    return ratelimit.Limits(agent=agent, collaboration=collaboration, broker=broker)
 
 
 CHAIN: tuple[Policy, ...] = (KnownPrincipal(), PeopleOnly(), Pace(), RateLimit())

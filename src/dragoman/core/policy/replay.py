@@ -77,9 +77,9 @@ def sealed_once(work: Work, seal: str) -> None:
     remember(work, id)
 
 
-def mark_of(*words: str) -> str:
+def mark_of(*content: str) -> str:
     """The digest of a message that the hub remembers."""
-    return blake2b("\n".join(words).encode(), digest_size=16).hexdigest()
+    return blake2b("\n".join(content).encode(), digest_size=16).hexdigest()
 
 
 def remember(work: Work, mark: str) -> None:

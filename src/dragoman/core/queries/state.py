@@ -61,8 +61,8 @@ class StateView:
         self._store = store
         self._intake = intake
         self._rules = rules
-        self._explain = explain or plainly
-        self._recount = recount or untold
+        self._explain = explain or plain_fault
+        self._recount = recount or no_history
 
     def in_words(self, explain: Explain, recount: Recount) -> StateView:
         """The same view for a protocol with its own form of failures and histories."""
@@ -282,11 +282,11 @@ class StateView:
         return replace(change, name=called, changes=patch)
 
 
-def untold(source: Request, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def no_history(source: Request, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The default: no history."""
     return []
 
 
-def plainly(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
+def plain_fault(task: Task, fault: Fault, agent: AgentId | None) -> dict[str, Any]:
     """The default: the fault as it is."""
     return {"message": fault.message, "kind": fault.kind.value, "task_id": shared_name(task)}

@@ -121,11 +121,11 @@ def is_hidden(task: Task) -> bool:
 
 
 def event_out(event: Event, *, raw: bool = False, hidden: bool = False) -> EventOut:
-    words: str | UnsetType | None = UNSET
+    raw_text: str | UnsetType | None = UNSET
     if hidden:
         event = replace(event, body=Raw(b'{"personal":true}'), raw=None)
     if raw:
-        words = None if event.raw is None else event.raw.decode("utf-8", "replace")
+        raw_text = None if event.raw is None else event.raw.decode("utf-8", "replace")
     return EventOut(
         task_id=event.task,
         seq=event.seq,
@@ -134,7 +134,7 @@ def event_out(event: Event, *, raw: bool = False, hidden: bool = False) -> Event
         agent=event.agent,
         protocol=event.protocol,
         body=event.body,
-        raw=words,
+        raw=raw_text,
     )
 
 
@@ -271,7 +271,7 @@ def _time(at: Instant | str) -> str:
 def log_line(event: Event) -> LogLine:
     """The event as a text, with its output, cut after a page."""
     body = _decode_body(event.body)
-    words = [
+    parts = [
         f"to {body.agent}" if body.agent else "",
         f"attempt {body.attempt}" if body.attempt else "",
         f"in a sandbox: {body.sandbox}" if body.sandbox else "",
@@ -289,7 +289,7 @@ def log_line(event: Event) -> LogLine:
         body.fault.message if body.fault else "",
         f"again at {_time(body.retry_at)}" if body.retry_at else "",
     ]
-    text = " · ".join(word for word in words if word)
+    text = " · ".join(part for part in parts if part)
     output = (body.output or "").rstrip("\n") or "\n".join(f"{entry.level}: {entry.message}" for entry in body.lines)
     if output:
         text = f"{text}\n{output}" if text else output

@@ -92,7 +92,7 @@ def why(
     if queued:
         asked = {**set_aside(task.agreement.constraints, per_task), **needs_in(task.agreement.constraints)}
         spent = _spent(totals, asked)
-        candidates = _candidates(agents, route_of(task.routing.route), now, asked, nobody=bool(spent))
+        candidates = _candidates(agents, route_of(task.routing.route), now, asked, none_free=bool(spent))
         reasons = [*_place(task, retry_at, ahead, ahead_exact), *(spent or _who(task, candidates))]
         if task.queue is not None and task.wake_at is not None and not _is_anybody_there(candidates):
             reasons.append(_looks_again(task, now, task.wake_at))
@@ -162,11 +162,11 @@ def _spent(totals: Sequence[Account], asked: Amounts) -> list[Reason]:
 
 
 def _candidates(
-    agents: Sequence[AgentFacts], route: Route, now: Instant, asked: Amounts, *, nobody: bool
+    agents: Sequence[AgentFacts], route: Route, now: Instant, asked: Amounts, *, none_free: bool
 ) -> list[Candidate]:
-    """The agents that could do it first: one obstacle away before many. `nobody`: no agent can be given it now."""
+    """The agents that could do it first: one obstacle away before many. `none_free`: no agent can be given it now."""
     found = [candidate(facts, route, now, asked) for facts in agents]
-    if nobody:
+    if none_free:
         found = [replace(one, free=False) for one in found]
     found.sort(key=lambda one: (not one.free, not one.able, len(one.reasons), one.agent))
     return found
@@ -238,11 +238,11 @@ def _standing(task: Task, dependencies: Sequence[Task], question: Question | Non
 
 
 def _asked(task: Task, question: Question | None) -> Reason:
-    words = f": {question.question}" if question is not None and not is_hidden(task) else ""
+    asked_text = f": {question.question}" if question is not None and not is_hidden(task) else ""
     if question is not None and question.asked_of is not None:
         return _say(
             "helper",
-            f"{task.owner or 'its agent'} asked {question.asked_of} for help{words}",
+            f"{task.owner or 'its agent'} asked {question.asked_of} for help{asked_text}",
             f"see whether it is there: dragoman agent show {question.asked_of}",
             question=question.id,
             asked_of=question.asked_of,
@@ -250,9 +250,9 @@ def _asked(task: Task, question: Question | None) -> Reason:
         )
     before = f", after {', '.join(question.asked_before)} could not help" if question and question.asked_before else ""
     if task.owner is None:
-        text = f"a person must approve it before anybody works on it{words}"
+        text = f"a person must approve it before anybody works on it{asked_text}"
     else:
-        text = f"{task.owner} waits for a person's answer{before}{words}"
+        text = f"{task.owner} waits for a person's answer{before}{asked_text}"
     # The person must choose the answer: a command with one in it would be copied as it is.
     return _say("question", text, f"dragoman ask answer {task.question} ANSWER", question=task.question)
 
@@ -333,9 +333,9 @@ def _next(task: Task, reasons: Sequence[Reason], candidates: Sequence[Candidate]
 
 
 def _after(task: Task, fault: Fault | None) -> str:
-    words = "dragoman task retry {task}" if fault is None else AFTER.get(fault.kind, "dragoman task retry {task}")
+    advice = "dragoman task retry {task}" if fault is None else AFTER.get(fault.kind, "dragoman task retry {task}")
     dependency = "ID" if fault is None else fault.facts.get("dependency", "ID")
-    return words.format(task=task.id, dependency=dependency)
+    return advice.format(task=task.id, dependency=dependency)
 
 
 __all__ = ["AgentFacts", "Candidate", "QueueOut", "Reason", "WhyOut", "why"]

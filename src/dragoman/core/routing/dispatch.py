@@ -69,9 +69,9 @@ def place(work: Work, task: Task, *, prefer: AgentId | None = None) -> Task:
         ),
     )
     work.put(queued)
-    somebody = choose(work, route_of(task.routing.route), asked) if work.backlog(task.routing.route) > 1 else None
-    if somebody is not None:  # there is a seat for the first task of the queue
-        fill(work, somebody[0].id)
+    free = choose(work, route_of(task.routing.route), asked) if work.backlog(task.routing.route) > 1 else None
+    if free is not None:  # there is a seat for the first task of the queue
+        fill(work, free[0].id)
         return work.known_task(task.id)
     return queued
 
@@ -210,17 +210,17 @@ def next_for(work: Work, agent: Agent, queue: str) -> Task | None:
     return None
 
 
-def make_room(work: Work, *, everybody: bool = False) -> None:
+def make_room(work: Work, *, all_agents: bool = False) -> None:
     """Something was released: after the commit, offer work again to the agents that could do what waits for it.
 
-    `everybody`: also to agents with ordinary queues. A limit was changed.
+    `all_agents`: also to agents with ordinary queues. A limit was changed.
     """
     if not work.anybody_queues:
         return
     asked: set[str] = set()
     for queue in work.queues():
         route = route_of(queue)
-        if not (route.budgeted or everybody):
+        if not (route.budgeted or all_agents):
             continue
         for agent in addressed(work, route):
             if agent.id not in asked and serves(agent, route) and (link := ready(work, agent)) is not None:

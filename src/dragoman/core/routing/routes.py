@@ -26,7 +26,7 @@ from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS
 from dragoman.core.work import Work
 
-UNSAID = (0.0, -100.0)
+UNREPORTED = (0.0, -100.0)
 """The weight of an agent that never reported its status: no errors, fully capable."""
 
 UNDECLARED = 1 << 30
@@ -279,14 +279,14 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
     """The agent to assign the work to: idle first, then the least loaded, then the one that fails least, then the most
     capable, as far as they report it. Where any agent may do it, those that declared such work come first."""
     best: tuple[Agent, Link] | None = None
-    least, lightest = 1 << 60, UNSAID
+    least, lightest = 1 << 60, UNREPORTED
     reports, limits = work.reports, bool(asked) or work.limits
-    anybody = route.kind is None and route.pinned is None
+    unaddressed = route.kind is None and route.pinned is None
     for agent in addressed(work, route):
         load = work.load_of(agent.id)
         if load >= agent.max_concurrent:
             continue  # no seat; among many agents, most of the first are busy
-        if anybody and agent.work_types is None:
+        if unaddressed and agent.work_types is None:
             load += UNDECLARED
         if load > least or (load == least and not reports) or not serves(agent, route):
             continue
@@ -299,7 +299,7 @@ def choose(work: Work, route: Route, asked: Amounts = NOTHING) -> tuple[Agent, L
         link = seat(work, agent)
         if link is None or (limits and not may_take(work, agent.id, asked)) or not has_resources(work, agent, route):
             continue
-        if load == 0 and weight <= UNSAID:
+        if load == 0 and weight <= UNREPORTED:
             return agent, link
         best, least, lightest = (agent, link), load, weight
     return best
@@ -312,7 +312,7 @@ def absent(work: Work, standing: Standing | None) -> bool:
 
 def weight_of(standing: Standing | None) -> tuple[float, float]:
     """The order among agents with the same load, the smallest first: error rate, then capability."""
-    return UNSAID if standing is None else (standing.error_rate, -standing.level)
+    return UNREPORTED if standing is None else (standing.error_rate, -standing.level)
 
 
 def ready(work: Work, agent: Agent) -> Link | None:

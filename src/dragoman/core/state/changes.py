@@ -60,7 +60,7 @@ class Role(enum.StrEnum):
     ASSIGNED = "the agent it is assigned to"
     OWNER = "its owner"
     CALLER = "who asked for it"
-    ANYBODY = "anybody"
+    ANY_AGENT = "anybody"
 
 
 class What(enum.StrEnum):
@@ -89,7 +89,7 @@ MAY: dict[tuple[What, Operation], dict[Role, frozenset[str]]] = {
         Role.OWNER: CONTEXT,
     },
     (What.HUB_TASK, DELETE): {},
-    (What.TASK, CREATE): {Role.ANYBODY: ALL},
+    (What.TASK, CREATE): {Role.ANY_AGENT: ALL},
     (What.TASK, UPDATE): PARTIES,
     (What.TASK, DELETE): PARTIES,
     (What.AGENT, CREATE): {Role.ADMIN: ALL, Role.SELF: ALL},
@@ -206,7 +206,7 @@ def policy_entity(work: Work) -> Entity:
 
 
 def roles(work: Work, principal: AgentId, subject: AgentId | None, entity: Entity | None) -> set[Role]:
-    found = {Role.ANYBODY}
+    found = {Role.ANY_AGENT}
     if principal in (ADMIN, HUB):
         found.add(Role.ADMIN)
     agent = work.agent(principal)
@@ -368,7 +368,7 @@ def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
 def take_effect(work: Work, registry: Registry, subject: AgentId | None) -> None:
     """Let what waited for another value go on."""
     if registry is Registry.POLICY or subject == HUB:
-        make_room(work, everybody=True)
+        make_room(work, all_agents=True)
     elif subject is not None:
         look_again(work, subject)
         fill(work, subject)

@@ -75,7 +75,7 @@ from dragoman.messages.tasks import Request, read_result
 ANYTHING = "help"
 
 NOT_YOURS = "no such request, or it was not put to you"
-SOMEBODY_ELSES = "put to somebody else"
+ASKED_OF_ANOTHER = "put to somebody else"
 
 
 def asked_before(work: Work, direct_message: DirectMessage) -> Question | None:
@@ -296,13 +296,13 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
     same refusal.
 
     A request that the hub does not know may be a matter between two agents. A request that the hub put to another agent
-    is not (`SOMEBODY_ELSES`): its asker would take this answer for that agent's.
+    is not (`ASKED_OF_ANOTHER`): its asker would take this answer for that agent's.
     """
     question = work.one(QuestionById(question_id(request_id)))
     if question is None or question.about is not about:
         raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id")
     if principal not in (question.asked_of, *question.asked_before):
-        raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id", reason=SOMEBODY_ELSES)
+        raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id", reason=ASKED_OF_ANOTHER)
     if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
         elsewhere = question.status in (QuestionStatus.WITH_AGENT, QuestionStatus.OPEN)
         now = "with somebody else" if elsewhere else f"already {question.status.value}"
@@ -388,8 +388,8 @@ def escalation_of(question: Question, answer: Any) -> Escalation:
         if len(msgspec.json.encode([*resources, resource])) > LONGEST:
             break
         resources.append(resource)
-    words = in_short(content_of(answer), LONGEST)
-    return Escalation(agent=question.asked_of, content=words, resources=tuple(resources))
+    content = in_short(content_of(answer), LONGEST)
+    return Escalation(agent=question.asked_of, content=content, resources=tuple(resources))
 
 
 def noted(question: Question, answer: Any) -> Question:

@@ -23,7 +23,7 @@ from dragoman.core.policy.replay import note, receipt
 from dragoman.core.routing.dispatch import fill, make_room, place
 from dragoman.core.routing.routes import route_of
 from dragoman.core.tasks.dependencies import begin_or_wait
-from dragoman.core.tasks.handoff_candidates import can_go_on, check_border
+from dragoman.core.tasks.handoff_candidates import can_go_on, check_domain
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.work import Work
@@ -193,7 +193,7 @@ def reassign(work: Work, command: Reassign) -> Task:
     if not can_go_on(work, task, agent):
         message = f"{agent.id} does not do {task.type!r}, or not on the terms of this task"
         raise refuse(Kind.UNSUPPORTED_WORK, message, field="agent", task_id=task.id)
-    check_border(work, task, agent)
+    check_domain(work, task, agent)
     if owner is not None:
         task = taken_from_agent(work, task, f"a person gave the task to {agent.id}")
     source = read_request(work.event(task.id, task.attempt.source).body)

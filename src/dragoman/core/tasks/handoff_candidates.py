@@ -103,7 +103,7 @@ def is_as_asked_for(work: Work, task: Task, agent: Agent) -> bool:
     return all(capability in agent.capabilities for capability in task.routing.required_capabilities)
 
 
-def check_border(work: Work, task: Task, agent: Agent) -> None:
+def check_domain(work: Work, task: Task, agent: Agent) -> None:
     """The new owner must be an agent that the caller may ask; under a contract, on its terms."""
     contract = None if task.agreement.contract is None else work.contract(task.agreement.contract)
     if contract is None:
@@ -119,7 +119,7 @@ def check_border(work: Work, task: Task, agent: Agent) -> None:
 
 def is_allowed(work: Work, task: Task, agent: Agent) -> bool:
     try:
-        check_border(work, task, agent)
+        check_domain(work, task, agent)
     except Refused:
         return False
     return True

@@ -55,7 +55,7 @@ from dragoman.core.routing.dispatch import assign, fill, make_room
 from dragoman.core.routing.routes import Route, can_start, reach, seat
 from dragoman.core.routing.subtask_owner import inherit, named, parts_of
 from dragoman.core.tasks.assistance import answered_before, asked_before, passed_over, put_to, unhelped
-from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_border
+from dragoman.core.tasks.handoff_candidates import can_go_on, candidates, check_domain
 from dragoman.core.tasks.outcome import call_off, end, failed
 from dragoman.core.tasks.questions import question_id, take_back
 from dragoman.core.tasks.submit import newborn
@@ -76,7 +76,7 @@ def hand_over(work: Work, command: HandOver) -> Question:
     known = asked_before(work, command.direct_message)
     if known is not None:
         return known
-    task = work.task(command.task_id) or take_down(work, command)
+    task = work.task(command.task_id) or adopt_unknown(work, command)
     check(work, task, command)
     if command.fault is not None and command.fault.kind in work.rules.breaking:
         failed(work, command.principal)
@@ -139,14 +139,14 @@ def check(work: Work, task: Task, command: HandOver) -> None:
             path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
             message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
             raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
-        check_border(work, task, other)
+        check_domain(work, task, other)
     asked, before = command.known.constraints or {}, budget.needs(task.agreement.constraints)
     budget.check_task(work, budget.needs(tightened(task.agreement.constraints, asked)), before)
     if task.lineage.has_questions and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
         raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
 
 
-def take_down(work: Work, command: HandOver) -> Task:
+def adopt_unknown(work: Work, command: HandOver) -> Task:
     """A task that the hub does not know yet: its agent began it alone. From now on the hub keeps it as that agent's
     own."""
     route = Route(

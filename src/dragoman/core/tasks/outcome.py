@@ -64,7 +64,7 @@ def finish(work: Work, command: Finish) -> Task:
             field="task_id",
             task_id=task.id,
         )
-    if command.message_id is not None and says_otherwise(task, command.message_id, command.digest):
+    if command.message_id is not None and has_other_content(task, command.message_id, command.digest):
         raise other_words()
     if command.span is not None and is_ahead(task, RESULT, command.span):  # the rest of its output has not come yet
         withdraw(work, task, command.principal)
@@ -152,7 +152,7 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
         return owned(work, command.task_id, command.principal)
     for task in work.tasks(work.tasks_of(command.principal)):
         if command.request_id in (task.request_id, task.origin.request_id):
-            return None if is_bygone(task, command.request_id) else task
+            return None if is_of_earlier_round(task, command.request_id) else task
     if command.fault.kind in work.rules.retried:
         return None
     asked = {question.task for question in work.find(AskedBy(command.principal)) if question.task is not None}
@@ -162,7 +162,7 @@ def task_at_fault(work: Work, command: ReportFault) -> Task | None:
     return None
 
 
-def says_otherwise(task: Task, message_id: str, digest: str) -> bool:
+def has_other_content(task: Task, message_id: str, digest: str) -> bool:
     """Whether one of the recent messages about a task had this id and another content (all-D5)."""
     if not digest:
         return False
@@ -176,13 +176,13 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
     task = work.task(task_id)
     if task is None or task.owner != principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
-    if request_id is not None and is_bygone(task, request_id):
+    if request_id is not None and is_of_earlier_round(task, request_id):
         message = "the task was begun anew since, under another request_id; work on that one instead"
         raise refuse(Kind.CONFLICT, message, field="request_id", task_id=task_id)
     return task
 
 
-def is_bygone(task: Task, request_id: str | None) -> bool:
+def is_of_earlier_round(task: Task, request_id: str | None) -> bool:
     """Whether an agent answers a round before a retry, perhaps with another input. Rounds that an answer or a handover
     began are one conversation: there, every message counts."""
     return any(
@@ -235,7 +235,7 @@ def fail_attempt(
             task.attempt, delivery=None, count=attempts, prefers=owner if lost or task.lineage.handed else None
         ),
         timing=replace(task.timing, lost_at=None),
-        outcome=replace(task.outcome, fault=hushed(task, fault)),
+        outcome=replace(task.outcome, fault=fault_for_row(task, fault)),
     )
     work.put(task)
     return task
@@ -280,23 +280,23 @@ OURS = frozenset({Kind.TIMEOUT, Kind.UNAVAILABLE, Kind.DEPENDENCY, Kind.CONTRACT
 """Kinds of faults whose text is usually the hub's own."""
 
 
-def hushed(task: Task, fault: Fault | None) -> Fault | None:
+def fault_for_row(task: Task, fault: Fault | None) -> Fault | None:
     """A fault as a task's row shows it. Agents' texts about personal work are only in its events, which are
     encrypted."""
     if fault is None or not task.agreement.personal or fault.kind in OURS:
         return fault and fault.in_short()
-    return unsaid(fault)
+    return without_text(fault)
 
 
 def as_reported(task: Task, fault: Fault) -> Fault:
-    """A fault that an agent reported. If `hushed` would show its text because the kind is usually the hub's own, drop
-    the text here."""
+    """A fault that an agent reported, without its text where `fault_for_row` would show that: the kind is usually the
+    hub's own."""
     if task.agreement.personal and fault.kind in OURS:
-        return unsaid(fault)
+        return without_text(fault)
     return replace(fault, reported=True)
 
 
-def unsaid(fault: Fault) -> Fault:
+def without_text(fault: Fault) -> Fault:
     """The fault without its text."""
     who = "it was cancelled" if fault.kind is Kind.CANCELLED else f"its agent gave it up ({fault.kind.value})"
     message = f"{who}; why is personal"
@@ -320,7 +320,7 @@ def give_up(work: Work, task: Task, fault: Fault) -> Task:
         event=task.attempt.source,
         attempts=task.attempt.count,
         at=work.now,
-        reason=hushed(task, fault) or fault,
+        reason=fault_for_row(task, fault) or fault,
     )
     work.put(dead_letter)
     event = DeadLettered(fault=fault, dead_letter=dead_letter.id, message_kind=dead_letter.kind)
@@ -369,7 +369,7 @@ def end(
         status,
         work.now,
         question=None,
-        outcome=replace(task.outcome, fault=hushed(task, fault), digest=result_digest, event=task.seq),
+        outcome=replace(task.outcome, fault=fault_for_row(task, fault), digest=result_digest, event=task.seq),
         output=replace(task.output, streams=(), progress=100 if status is Status.COMPLETED else task.output.progress),
         timing=replace(task.timing, expires_at=None),
     )

@@ -21,7 +21,7 @@ from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.policy.replay import other_words
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.outcome import end, end_children, finish, note_answer, owned, says_otherwise
+from dragoman.core.tasks.outcome import end, end_children, finish, has_other_content, note_answer, owned
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import call_back, put_question, stood_still_for, unasked
 from dragoman.core.work import Work
@@ -144,7 +144,7 @@ def _is_repeated(task: Task, command: ReportProgress) -> bool:
         return True
     if command.message_id in task.output.recent:
         return True  # an earlier version of the hub noted no content
-    if says_otherwise(task, command.message_id, command.digest):
+    if has_other_content(task, command.message_id, command.digest):
         raise other_words()
     return False
 

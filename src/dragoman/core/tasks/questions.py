@@ -101,9 +101,9 @@ def with_question_event(work: Work, task: Task, question: Question, after: Escal
 
 
 def ask_person(work: Work, command: AskPerson) -> Question:
-    words = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
+    text = msgspec.json.encode([command.ask.question, command.ask.options]).decode()
     # An agent does not repeat a question that it does not wait for: the same id with another text is another question.
-    request = command.request_id if command.blocking else f"{command.request_id}/{uuid5(PLACES, words)}"
+    request = command.request_id if command.blocking else f"{command.request_id}/{uuid5(PLACES, text)}"
     id = QuestionId(str(uuid5(PLACES, f"{command.principal}//{request}")))
     task = None if still_asked(work, command, id) else asking(work, command)
     again = False
@@ -115,7 +115,7 @@ def ask_person(work: Work, command: AskPerson) -> Question:
             recent = (*task.output.recent, f"{mark(task)}{place}:{request}")[-work.rules.recent_messages :]
             task = replace(task, output=replace(task.output, recent=recent))
         task = replace(task, attempt=replace(task.attempt, asks=max(task.attempt.asks, place)))
-        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.attempt.round}/{place}/{words}")))
+        id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.attempt.round}/{place}/{text}")))
     question = work.one(QuestionById(id))
     if (again and question is None) or (question is not None and not same_words(question, command.ask)):
         message = "this id was used for another question; choose a new one"

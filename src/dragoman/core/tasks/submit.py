@@ -116,7 +116,7 @@ def submit(work: Work, command: Submit) -> Task:
     if needs := needs_in(command.constraints):
         route = replace(route, **needs)
     if pinned is None and work.is_offered(command.type):
-        route = sifted(work, command, route)
+        route = without_unfit(work, command, route)
     if command.files:
         check_carried(work, command, route)
     chosen = None
@@ -402,7 +402,7 @@ MOST_UNFIT = 16
 the agent."""
 
 
-def sifted(work: Work, command: Submit, route: Route) -> Route:
+def without_unfit(work: Work, command: Submit, route: Route) -> Route:
     """The route of a request that names no agent, without the agents whose terms it does not meet. Where none is left,
     the hub refuses the request with the fault of the first. The work is personal if any fitting agent says so."""
     fault: Refused | None = None

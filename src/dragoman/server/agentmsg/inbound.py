@@ -63,7 +63,7 @@ from dragoman.core.model.deliveries import Backoff, DirectMessage
 from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority, QuestionDetails
-from dragoman.core.tasks.assistance import SOMEBODY_ELSES
+from dragoman.core.tasks.assistance import ASKED_OF_ANOTHER
 from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.messages.tasks import Failure, Json, Result
 from dragoman.protocols.agentmsg import codec, mapping, records, routing
@@ -227,7 +227,7 @@ def forward_instead(inbound: Inbound, fault: Fault) -> Tell | None:
     to = agent_named(inbound.message.to)
     if fault.kind is not Kind.NOT_FOUND or to is None or inbound.message.type not in FORWARDED:
         return None
-    return None if fault.facts.get("reason") == SOMEBODY_ELSES else inbound.forward(to, reports=True)
+    return None if fault.facts.get("reason") == ASKED_OF_ANOTHER else inbound.forward(to, reports=True)
 
 
 def outlived(message: Message) -> Fault:
