@@ -105,10 +105,10 @@ def tell_sender(work: Work, direct_message: DirectMessage, fault: Fault, rank: i
     if not converses(work, direct_message.sender):
         return
     id = DeliveryId(work.mint())
-    notice = replace(direct_message, raw=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
+    returned = replace(direct_message, raw=msgspec.Raw(b"null"), once=False, expires_at=None, asks=None)
     notice = Delivery(
         id=id, task=TaskId(id), receiver=direct_message.sender, seq=1, kind=MessageKind.UNDELIVERED, event=0, rank=rank,
-        created_at=work.now, direct_message=notice, reason=fault,
+        created_at=work.now, direct_message=returned, reason=fault,
     )  # fmt: skip
     put_on_its_way(work, notice, ())
 
