@@ -197,6 +197,13 @@ class RoleIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     role: Role
 
 
+class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What an identity provider sends back by the browser; it may send more."""
+
+    state: Annotated[str, Meta(max_length=200)] = ""
+    code: Annotated[str, Meta(max_length=4096)] | None = None
+
+
 class LogoutQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     everywhere: bool = False
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.api.live import Live
+from dragoman.api.oidc_client import OidcClient
 from dragoman.api.problems import Next, Problem
 from dragoman.api.series import Series
 from dragoman.api.sessions import Caller, Sessions
@@ -74,9 +75,11 @@ class Context:
         encode: Encode | None = None,
         playground: Any = None,  # Any: `api.playground.Playground`, which is above
         hosts: Hosts | None = None,
+        oidc: OidcClient | None = None,
     ) -> None:
         """`children` where the hub runs agents itself, `auth` where it signs tokens. `encode` puts an outgoing message
-        into the bytes of its receiver's protocol, to show them. `hosts` are the names that this hub answers to."""
+        into the bytes of its receiver's protocol, to show them. `hosts` are the names that this hub answers to,
+        `oidc` the identity provider that logs people in."""
         self.intake = intake
         self.files = files
         self.store = store
@@ -91,6 +94,7 @@ class Context:
         self.live = live
         self.series = series
         self.encode = encode
+        self.oidc = oidc
         self.playground = playground
         self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
         self.overviews: dict[str, tuple[float, Any]] = {}

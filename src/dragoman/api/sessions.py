@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
@@ -90,20 +91,36 @@ class Sessions:
         }
         return jwt.encode(claims, self._key, ALGORITHM)
 
-    def _of_cookie(self, cookie: str, now: Instant) -> Caller | None:
+    def signed(self, audience: str, content: Mapping[str, str], seconds: int, now: Instant) -> str:
+        """Something else for a browser to keep for a while, and to give back unchanged."""
+        return jwt.encode({**content, "aud": audience, "exp": now // SECOND + seconds}, self._key, ALGORITHM)
+
+    def read_signed(self, audience: str, value: str, now: Instant) -> dict[str, str] | None:
+        claims = self._read(value, audience, now)
+        if claims is None:
+            return None
+        return {name: text for name, text in claims.items() if name not in ("aud", "exp")}
+
+    def _read(self, value: str, audience: str, now: Instant, *required: str) -> dict[str, Any] | None:
         try:
             claims = jwt.decode(
-                cookie,
+                value,
                 self._key,
                 [ALGORITHM],
-                audience=AUDIENCE,
-                options={"require": ["sub", "exp", "ses"], "verify_exp": False, "verify_iat": False},
+                audience=audience,
+                options={"require": ["exp", *required], "verify_exp": False, "verify_iat": False},
             )
         except jwt.InvalidTokenError:
             return None
-        name = claims["sub"]
         if not isinstance(claims["exp"], int) or claims["exp"] <= now // SECOND:
             return None
+        return claims
+
+    def _of_cookie(self, cookie: str, now: Instant) -> Caller | None:
+        claims = self._read(cookie, AUDIENCE, now, "sub", "ses")
+        if claims is None:
+            return None
+        name = claims["sub"]
         if name == ADMIN:
             return Caller(ADMIN, Role.ADMIN, by_cookie=True)
         person = self._people().get(name)

@@ -140,7 +140,7 @@ async def log_in_by_link(context: Context, call: Plain) -> Response:
             raise Problem(Kind.UNAUTHENTICATED, USED_LINK, next=NEW_LINK)
         command = LogIn(principal=ADMIN, protocol=PROTOCOL, person=name, login_hash=code_hash)
         person = await context.intake.execute(command)
-    return _with_cookie(context, call, person, RedirectResponse("/", status_code=303))
+    return with_cookie(context, call, person, RedirectResponse("/", status_code=303))
 
 
 async def log_in_by_token(context: Context, call: Call[None, LoginIn]) -> Response:
@@ -150,10 +150,10 @@ async def log_in_by_token(context: Context, call: Call[None, LoginIn]) -> Respon
         raise Problem(Kind.UNAUTHENTICATED, "this is no token of this hub", field="token")
     command = RecordLogin(principal=ADMIN, protocol=PROTOCOL, person=caller.person)
     person: Person | None = await context.intake.execute(command)
-    return _with_cookie(context, call, person, Response(status_code=204))
+    return with_cookie(context, call, person, Response(status_code=204))
 
 
-def _with_cookie(context: Context, call: Call[None, Any], person: Person | None, response: Response) -> Response:
+def with_cookie(context: Context, call: Call[Any, Any], person: Person | None, response: Response) -> Response:
     response.set_cookie(
         COOKIE,
         context.sessions.cookie(person, context.intake.now()),

@@ -26,6 +26,7 @@ from dragoman.stores.files import sealed_under
 from dragoman.stores.sqlite.schema import StoreRefused
 
 if TYPE_CHECKING:
+    from dragoman.api.oidc_client import Provider
     from dragoman.security.jwt import Authority
     from dragoman.security.keys import KeyRing
     from dragoman.security.masterkey import MasterKeys
@@ -150,6 +151,25 @@ class SigningKeys:
         secret = read_secret(of.hs256_kid, Path(of.hs256_secret))
         assert isinstance(secret.material, bytes)
         return ring.with_secret(secret.kid, secret.material)
+
+
+def provider_of(settings: Settings) -> Provider | None:
+    """The identity provider that the settings name, if any."""
+    of = settings.oidc
+    if of.issuer is None:
+        return None
+
+    from dragoman.api.oidc_client import Provider
+
+    secret: str | None = None
+    if of.client_secret is not None:
+        try:
+            secret = private.read(Path(of.client_secret)).decode().strip()
+        except (OSError, UnicodeDecodeError, PrivateFileError) as error:
+            raise PrivateFileError(
+                f"oidc.client_secret: {of.client_secret} cannot be read ({error})", "Put the secret into it."
+            ) from None
+    return Provider(of.issuer.rstrip("/"), of.client_id, secret, of.role_claim, of.public_url)
 
 
 def metrics_token_hash(settings: Settings) -> str | None:

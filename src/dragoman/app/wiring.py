@@ -27,6 +27,7 @@ import structlog
 from dragoman.api import Context as ApiContext
 from dragoman.api import app as management
 from dragoman.api.live import Live
+from dragoman.api.oidc_client import OidcClient
 from dragoman.api.playground import Playground
 from dragoman.api.series import Series
 from dragoman.api.sessions import Sessions
@@ -46,7 +47,7 @@ from dragoman.app.endpoints import (
 )
 from dragoman.app.free_memory import FreeMemory
 from dragoman.app.intake import Intake
-from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash
+from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash, provider_of
 from dragoman.app.metrics import Counters, Gauges, Metrics
 from dragoman.app.observers import Observers
 from dragoman.app.settings import Settings
@@ -220,6 +221,7 @@ async def hub(
             return _own_address(protocol, serving.url, grpc, certificates)
 
         hosts = hosts_of(settings)
+        provider = provider_of(settings)
         context = ApiContext(
             intake,
             store,
@@ -237,6 +239,7 @@ async def hub(
             encode=shown_bytes,
             playground=Playground(place_of),
             hosts=hosts,
+            oidc=None if provider is None else OidcClient(provider, intake.now),
         )
         await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(

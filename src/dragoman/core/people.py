@@ -10,6 +10,7 @@ from dragoman.core.commands.people import (
     AddPerson,
     EndSessions,
     LogIn,
+    LogInByProvider,
     OfferLogin,
     RecordLogin,
     RemovePerson,
@@ -23,14 +24,17 @@ from dragoman.messages.faults import Kind, refuse
 
 
 def add(work: Work, command: AddPerson) -> Person:
-    name = command.new.id
+    check_name(work, command.new.id)
+    person = replace(command.new, created_at=work.now)
+    work.put(person)
+    return person
+
+
+def check_name(work: Work, name: str) -> None:
     if not is_name(name):
         raise refuse(Kind.INVALID, f"a name has 1 to {LONGEST_NAME} printable characters, and no slash", field="name")
     if work.person(name) is not None or work.agent(name) is not None or name in RESERVED:  # type: ignore[arg-type]
         raise refuse(Kind.CONFLICT, f"the name {name!r} is taken; choose another", field="name")
-    person = replace(command.new, created_at=work.now)
-    work.put(person)
-    return person
 
 
 def is_name(name: str) -> bool:
@@ -74,6 +78,19 @@ def log_in(work: Work, command: LogIn) -> Person:
         Kind.UNAUTHENTICATED,
         "this login link was used already or is too old; make a new one with `dragoman user login NAME`",
     )
+
+
+def log_in_by_provider(work: Work, command: LogInByProvider) -> Person:
+    for person in work.people():
+        if person.subject == command.vouched:
+            return _put(work, replace(person, role=command.role or person.role, last_login=work.now))
+    if command.role is None:
+        raise refuse(Kind.FORBIDDEN, "the identity provider gives this person no role; ask who looks after it")
+    check_name(work, command.name)
+    person = Person(
+        id=command.name, role=command.role, created_at=work.now, subject=command.vouched, last_login=work.now
+    )
+    return _put(work, person)
 
 
 def record_login(work: Work, command: RecordLogin) -> Person | None:

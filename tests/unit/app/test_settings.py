@@ -53,6 +53,7 @@ BESIDE = {
     "tls.key": {"tls.certificate": "/c"},
     "tls.client_ca": {"tls.certificate": "/c", "tls.key": "/k"},
     "tls.clients": {"tls.certificate": "/c", "tls.key": "/k", "tls.client_ca": "/ca"},
+    "oidc.issuer": {"oidc.client_id": "dragoman"},
     "coven.tls_certificate": {"coven.tls_key": "/k"},
     "coven.tls_key": {"coven.tls_certificate": "/c"},
 }
@@ -68,6 +69,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "tls.clients": ("required", "required"),
+        "oidc.issuer": ("https://id.example", "https://id.example"),
         "rules.request_memory_seconds": ("7200", 7200.0),
         "agentmsg.budget_per_task": ("0.5", 0.5),
         "agentmsg.budget_per_agent": ("10", 10.0),
@@ -95,6 +97,14 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
     by_file = load(file=file, flags=beside)
     assert value_of(by_file.settings, name) == value
     assert by_file.origins[name] == Origin("file", str(file))
+
+
+def test_an_identity_provider_needs_https_and_a_client() -> None:
+    told = problems(flags={"oidc.issuer": "http://id.example"})
+    assert [problem.partition(" (")[0] for problem in told] == ["oidc.issuer", "oidc.issuer"]
+    assert ("with https" in told[0], "set oidc.client_id" in told[1]) == (True, True)
+    here = {"oidc.issuer": "http://localhost:9400", "oidc.client_id": "dragoman"}
+    assert load(flags=here).settings.oidc.issuer == "http://localhost:9400"
 
 
 def test_the_well_known_ones_have_short_names() -> None:

@@ -1,11 +1,19 @@
 import { useSignal } from "@preact/signals";
-import { post } from "../api/client";
+import { useEffect } from "preact/hooks";
+import { get, post } from "../api/client";
 import { enter } from "../session";
 import { ErrorBox } from "../ui/parts";
 
 export function Login() {
   const token = useSignal("");
   const error = useSignal<unknown>(null);
+  const provider = useSignal<string | null>(null);
+  useEffect(() => {
+    get<{ provider: string | null }>("/login").then(
+      (ways) => (provider.value = ways.provider),
+      () => {},
+    );
+  }, []);
   return (
     <main class="login">
       <form
@@ -26,6 +34,11 @@ export function Login() {
           <h1>Dragoman</h1>
         </header>
         <div class="body stack">
+          {provider.value ? (
+            <a class="button primary" href="/oidc/login" target="_self" data-testid="login-provider">
+              Log in with {new URL(provider.value).host}
+            </a>
+          ) : null}
           <p class="muted">
             Open the link that the hub printed when it started, or make one with <code>dragoman user login NAME</code>.
           </p>

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,7 +37,7 @@ NOT_SETTINGS = (
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
-    "a2acp.hs256_secret", "server.metrics_token",
+    "a2acp.hs256_secret", "server.metrics_token", "oidc.client_secret",
 })  # fmt: skip
 
 
@@ -272,6 +273,12 @@ def _unsafe(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
     if tls.clients == "required" and not tls.client_ca:
         origin = origins["tls.clients"]
         yield f"tls.clients ({origin}) is required, but no CA is named that signs them: set tls.client_ca."
+    if settings.oidc.issuer is not None:
+        issuer, origin = urlsplit(settings.oidc.issuer), origins["oidc.issuer"]
+        if issuer.scheme != "https" and not (issuer.scheme == "http" and is_loopback(issuer.hostname or "")):
+            yield f"oidc.issuer ({origin}) is {settings.oidc.issuer}: give the provider's address, with https."
+        if not settings.oidc.client_id:
+            yield f"oidc.issuer ({origin}) is of no use alone: set oidc.client_id as well."
     if server.allow_plain or is_loopback(server.host):
         return
     plain = [] if tls.certificate else ["HTTP"]

@@ -295,6 +295,20 @@ class A2acpSettings(msgspec.Struct, frozen=True, kw_only=True):
     messages_per_broker: Annotated[int, Meta(ge=0)] = _D.per_minute[2]
 
 
+class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Logging in by an OpenID Connect provider; off without an issuer."""
+
+    issuer: str | None = None
+    """Its address, as its own tokens name it."""
+    client_id: str = ""
+    client_secret: str | None = None
+    """A file with the secret; its owner's only. None for a public client."""
+    role_claim: str = "role"
+    """The claim of the ID token that names a person's role: viewer, operator or admin, or a list with one of them."""
+    public_url: str | None = None
+    """Where browsers reach this hub, if that is not where the request came to: behind a proxy."""
+
+
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files that belong to tasks; they lie in `files` in the data directory."""
 
@@ -348,6 +362,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     agentmsg: AgentmsgSettings = AgentmsgSettings()
     a2acp: A2acpSettings = A2acpSettings()
     files: FileSettings = FileSettings()
+    oidc: OidcSettings = OidcSettings()
     sandbox: SandboxSettings = SandboxSettings()
     log: LogSettings = LogSettings()
     agents: tuple[AgentSettings, ...] = ()

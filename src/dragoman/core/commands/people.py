@@ -66,6 +66,19 @@ class LogIn(Command, frozen=True, gc=False, kw_only=True):
     login_hash: str
 
 
+class LogInByProvider(Command, frozen=True, gc=False, kw_only=True):
+    """An identity provider vouches for a person. Outcome: the person, who is added at the first login.
+
+    `vouched` is what the provider calls them for good, `name` what they are called here at the first login, `role` what
+    the provider says they may do. Refused with FORBIDDEN where a new person has no role, with CONFLICT where the name
+    is that of another person or of an agent."""
+
+    action: ClassVar = "user.login"
+    vouched: str
+    name: str
+    role: Role | None
+
+
 class RecordLogin(Command, frozen=True, gc=False, kw_only=True):
     """A browser was logged in by other proof than a stored link: a token, or the link that the hub printed. Outcome:
     the person (`Command.person`), None for the administrator."""

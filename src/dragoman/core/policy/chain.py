@@ -32,6 +32,7 @@ from dragoman.core.commands.people import (
     AddPerson,
     EndSessions,
     LogIn,
+    LogInByProvider,
     OfferLogin,
     RecordLogin,
     RemovePerson,
@@ -69,7 +70,7 @@ class PeopleOnly:
     COMMANDS = (
         AddAgent, RemoveAgent, RotateToken, RevokeToken, PauseAgent, ResumeAgent, Reassign, Redrive, Discard,
         SetDomainPolicy, AddPerson, RemovePerson, SetPersonToken, SetPersonRole, OfferLogin, LogIn,
-        RecordLogin, EndSessions,
+        LogInByProvider, RecordLogin, EndSessions,
     )  # fmt: skip
 
     def check(self, work: Work, command: Command) -> None:
