@@ -82,9 +82,9 @@ class Agent:
     async def register(self, agent_id: str, name: str = "", capabilities: Iterable[str] = ()) -> Any:
         """Register, and return the welcome."""
         await self.say(register={"agent_id": agent_id, "name": name, "capabilities": list(capabilities)})
-        heard = await self.hear()
-        assert heard.WhichOneof("payload") == "welcome", heard
-        return heard.welcome
+        received = await self.hear()
+        assert received.WhichOneof("payload") == "welcome", received
+        return received.welcome
 
     async def hear(self) -> Any:
         """The next message of the gateway; raises `grpc.aio.AioRpcError` if the stream ended badly."""
@@ -95,9 +95,9 @@ class Agent:
 
     async def work(self) -> Any:
         """The next SendMessage."""
-        heard = await self.hear()
-        assert heard.WhichOneof("payload") == "send_message", heard
-        return heard.send_message
+        received = await self.hear()
+        assert received.WhichOneof("payload") == "send_message", received
+        return received.send_message
 
     async def respond(self, request_id: str, **event: Any) -> None:
         await self.say(response={"request_id": request_id, **event})

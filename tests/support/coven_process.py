@@ -60,9 +60,9 @@ class AgentProcess:
 
     def hear(self, what: str) -> dict[str, Any]:
         """The next message, which must be of this kind."""
-        heard = self._next()
-        assert list(heard) == [what], heard
-        return dict(heard[what])
+        received = self._next()
+        assert list(received) == [what], received
+        return dict(received[what])
 
     def work(self) -> dict[str, Any]:
         return self.hear("send_message")
@@ -70,17 +70,17 @@ class AgentProcess:
     def maybe_work(self, seconds: float = 1.0) -> dict[str, Any] | None:
         """The next message if it comes by then, which must be work."""
         try:
-            heard = self._lines.get(timeout=seconds)
+            received = self._lines.get(timeout=seconds)
         except queue.Empty:
             return None
-        assert list(heard) == ["send_message"], heard
-        return dict(heard["send_message"])
+        assert list(received) == ["send_message"], received
+        return dict(received["send_message"])
 
     def ended(self) -> str:
         """How the gateway ended the stream: a status code's name. What was said before that is skipped."""
-        while "ended" not in (heard := self._next()):
+        while "ended" not in (received := self._next()):
             pass
-        return str(heard["ended"])
+        return str(received["ended"])
 
     def close(self) -> None:
         """Nothing more to say: the stream ends in good order."""

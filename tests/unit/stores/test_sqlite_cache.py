@@ -37,7 +37,7 @@ def test_of_a_long_queue_only_its_front_is_read_until_it_is_short() -> None:
     assert cache.answer(FRONT) == WAITING[:3]
 
 
-def letter(n: int, size: int) -> Delivery:
+def direct_delivery(n: int, size: int) -> Delivery:
     words = DirectMessage(
         sender=AgentId("ann"),
         message_id=f"m{n}",
@@ -58,22 +58,22 @@ def test_of_messages_only_so_many_bytes_are_cached_and_the_newest_of_them() -> N
     megabyte = 1_000_000
     count = 3 * DIRECT_MESSAGE_BYTES // megabyte
     for n in range(count):
-        cache.follow(Changes(added=[letter(n, megabyte)]), {})
+        cache.follow(Changes(added=[direct_delivery(n, megabyte)]), {})
     kept = known(cache, count)
     assert 0 < len(kept) * megabyte <= DIRECT_MESSAGE_BYTES
     assert kept == list(range(kept[0], count))
-    cache.follow(Changes(removed=[letter(n, megabyte) for n in kept]), {})
+    cache.follow(Changes(removed=[direct_delivery(n, megabyte) for n in kept]), {})
     for n in range(count, count + 10):  # what went is not counted any more, and what is rewritten counts once
-        cache.follow(Changes(added=[letter(n, megabyte)]), {})
+        cache.follow(Changes(added=[direct_delivery(n, megabyte)]), {})
         for _ in range(3):
-            cache.follow(Changes(changed=[letter(n, megabyte)]), {})
+            cache.follow(Changes(changed=[direct_delivery(n, megabyte)]), {})
     assert known(cache, count + 10) == list(range(count, count + 10))
 
 
 def test_a_removed_message_leaves_the_cached_inbox_of_its_receiver_too() -> None:
     cache = HotCache(100_000)
     inbox = Inbox(AgentId("bob"), 4)
-    cache.learn(inbox, [letter(0, 10)])
-    assert cache.answer(inbox) == [letter(0, 10)]
-    cache.learn(DeliveryById(DeliveryId("d1")), [letter(1, DIRECT_MESSAGE_BYTES)])
+    cache.learn(inbox, [direct_delivery(0, 10)])
+    assert cache.answer(inbox) == [direct_delivery(0, 10)]
+    cache.learn(DeliveryById(DeliveryId("d1")), [direct_delivery(1, DIRECT_MESSAGE_BYTES)])
     assert cache.answer(inbox) is None

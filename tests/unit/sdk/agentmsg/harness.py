@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from tests.unit.sdk.harness import FakeRuntime, settle
-from tests.unit.sdk.hearsay import Hearsay
+from tests.unit.sdk.message_log import MessageLog
 
 from dragoman import Agent
 from dragoman.protocols.agentmsg import codec
@@ -65,7 +65,7 @@ class FakePipe:
         self.deliver(None)
 
 
-class FakeAgentmsg(Hearsay[Message]):
+class FakeAgentmsg(MessageLog[Message]):
     """Says what the test wants, and keeps what the agent says. `accepts`: it acknowledges what is to be kept."""
 
     def __init__(self, runtime: FakeRuntime, agent_id: str = "worker", *, confirms: bool = False) -> None:

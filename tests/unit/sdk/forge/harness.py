@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from tests.support.forge import End
 from tests.unit.sdk.harness import FakeRuntime, settle
-from tests.unit.sdk.hearsay import Hearsay
+from tests.unit.sdk.message_log import MessageLog
 
 from dragoman import Agent
 from dragoman.protocols.forge import types as forge
@@ -57,7 +57,7 @@ class FakeWire:
     async def close(self) -> None: ...
 
 
-class FakeForge(Hearsay[Message]):
+class FakeForge(MessageLog[Message]):
     """Says what the test wants, and keeps what the agent says. Requests in `answers` are answered as it says."""
 
     def __init__(

@@ -49,14 +49,14 @@ def message(name: str, *, to: str | None = None, payload: dict[str, Any] | None 
     return tree
 
 
-def heard(tree: dict[str, Any], *, by: Agent = ADA, now: Instant = NOW, **more: Any) -> tuple[Command, ...]:
+def commands_from(tree: dict[str, Any], *, by: Agent = ADA, now: Instant = NOW, **more: Any) -> tuple[Command, ...]:
     """The commands that an agent's message becomes."""
     data = json.dumps(tree).encode()
     parsed = codec.parse(data)
     return commands_of(Inbound(by, codec.interpret(parsed), parsed, data, now, **more))
 
 
-def said(outgoing: Outgoing, receiver: Agent = ADA) -> dict[str, Any]:
+def encoded(outgoing: Outgoing, receiver: Agent = ADA) -> dict[str, Any]:
     """The message of an outgoing message, which a strict agent takes."""
     frame, id = wire_of(outgoing, receiver, NOW)
     (event,) = Connection(Role.AGENT, receiver.id).receive(frame)
@@ -82,7 +82,7 @@ def delivered(message_kind: MessageKind, task: Any, event: Any, **more: Any) -> 
     return Outgoing(delivery, task, event)
 
 
-def letter(tree: dict[str, Any], **more: Any) -> DirectMessage:
+def direct_message_of(tree: dict[str, Any], **more: Any) -> DirectMessage:
     return DirectMessage(
         sender=AgentId(tree["from"]),
         message_id=tree["id"],

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.agentmsg import samples
-from tests.unit.server.agentmsg.samples import ADA, NOW, TASK, TRACE, heard, message
+from tests.unit.server.agentmsg.samples import ADA, NOW, TASK, TRACE, commands_from, message
 
 from dragoman.core import commands
 from dragoman.core.commands import Handing, HelpVerdict, Severity
@@ -28,13 +28,13 @@ HOUR = 3_600_000_000
 
 
 def one(*args: Any, **more: Any) -> Any:
-    (command,) = heard(*args, **more)
+    (command,) = commands_from(*args, **more)
     return command
 
 
 def refused(*args: Any, **more: Any) -> Any:
     with pytest.raises(Refused) as caught:
-        heard(*args, **more)
+        commands_from(*args, **more)
     return caught.value.fault
 
 
@@ -268,7 +268,7 @@ def test_the_answer_to_a_handoff_names_its_request() -> None:
 
 def test_a_direct_message_is_delivered_token_for_word() -> None:
     tree = message("Heartbeat", to="bob", max_retries=7)
-    beat, told = heard(tree)
+    beat, told = commands_from(tree)
     assert beat == commands.Beat(principal=ADA.id, protocol="agentmsg", state="IDLE")
     assert isinstance(told, commands.Tell)
     letter = told.direct_message
@@ -283,7 +283,7 @@ def test_a_direct_message_is_delivered_token_for_word() -> None:
 
 @pytest.mark.parametrize(("priority", "once"), [("low", True), ("normal", True), ("high", False), ("critical", False)])
 def test_the_priority_decides_the_guarantee(priority: str, once: bool) -> None:
-    told = heard(message("StatusUpdate", to="bob", priority=priority))[1]
+    told = commands_from(message("StatusUpdate", to="bob", priority=priority))[1]
     assert isinstance(told, commands.Tell)
     assert (told.direct_message.once, told.priority) == (once, max("normal", priority, key=list(Priority).index))
 
@@ -324,9 +324,9 @@ def test_an_error_to_the_hub_and_to_another_agent() -> None:
     command = one(message("ErrorReport"))
     assert isinstance(command, commands.ReportError)
     assert (command.severity, command.task_id, command.report) == (Severity.HIGH, T1, samples.REPORT)
-    both = heard(message("ErrorReport", to="bob"), holds=lambda _: True)
+    both = commands_from(message("ErrorReport", to="bob"), holds=lambda _: True)
     assert [type(each) for each in both] == [commands.ReportError, commands.Tell]
-    alone = heard(message("ErrorReport", to="bob"), holds=lambda _: False)
+    alone = commands_from(message("ErrorReport", to="bob"), holds=lambda _: False)
     assert [type(each) for each in alone] == [commands.Tell]
 
 
@@ -356,7 +356,7 @@ def test_a_change_of_shared_state() -> None:
         message_id=said["id"],
         digest=codec.fingerprint(said).hex(),
     )
-    assert heard(message("StateQuery")) == ()
+    assert commands_from(message("StateQuery")) == ()
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.agentmsg import samples
 from tests.support.heads import changed
-from tests.unit.server.agentmsg.samples import ADA, BOB, DELIVERY, NOW, TRACE, delivered, letter, message, said
+from tests.unit.server.agentmsg.samples import (
+    ADA,
+    BOB,
+    DELIVERY,
+    NOW,
+    TRACE,
+    delivered,
+    direct_message_of,
+    encoded,
+    message,
+)
 
 from dragoman.core.ids import ADMIN, HUB, AgentId, QuestionId, TaskId, rfc3339
 from dragoman.core.model.deliveries import MessageKind
@@ -51,7 +61,7 @@ def test_work_of_another_protocol_is_encoded(outgoing: Make, task: Task) -> None
         required_capabilities=("python",),
         dependencies=(TaskId("d-1"),),
     )
-    assert said(outgoing(MessageKind.WORK, body={"input": {"a": 1}}, of=of), BOB) == {
+    assert encoded(outgoing(MessageKind.WORK, body={"input": {"a": 1}}, of=of), BOB) == {
         "id": ID,
         "timestamp": "2026-03-01T12:00:00Z",
         "from": "hub",
@@ -88,7 +98,7 @@ def test_work_from_agentmsg_arrives_with_the_fields_nobody_knows(outgoing: Make,
     asked = message("TaskAssignment", ttl_ms=5, note="m") | {"extra": 1}
     asked["payload"]["task"] = {**asked["payload"]["task"], "colour": "red"}
     body = {"input": {"file": "a.py"}, "context": {"metadata": {"repo": "x"}}}
-    told = said(outgoing(MessageKind.WORK, body=body, raw=asked), BOB)
+    told = encoded(outgoing(MessageKind.WORK, body=body, raw=asked), BOB)
     assert (told["from"], told["to"], told["id"], told["extra"]) == ("ada", "bob", ID, 1)
     work = told["payload"]["task"]
     assert (work["colour"], work["task_id"], work["input"]) == ("red", "t-1", {"file": "a.py"})
@@ -98,14 +108,16 @@ def test_work_from_agentmsg_arrives_with_the_fields_nobody_knows(outgoing: Make,
 
 
 def test_a_redelivery_is_the_same_message_with_a_higher_count(outgoing: Make) -> None:
-    first, again = said(outgoing(MessageKind.WORK), BOB), said(outgoing(MessageKind.WORK, attempt=3), BOB)
+    first, again = encoded(outgoing(MessageKind.WORK), BOB), encoded(outgoing(MessageKind.WORK, attempt=3), BOB)
     assert (first["metadata"].pop("retry_count"), again["metadata"].pop("retry_count")) == (0, 2)
     assert first == again
 
 
 def test_an_answer_and_the_urgency_go_along(outgoing: Make, task: Task) -> None:
     of = msgspec.structs.replace(task, priority=Priority.CRITICAL)
-    told = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, {"input": {}, "answer": {"bank": "left"}}, of=of), BOB)
+    told = encoded(
+        outgoing(MessageKind.WORK, EventKind.ANSWERED, {"input": {}, "answer": {"bank": "left"}}, of=of), BOB
+    )
     assert told["payload"]["task"]["answer"] == {"bank": "left"}
     assert told["metadata"]["priority"] == "critical"
 
@@ -124,7 +136,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(outgoing: Make)
         "story": [{"at": NOW, "kind": "assigned", "agent": "ada", "details": {}}, {"at": NOW, "kind": "odd"}, "junk"],
     }
     body = {"input": {"a": 1}, "context": {"metadata": {"b": 2}, "history": [samples.EVENT]}, "handover": handover}
-    work = said(outgoing(MessageKind.HANDOFF, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
+    work = encoded(outgoing(MessageKind.HANDOFF, EventKind.HANDED_OVER, body), BOB)["payload"]["task"]
     assert work["input"] == {"a": 1}
     assert work["context"]["metadata"] == {"b": 2, "repo": "x"}
     assert work["context"]["dependencies"] == ["t-0"]
@@ -150,7 +162,7 @@ def test_a_task_that_was_taken_over_comes_with_all_that_is_known(outgoing: Make)
 def test_an_agent_is_asked_to_stop_and_to_go_on_until_it_acknowledges(
     outgoing: Make, kind: MessageKind, status: str, words: str
 ) -> None:
-    told = said(outgoing(kind, EventKind.CANCELLED, {"reason": "enough"}), BOB)
+    told = encoded(outgoing(kind, EventKind.CANCELLED, {"reason": "enough"}), BOB)
     assert told["payload"] == {"task_id": "t-1", "status": status, "message": words}
     assert (told["type"], told["metadata"]["priority"]) == ("TASK_UPDATE", "high")
 
@@ -196,7 +208,7 @@ def question(**more: Any) -> Question:
     ],
 )
 def test_help_that_came_or_did_not(asked: dict[str, Any], told: dict[str, Any]) -> None:
-    answer = said(delivered(MessageKind.ANSWER, None, question(**asked)))
+    answer = encoded(delivered(MessageKind.ANSWER, None, question(**asked)))
     always = {"request_id": "r-1", "follow_up_required": False, "estimated_effort": 0}
     assert answer["payload"] == told | always
     assert (answer["type"], answer["metadata"]["correlation_id"]) == ("HELP_RESPONSE", "r-1")
@@ -204,7 +216,7 @@ def test_help_that_came_or_did_not(asked: dict[str, Any], told: dict[str, Any]) 
 
 def test_a_takeover_that_was_accepted_and_one_that_was_not(outgoing: Make) -> None:
     yes = question(about=Asking.TAKEOVER, answer={"accepted": True, "agent_id": "cyd"}, answered_at=NOW)
-    assert said(delivered(MessageKind.ANSWER, None, yes))["payload"] == {
+    assert encoded(delivered(MessageKind.ANSWER, None, yes))["payload"] == {
         "accepted": True,
         "agent_id": "cyd",
         "estimated_completion": "2026-03-01T12:00:00Z",
@@ -212,10 +224,10 @@ def test_a_takeover_that_was_accepted_and_one_that_was_not(outgoing: Make) -> No
         "constraints": {"required_capabilities": []},
     }
     due = outgoing(MessageKind.ANSWER, EventKind.PROGRESS, {}).task
-    told = said(delivered(MessageKind.ANSWER, due, yes))["payload"]
+    told = encoded(delivered(MessageKind.ANSWER, due, yes))["payload"]
     assert told["estimated_completion"] == rfc3339(due.timing.deadline)  # of who names no time, the task's own
     no = question(about=Asking.TAKEOVER, answer={"accepted": False, "agent_id": "hub", "error": "nobody"})
-    told = said(delivered(MessageKind.ANSWER, None, no))
+    told = encoded(delivered(MessageKind.ANSWER, None, no))
     assert told["payload"] == {"accepted": False, "agent_id": "hub", "error": "nobody"}
     assert (told["type"], told["metadata"]["correlation_id"]) == ("TASK_HANDOFF", "r-1")
 
@@ -225,7 +237,7 @@ def test_a_takeover_that_was_accepted_and_one_that_was_not(outgoing: Make) -> No
 
 def test_progress_of_an_agent_of_another_protocol(outgoing: Make) -> None:
     body = {"status": "running", "percent": 40, "message": "m", "output": "o", "thinking": "t", "step": "read"}
-    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="infra-1"))
+    told = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="infra-1"))
     assert told["payload"] == {
         "task_id": "t-1",
         "status": "in_progress",
@@ -241,7 +253,7 @@ def test_progress_of_an_agent_of_another_protocol(outgoing: Make) -> None:
 
 def test_progress_in_agentmsg_is_retold_under_the_callers_name(outgoing: Make, task: Task) -> None:
     update = message("TaskUpdate", payload={"task_id": task.id, "mood": "good"})
-    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
+    told = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
     assert told["payload"] == update["payload"] | {"task_id": "t-1"}
     assert (told["from"], told["to"]) == (update["from"], "ada")
 
@@ -252,20 +264,20 @@ def test_progress_in_agentmsg_is_retold_under_the_callers_name(outgoing: Make, t
 def test_progress_in_agentmsg_keeps_its_priority(outgoing: Make, task: Task, own: str, told: str) -> None:
     update = message("TaskUpdate", payload={"task_id": task.id})
     update["metadata"]["priority"] = own
-    retold = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
+    retold = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, raw=update, by="bob"))
     assert retold["metadata"]["priority"] == told
 
 
 def test_a_question_to_a_person_is_news(outgoing: Make) -> None:
-    told = said(outgoing(MessageKind.PROGRESS, EventKind.ASKED, {"question": "left?"}))
+    told = encoded(outgoing(MessageKind.PROGRESS, EventKind.ASKED, {"question": "left?"}))
     assert told["payload"]["message"] == "Waiting for an answer: left?"
 
 
 def test_files_come_by_reference(outgoing: Make, task: Task) -> None:
     file = {"id": "f-1", "name": "../plan.bin", "mime_type": "x/y", "size": 3, "sha256": "00", "owner": ""}
-    told = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"file": file}))["payload"]["file"]
+    told = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"file": file}))["payload"]["file"]
     assert (told["url"], told["name"]) == (f"/api/agent/files/f-1?task_id={task.id}", "plan.bin")
-    work = said(outgoing(MessageKind.WORK, body={"attachments": [file]}), BOB)["payload"]["task"]
+    work = encoded(outgoing(MessageKind.WORK, body={"attachments": [file]}), BOB)["payload"]["task"]
     assert work["attachments"] == [told]
 
 
@@ -280,7 +292,7 @@ def test_files_come_by_reference(outgoing: Make, task: Task) -> None:
     ],
 )  # fmt: skip
 def test_a_result(outgoing: Make, body: dict[str, Any], told: dict[str, Any]) -> None:
-    assert said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body))["payload"] == {"task_id": "t-1", **told}
+    assert encoded(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body))["payload"] == {"task_id": "t-1", **told}
 
 
 def test_a_result_that_came_in_pieces_is_sent_whole(outgoing: Make) -> None:
@@ -295,13 +307,13 @@ def test_an_output_that_came_on_the_way_is_the_result_of_one_without(outgoing: M
     end = outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"result": None}, raw=done)
     assert ends_in_pieces(end.event)
     assert json.loads(wire_of(end, ADA, NOW, whole="all of it")[0])["payload"]["result"] == "all of it"
-    assert said(end)["payload"]["result"] is None
+    assert encoded(end)["payload"]["result"] is None
     assert not ends_in_pieces(outgoing(MessageKind.RESULT, EventKind.COMPLETED, {"result": 0}).event)
 
 
 def test_a_failure_is_a_report_that_says_what_to_do_next(outgoing: Make) -> None:
     fault = {"kind": "timeout", "message": "too slow", "retryable": True, "facts": {"exit_code": 3}}
-    payload = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}, by="bob"))["payload"]
+    payload = encoded(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}, by="bob"))["payload"]
     error = payload["error"]
     assert (payload["status"], error["error_type"], error["agent_id"], error["task_id"]) == (
         "failed",
@@ -315,12 +327,12 @@ def test_a_failure_is_a_report_that_says_what_to_do_next(outgoing: Make) -> None
 
 def test_a_failure_in_agentmsg_is_the_agents_own_report(outgoing: Make) -> None:
     failed = message("TaskFailed")
-    payload = said(outgoing(MessageKind.RESULT, EventKind.FAILED, raw=failed))["payload"]
+    payload = encoded(outgoing(MessageKind.RESULT, EventKind.FAILED, raw=failed))["payload"]
     assert payload == failed["payload"]
 
 
 def test_a_cancelled_task_says_so(outgoing: Make) -> None:
-    payload = said(outgoing(MessageKind.FAILURE, EventKind.CANCELLED, {"reason": "enough"}))["payload"]
+    payload = encoded(outgoing(MessageKind.FAILURE, EventKind.CANCELLED, {"reason": "enough"}))["payload"]
     assert (payload["status"], payload["error"]["context"]["details"]["kind"]) == ("cancelled", "cancelled")
 
 
@@ -330,14 +342,16 @@ def test_a_cancelled_task_says_so(outgoing: Make) -> None:
 
 def test_a_direct_message_leaves_as_it_came_but_for_its_metadata() -> None:
     tree = message("HelpRequest", traceparent="x", note=1) | {"extra": {"metadata": {"retry_count": 9}}}
-    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(tree), attempt=2), BOB)
+    told = encoded(delivered(MessageKind.DIRECT_MESSAGE, None, direct_message_of(tree), attempt=2), BOB)
     assert told == tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 1}}
 
 
 def test_a_direct_message_without_a_receiver_names_the_chosen_agent() -> None:
-    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(message("TaskHandoffRequest", to="hub"))), BOB)
+    told = encoded(
+        delivered(MessageKind.DIRECT_MESSAGE, None, direct_message_of(message("TaskHandoffRequest", to="hub"))), BOB
+    )
     assert (told["to"], told["payload"]["to_agent"]) == ("bob", "bob")
-    told = said(delivered(MessageKind.DIRECT_MESSAGE, None, letter(message("HelpRequest", to="*"))), BOB)
+    told = encoded(delivered(MessageKind.DIRECT_MESSAGE, None, direct_message_of(message("HelpRequest", to="*"))), BOB)
     assert told["to"] == "bob"
 
 
@@ -347,7 +361,7 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.Data
     tree = message(name, to="bob")
     shuffled = dict(data.draw(st.permutations(list(tree.items()))))
     text = json.dumps(shuffled, indent=data.draw(st.sampled_from([None, 1])))
-    carried = msgspec.structs.replace(letter(tree), raw=msgspec.Raw(text.encode()))
+    carried = msgspec.structs.replace(direct_message_of(tree), raw=msgspec.Raw(text.encode()))
     frame, id = wire_of(delivered(MessageKind.DIRECT_MESSAGE, None, carried), BOB, NOW)
     expected = tree | {"metadata": tree["metadata"] | {"delivery_id": DELIVERY, "retry_count": 0}}
     assert (json.loads(frame), id) == (expected, tree["id"])
@@ -363,7 +377,15 @@ def test_any_order_of_keys_and_any_spelling_gives_the_same_message(data: st.Data
 )
 def test_the_sender_of_a_lost_direct_message_gets_a_report(reason: Fault | None, type: str) -> None:
     tree = message("HelpRequest")
-    told = said(delivered(MessageKind.UNDELIVERED, None, letter(tree), direct_message=letter(tree), reason=reason))
+    told = encoded(
+        delivered(
+            MessageKind.UNDELIVERED,
+            None,
+            direct_message_of(tree),
+            direct_message=direct_message_of(tree),
+            reason=reason,
+        )
+    )
     assert (told["type"], told["from"], told["payload"]["error_type"]) == ("ERROR_REPORT", "hub", type)
     assert told["metadata"]["correlation_id"] == tree["id"]
     assert told["payload"]["context"]["details"]["message_id"] == tree["id"]

@@ -13,7 +13,7 @@ from dragoman.core.commands import CloseLink, OpenLink, Submit
 POLL = b"GET /api/agent/messages?wait=60"
 
 
-async def told(kit: Any, port: int, *pieces: bytes) -> bytes:
+async def exchange(kit: Any, port: int, *pieces: bytes) -> bytes:
     """All that the hub answers to a client that sends this and then nothing more."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for piece in pieces:
@@ -41,7 +41,7 @@ async def test_a_request_is_answered_and_then_the_connection_ends(
     serving: Any, hub: Any, kit: Any, version: bytes
 ) -> None:
     said = json.dumps(kit.message()).encode()
-    answer = await told(kit, serving.port, request(kit, b"POST /api/agent/message", said, version))
+    answer = await exchange(kit, serving.port, request(kit, b"POST /api/agent/message", said, version))
     assert answer.startswith(b"HTTP/1.1 202 ")
     assert len(hub.asked_for(Submit)) == 1
 
@@ -49,7 +49,7 @@ async def test_a_request_is_answered_and_then_the_connection_ends(
 async def test_a_request_that_waits_for_its_commit_is_answered(serving: Any, hub: Any, kit: Any) -> None:
     hub.held = []
     said = request(kit, b"POST /api/agent/message", json.dumps(kit.message()).encode())
-    asking = asyncio.ensure_future(told(kit, serving.port, said))
+    asking = asyncio.ensure_future(exchange(kit, serving.port, said))
     await hub.until(lambda: bool(hub.held))
     await kit.soon(closed_its_side(serving))
     hub.release()
@@ -64,7 +64,7 @@ async def closed_its_side(serving: Any) -> None:
 
 
 async def test_every_one_of_several_requests_is_answered(serving: Any, kit: Any) -> None:
-    answer = await told(kit, serving.port, *[request(kit, b"GET /livez")] * 3)
+    answer = await exchange(kit, serving.port, *[request(kit, b"GET /livez")] * 3)
     assert answer.count(b"HTTP/1.1 ") == 3
 
 
@@ -74,12 +74,12 @@ async def test_a_poll_takes_what_waits(serving: Any, hub: Any, kit: Any) -> None
         return 1
 
     hub.script[OpenLink] = give
-    assert len(messages(await told(kit, serving.port, request(kit, POLL)))) == 1
+    assert len(messages(await exchange(kit, serving.port, request(kit, POLL)))) == 1
 
 
 async def test_a_poll_waits_for_nothing(serving: Any, hub: Any, kit: Any) -> None:
     """A client that is gone looks the same: what came later would be given to nobody, until its lease ends."""
-    assert messages(await told(kit, serving.port, request(kit, POLL))) == []
+    assert messages(await exchange(kit, serving.port, request(kit, POLL))) == []
     assert [link.session for link in hub.asked_for(CloseLink)] == [link.session for link in hub.asked_for(OpenLink)]
 
 
@@ -94,5 +94,5 @@ async def test_a_parked_poll_ends_when_its_client_may_have_gone(serving: Any, hu
 
 async def test_half_a_request_is_none(serving: Any, hub: Any, kit: Any) -> None:
     cut = request(kit, b"POST /api/agent/message", b"{", length=100)
-    assert await told(kit, serving.port, cut) == b""
+    assert await exchange(kit, serving.port, cut) == b""
     assert hub.asked_for(Submit) == []

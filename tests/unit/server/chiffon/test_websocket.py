@@ -37,7 +37,7 @@ def connect(serving: Any, kit: Any) -> Connect:
     return make
 
 
-async def heard(socket: ClientConnection, kit: Any) -> dict[str, Any]:
+async def received(socket: ClientConnection, kit: Any) -> dict[str, Any]:
     frame: dict[str, Any] = json.loads(await kit.soon(socket.recv()))
     return frame
 
@@ -102,7 +102,7 @@ async def test_messages_leave_in_order_as_bare_envelopes(connect: Connect, hub: 
     async with connect() as socket:
         outgoing_messages = [kit.outgoing(1, MessageKind.WORK), *(kit.outgoing(number) for number in range(2, 50))]
         (await link(hub)).deliver(outgoing_messages)
-        frames = [await heard(socket, kit) for _ in outgoing_messages]
+        frames = [await received(socket, kit) for _ in outgoing_messages]
     assert [frame["x_custom_fields"]["delivery_id"] for frame in frames] == [p.delivery.id for p in outgoing_messages]
     assert (frames[0]["type"], frames[0]["x_custom_fields"]["agent_id"]) == ("work_request", "infra-1")
 
@@ -115,7 +115,7 @@ async def test_frames_are_pipelined_in_order_and_receipts_are_gathered(connect: 
             await socket.send(json.dumps(message))
         await hub.until(lambda: len(hub.asked_for(ReportProgress)) == 100)  # none of them is committed yet
         hub.commit()
-        assert await heard(socket, kit) == {"accepted": [message["message_id"] for message in messages]}
+        assert await received(socket, kit) == {"accepted": [message["message_id"] for message in messages]}
     assert [report.percent for report in hub.asked_for(ReportProgress)] == list(range(100))
 
 
@@ -124,7 +124,7 @@ async def test_receipts_go_only_to_clients_that_asked_for_them(connect: Connect,
     async with connect() as socket:
         await socket.send(json.dumps(kit.message("work_status")))
         await socket.send("nonsense")
-        assert (await heard(socket, kit))["type"] == "error"  # and nothing before it
+        assert (await received(socket, kit))["type"] == "error"  # and nothing before it
 
 
 @pytest.mark.requirement("CH-WS-4")
@@ -155,11 +155,11 @@ async def test_a_broken_frame_is_answered_recorded_and_the_connection_goes_on(
 ) -> None:
     async with connect("?receipts=1") as socket:
         await socket.send(frame)
-        answer = await heard(socket, kit)
+        answer = await received(socket, kit)
         assert (answer["type"], answer["payload"]["error_code"]) == ("error", 5003)
         good = kit.message("work_result")
         await socket.send(json.dumps(good))
-        assert await heard(socket, kit) == {"accepted": [good["message_id"]]}
+        assert await received(socket, kit) == {"accepted": [good["message_id"]]}
     assert [(note.what, note.principal) for note in hub.noted] == [("chiffon.frame", "infra-1")]
     assert len(hub.asked_for(Finish)) == 1
 
@@ -168,7 +168,7 @@ async def test_bytes_are_read_like_text(connect: Connect, kit: Any) -> None:
     async with connect("?receipts=1") as socket:
         message = kit.message("work_status")
         await socket.send(json.dumps(message).encode())
-        assert await heard(socket, kit) == {"accepted": [message["message_id"]]}
+        assert await received(socket, kit) == {"accepted": [message["message_id"]]}
 
 
 @pytest.mark.requirement("chiffon-D11")
@@ -179,7 +179,7 @@ async def test_what_the_hub_refuses_is_answered_with_the_ids_of_the_message(
     async with connect(token=kit.tokens["orch-1"]) as socket:
         message = kit.message()
         await socket.send(json.dumps(message))
-        answer = await heard(socket, kit)
+        answer = await received(socket, kit)
     assert (answer["request_id"], answer["trace_id"]) == (message["request_id"], message["trace_id"])
     assert answer["payload"]["error_context"] == {"validation_error": "other content", "field_name": "request_id"}
     assert hub.noted == []
@@ -189,7 +189,7 @@ async def test_what_the_hub_refuses_is_answered_with_the_ids_of_the_message(
 async def test_a_spoofed_sender_is_refused_on_a_connection_too(connect: Connect, hub: Any, kit: Any) -> None:
     async with connect() as socket:
         await socket.send(json.dumps(kit.message("work_status") | {"from_agent": "code"}))
-        assert (await heard(socket, kit))["payload"]["error_code"] == 5004
+        assert (await received(socket, kit))["payload"]["error_code"] == 5004
     assert [note.fault.kind for note in hub.noted] == [Kind.FORBIDDEN]
     assert hub.asked_for(ReportProgress) == []
 
@@ -229,7 +229,7 @@ async def test_a_client_that_acknowledges_itself_is_not_acknowledged_for(
             await socket.send('{"ack":["d0"]}')
             await hub.until(lambda: bool(hub.asked_for(Acknowledge)))
         end.deliver([kit.outgoing(2)])
-        await heard(socket, kit)
+        await received(socket, kit)
         await (await socket.ping())
         await socket.send('{"ack":["d1"]}')
         await hub.until(
@@ -247,7 +247,7 @@ async def test_the_first_notices_of_a_connection_wait_for_the_clients_own_acknow
     async with connect() as socket:
         pump = await link(hub)
         pump.deliver([kit.outgoing(2)])
-        await heard(socket, kit)
+        await received(socket, kit)
         await (await socket.ping())  # the pong to the hub's ping is there, too
         assert hub.asked_for(Acknowledge) == []
         if end == "dies":
@@ -267,7 +267,7 @@ async def test_a_client_that_reads_late_gets_everything_in_order(connect: Connec
         for start in range(0, 8000, 400):
             end.deliver(outgoing_messages[start : start + 400])
         for outgoing in outgoing_messages:
-            assert (await heard(socket, kit))["x_custom_fields"]["delivery_id"] == outgoing.delivery.id
+            assert (await received(socket, kit))["x_custom_fields"]["delivery_id"] == outgoing.delivery.id
         await hub.until(lambda: sum(len(ack.deliveries) for ack in hub.asked_for(Acknowledge)) == 8000)
 
 
@@ -327,7 +327,7 @@ async def test_too_many_acknowledgments_in_one_frame_are_refused(
 ) -> None:
     async with connect() as socket:
         await socket.send(begin + ",".join(['"x"'] * 10_001) + "]}")
-        said = await heard(socket, kit)
+        said = await received(socket, kit)
     assert "send at most 10000" in said["payload"]["error_message"]
 
 
@@ -371,7 +371,7 @@ async def test_a_stop_answers_what_was_read_before_it_closes(
         stopping = asyncio.ensure_future(serving.stop(5))
         await asyncio.sleep(0)
         hub.commit()
-        assert await heard(socket, kit) == {"accepted": [message["message_id"]]}
+        assert await received(socket, kit) == {"accepted": [message["message_id"]]}
         with pytest.raises(websockets.ConnectionClosed) as closed:
             await kit.soon(socket.recv())
         await kit.soon(stopping)

@@ -76,7 +76,9 @@ def contract(**more: Any) -> Contract:
 SECRET = Secret(kid="k-1", locked="-", source_key="A" * 43, target_key="B" * 43)
 
 
-def heard(kind: str = "request", *, by: Agent = ADA, known: dict[str, Any] | None = None, **replaced: Any) -> Command:
+def command_from(
+    kind: str = "request", *, by: Agent = ADA, known: dict[str, Any] | None = None, **replaced: Any
+) -> Command:
     """The command that an agent's message becomes, with what the hub knows of it."""
     tree = samples.tree(kind, **replaced)
     message = codec.interpret(codec.parse(json.dumps(tree).encode()))
@@ -148,7 +150,7 @@ def broker() -> Broker:
     )  # fmt: skip
 
 
-def said(outgoing: Outgoing, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
+def encoded(outgoing: Outgoing, to: Agent = BOB, row: Contract | None = None, **more: Any) -> dict[str, Any]:
     """The message of an outgoing message, which a strict agent takes."""
     frame = wire_of(outgoing, to.id, NOW, broker(), row, **more)
     assert misspoken(codec.decode(frame), Role.HUB, party_of(to), samples.BROKER) is None
@@ -158,12 +160,12 @@ def said(outgoing: Outgoing, to: Agent = BOB, row: Contract | None = None, **mor
 class Kit:
     agent = staticmethod(agent)
     contract = staticmethod(contract)
-    heard = staticmethod(heard)
+    command_from = staticmethod(command_from)
     task = staticmethod(task)
     outgoing = staticmethod(outgoing)
     news = staticmethod(news)
     question = staticmethod(question)
-    said = staticmethod(said)
+    encoded = staticmethod(encoded)
     ada, bob, secret, offer, now = ADA, BOB, SECRET, OFFER, NOW
     task_id, delivery_id, request_id = TASK, DELIVERY, REQUEST_ID
 

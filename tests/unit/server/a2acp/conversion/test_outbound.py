@@ -22,7 +22,7 @@ from dragoman.server.a2acp.outbound import delivery_named, wanted_contract
 
 
 def test_work_is_a_request_from_the_caller(kit: Any) -> None:
-    told = kit.said(
+    told = kit.encoded(
         kit.outgoing(MessageKind.WORK, {"input": {"rows": 3}, "extra": {"note": "kept"}}), row=kit.contract()
     )
     assert (told["message_type"], told["intent"], told["source_agent"]["agent_id"]) == ("request", "provision", "ada")
@@ -35,20 +35,20 @@ def test_work_is_a_request_from_the_caller(kit: Any) -> None:
 
 
 def test_work_of_another_protocol_has_no_contract(kit: Any) -> None:
-    told = kit.said(kit.outgoing(MessageKind.WORK, {"input": {"rows": 3}}, contract=None))
+    told = kit.encoded(kit.outgoing(MessageKind.WORK, {"input": {"rows": 3}}, contract=None))
     assert "contract_id" not in told["payload"]
 
 
 def test_personal_work_is_never_sent_in_clear(kit: Any) -> None:
     outgoing = kit.outgoing(MessageKind.WORK, {"input": {"patient": "Zaphod"}}, contract=None, personal=True)
     with pytest.raises(Refused, match="no key to reach bob") as refused:
-        kit.said(outgoing)
+        kit.encoded(outgoing)
     assert refused.value.fault.kind is Kind.FORBIDDEN
 
 
 def test_what_the_contract_wants_sealed_is_sealed(kit: Any) -> None:
     row = kit.contract(encrypted=True, secret=kit.secret)
-    told = kit.said(kit.outgoing(MessageKind.WORK, {"input": {"patient": "Zaphod"}}), row=row)
+    told = kit.encoded(kit.outgoing(MessageKind.WORK, {"input": {"patient": "Zaphod"}}), row=row)
     assert told["security"]["encryption"] == "aes256"
     assert set(told["payload"]) == {"alg", "kid", "nonce", "ciphertext", "contract_id", "correlation_id", "traceparent"}
     assert "Zaphod" not in str(told)
@@ -58,26 +58,26 @@ def test_a_ciphertext_of_the_agents_own_goes_on_in_its_envelope(kit: Any) -> Non
     row = kit.contract(encrypted=True, end_to_end=True, secret=kit.secret)
     sealed = {"alg": "A256GCM", "kid": "k-1", "nonce": "N" * 16, "ciphertext": "c" * 22}
     envelope = {"message_id": kit.request_id, "contract_id": "c-1", "correlation_id": "k-1"}
-    told = kit.said(kit.outgoing(MessageKind.WORK, {"input": sealed, "envelope": envelope}), row=row)
+    told = kit.encoded(kit.outgoing(MessageKind.WORK, {"input": sealed, "envelope": envelope}), row=row)
     assert (told["message_id"], told["payload"]["correlation_id"]) == (kit.request_id, "k-1")
     assert told["payload"]["ciphertext"] == sealed["ciphertext"]
-    stop = kit.said(kit.outgoing(MessageKind.CANCEL, {"reason": "late"}, EventKind.CANCELLED), row=row)
+    stop = kit.encoded(kit.outgoing(MessageKind.CANCEL, {"reason": "late"}, EventKind.CANCELLED), row=row)
     assert stop["payload"]["correlation_id"] == "k-1"
 
 
 def test_a_result_answers_the_request_in_its_own_thread(kit: Any) -> None:
     done = kit.outgoing(MessageKind.RESULT, {"result": {"dataset_id": "d"}}, EventKind.COMPLETED, agent="bob")
-    told = kit.said(done, kit.ada, kit.contract())
+    told = kit.encoded(done, kit.ada, kit.contract())
     assert (told["message_type"], told["source_agent"]["agent_id"]) == ("response", "bob")
     assert (told["payload"]["dataset_id"], told["payload"]["correlation_id"]) == ("d", "k-1")
     unnamed = kit.outgoing(MessageKind.RESULT, {"result": {}}, EventKind.COMPLETED, agent="bob", called=None)
-    assert kit.said(unnamed, kit.ada, kit.contract())["payload"]["correlation_id"] == kit.request_id
+    assert kit.encoded(unnamed, kit.ada, kit.contract())["payload"]["correlation_id"] == kit.request_id
 
 
 def test_a_failure_is_an_error_with_its_code(kit: Any) -> None:
     fault = Fault(kind=Kind.TIMEOUT, message="no sign of life", retryable=True, facts={"attempted_retries": 3})
     failed = kit.outgoing(MessageKind.FAILURE, {"fault": msgspec.to_builtins(fault)}, EventKind.FAILED)
-    told = kit.said(failed, kit.ada, kit.contract())
+    told = kit.encoded(failed, kit.ada, kit.contract())
     error = told["payload"]["error"]
     assert (told["source_agent"]["agent_id"], error["code"], error["retry_after"]) == (
         "protocol-broker-agent",
@@ -91,7 +91,7 @@ def test_a_failure_is_an_error_with_its_code(kit: Any) -> None:
         "message": "x",
         "facts": {"error": {"code": "INTERNAL_ERROR", "message": "no disk", "details": {"d": 1}}},
     }
-    told = kit.said(
+    told = kit.encoded(
         kit.outgoing(MessageKind.FAILURE, {"fault": own}, EventKind.FAILED, agent="bob", protocol="a2acp"), kit.ada
     )
     assert (told["source_agent"]["agent_id"], told["payload"]["error"]["message"]) == ("bob", "no disk")
@@ -101,7 +101,7 @@ def test_progress_is_an_event(kit: Any) -> None:
     half = kit.outgoing(
         MessageKind.PROGRESS, {"percent": 50, "message": "half", "chunk": [0, 1, 2]}, EventKind.PROGRESS, agent="bob"
     )
-    told = kit.said(half, kit.ada, kit.contract())
+    told = kit.encoded(half, kit.ada, kit.contract())
     assert (told["message_type"], told["intent"]) == ("event", "progress")
     assert {name: told["payload"][name] for name in ("percent", "message")} == {"percent": 50, "message": "half"}
     assert "chunk" not in told["payload"]
@@ -113,14 +113,14 @@ def test_no_message_of_ours_is_larger_than_one_may_be(kit: Any, spare: int, fits
     work = kit.outgoing(MessageKind.WORK, {"input": content})
     done = kit.outgoing(MessageKind.RESULT, {"result": content}, EventKind.COMPLETED, agent="bob")
     half = kit.outgoing(MessageKind.PROGRESS, {"extra": content}, EventKind.PROGRESS, agent="bob")
-    told, news = (kit.said(one, kit.ada, kit.contract())["payload"] for one in (done, half))
+    told, news = (kit.encoded(one, kit.ada, kit.contract())["payload"] for one in (done, half))
     if fits:
-        asked = kit.said(work, row=kit.contract())
+        asked = kit.encoded(work, row=kit.contract())
         assert (asked["payload"]["rows"], "traceparent" in asked["payload"]) == (content["rows"], False)
         assert told["rows"] == news["rows"] == content["rows"]
         return
     with pytest.raises(Refused) as refused:
-        kit.said(work, row=kit.contract())
+        kit.encoded(work, row=kit.contract())
     assert (refused.value.fault.kind, refused.value.fault.facts["limit"]) == (Kind.TOO_LARGE, PAYLOAD_BYTES)
     assert told["error"]["details"]["limit"] == news["limit"] == PAYLOAD_BYTES
 
@@ -138,7 +138,7 @@ def test_nor_is_a_ciphertext_that_goes_on(kit: Any, message_kind: MessageKind) -
         else ("result", EventKind.COMPLETED, "bob", kit.ada)
     )
     sealed = {**empty, "ciphertext": "c" * room}
-    told = kit.said(kit.outgoing(message_kind, {name: sealed, "envelope": envelope}, kind, agent=by), to, row)
+    told = kit.encoded(kit.outgoing(message_kind, {name: sealed, "envelope": envelope}, kind, agent=by), to, row)
     assert (told["payload"]["ciphertext"], set(told["payload"])) == (sealed["ciphertext"], {*empty, *around})
 
 
@@ -155,7 +155,7 @@ def test_discovery_lists_as_much_as_a_message_holds(kit: Any) -> None:
 
 
 def test_a_proposal_has_the_terms_that_will_stand(kit: Any) -> None:
-    told = kit.said(kit.news(MessageKind.PROPOSAL, kit.question()))
+    told = kit.encoded(kit.news(MessageKind.PROPOSAL, kit.question()))
     payload = told["payload"]
     assert (told["intent"], payload["handshake_id"], payload["correlation_id"]) == ("accept_handshake", "q-1", "q-1")
     assert (payload["contract"]["contract_id"], payload["contract"]["kid"]) == ("c-1", "k-1")
@@ -166,11 +166,11 @@ def test_a_proposal_has_the_terms_that_will_stand(kit: Any) -> None:
 def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
     agreed = kit.news(MessageKind.ANSWER, kit.question({"contract_id": "c-1"}))
     assert wanted_contract(agreed) == "c-1"
-    told = kit.said(agreed, kit.ada, kit.contract(encrypted=True, secret=kit.secret))
+    told = kit.encoded(agreed, kit.ada, kit.contract(encrypted=True, secret=kit.secret))
     assert (told["message_type"], told["payload"]["collaboration_id"]) == ("response", "l-1")
     assert (told["payload"]["correlation_id"], told["payload"]["key"]["kid"]) == ("h-1", "k-1")
     fault = {"kind": "contract", "message": "bob declined: no", "facts": {"reason": "no"}}
-    told = kit.said(kit.news(MessageKind.ANSWER, kit.question({"fault": fault})), kit.ada)
+    told = kit.encoded(kit.news(MessageKind.ANSWER, kit.question({"fault": fault})), kit.ada)
     assert told["payload"]["error"]["code"] == "CONTRACT_VIOLATION"
     assert told["payload"]["error"]["correlation_id"] == "h-1"
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
 def test_news_of_a_contract(kit: Any, changed: dict[str, Any], intent: str) -> None:
     now = kit.news(MessageKind.CONTRACT, None).delivery.created_at
     changed = {name: now + value if type(value) is int else value for name, value in changed.items()}
-    told = kit.said(kit.news(MessageKind.CONTRACT, kit.contract(encrypted=True, secret=kit.secret, **changed)))
+    told = kit.encoded(kit.news(MessageKind.CONTRACT, kit.contract(encrypted=True, secret=kit.secret, **changed)))
     assert (told["message_type"], told["intent"], told["payload"]["collaboration_id"]) == ("event", intent, "l-1")
 
 

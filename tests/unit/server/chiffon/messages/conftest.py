@@ -68,7 +68,7 @@ def envelope() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def heard() -> Callable[..., Any]:
+def command_from() -> Callable[..., Any]:
     """The command that an agent's message becomes."""
 
     def make(sender: Agent, message: dict[str, Any], **more: Any) -> Command:

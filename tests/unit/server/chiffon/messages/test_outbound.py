@@ -27,7 +27,7 @@ TRACEPARENT = "00-550e8400e29b41d4a716446655440002-96c2ab61ababb946-01"
 Make = Callable[..., Any]
 
 
-def said(outgoing: Outgoing, receiver: Agent) -> dict[str, Any]:
+def encoded(outgoing: Outgoing, receiver: Agent) -> dict[str, Any]:
     """The one message of an outgoing message, which every strict reader of chiffon accepts."""
     (frame,) = wire_of(outgoing, receiver, NOW)
     codec.decode(frame)
@@ -39,14 +39,14 @@ def said(outgoing: Outgoing, receiver: Agent) -> dict[str, Any]:
 @pytest.mark.requirement("chiffon-D8")
 def test_work_arrives_as_it_was_asked_unknown_fields_included(envelope: Make, outgoing: Make, infra: Agent) -> None:
     asked = envelope(custom={"note": "x"}, hints={"unknown": 1}) | {"x_other": [1]}
-    assert said(outgoing(MessageKind.WORK, raw=asked), infra) == asked | {
+    assert encoded(outgoing(MessageKind.WORK, raw=asked), infra) == asked | {
         "x_custom_fields": {"note": "x"} | MARKS | {"attempt": 4}
     }
 
 
 def test_work_of_another_protocol_is_encoded(outgoing: Make, infra: Agent, task: Task) -> None:
     body = {"input": {"a": 1}, "hints": {"max_duration_seconds": 5}}
-    assert said(outgoing(MessageKind.WORK, body=body), infra) == {
+    assert encoded(outgoing(MessageKind.WORK, body=body), infra) == {
         "protocol_version": "1.0",
         "message_id": DELIVERY,
         "from_agent": "orchestrator",
@@ -71,7 +71,7 @@ def test_an_agent_learns_how_much_of_a_limit_is_left(
     outgoing: Make, infra: Agent, task: Task, left: float, seconds: int, hints: dict[str, int]
 ) -> None:
     limited = changed(task, limited=True, deadline=Instant(NOW + int(left * SECOND)))
-    order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    order = encoded(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == hints | {"max_duration_seconds": seconds}
 
 
@@ -82,18 +82,18 @@ def test_a_hint_in_another_form_takes_no_other_hint_along(
     """The API keeps seconds with their fractions, and chiffon has whole ones."""
     limited = changed(task, limited=True, deadline=Instant(NOW + 49 * SECOND))
     hints = {"max_duration_seconds": seconds, "max_memory_mb": 64}
-    order = said(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
+    order = encoded(outgoing(MessageKind.WORK, body={"input": {}, "hints": hints}, of=limited), infra)
     assert order["payload"]["hints"] == {"max_duration_seconds": 49, "max_memory_mb": 64}
 
 
 def test_an_agent_gets_no_limit_where_the_caller_named_none(outgoing: Make, infra: Agent) -> None:
-    assert said(outgoing(MessageKind.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
+    assert encoded(outgoing(MessageKind.WORK, body={"input": {}}), infra)["payload"]["hints"] == {}
 
 
 def test_an_answer_comes_in_the_parameters_under_a_new_request_id(outgoing: Make, infra: Agent, task: Task) -> None:
     later = changed(task, round=1)
     body = {"input": {"a": 1}, "answer": "yes"}
-    message = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=later), infra)
+    message = encoded(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=later), infra)
     assert message["payload"]["parameters"] == {"a": 1, "answer": "yes"}
     assert message["payload"]["task_id"] == TASK
     assert message["request_id"] == wire_request_id(later) == later.request_id != task.origin.request_id
@@ -101,12 +101,12 @@ def test_an_answer_comes_in_the_parameters_under_a_new_request_id(outgoing: Make
 
 @pytest.mark.requirement("all-D6")
 def test_a_later_round_carries_the_whole_request(
-    envelope: Make, heard: Make, outgoing: Make, orchestrator: Agent, infra: Agent, task: Task
+    envelope: Make, command_from: Make, outgoing: Make, orchestrator: Agent, infra: Agent, task: Task
 ) -> None:
     asked = envelope(custom={"note": "x", "priority": "high"}, hints={"max_duration_seconds": 5, "gpu": 1}, extra=[2])
-    submitted = heard(orchestrator, asked | {"x_other": [1]}).content
+    submitted = command_from(orchestrator, asked | {"x_other": [1]}).content
     body = msgspec.to_builtins(submitted.next_round(answer="yes"))
-    message = said(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=changed(task, round=1)), infra)
+    message = encoded(outgoing(MessageKind.WORK, EventKind.ANSWERED, body, of=changed(task, round=1)), infra)
     assert message["payload"] == asked["payload"] | {"parameters": {**asked["payload"]["parameters"], "answer": "yes"}}
     assert message["x_other"] == [1]
     assert message["x_custom_fields"] == {"note": "x", "traceparent": TRACEPARENT, "attempt": 4} | MARKS
@@ -121,7 +121,7 @@ def test_a_request_id_that_is_no_uuid_gets_one_that_stays(task: Task) -> None:
 @pytest.mark.requirement("all-D7")
 def test_a_trace_id_goes_on_unchanged_whatever_its_bits(outgoing: Make, infra: Agent, task: Task) -> None:
     wild = changed(task, trace_id="f" * 32)
-    message = said(outgoing(MessageKind.WORK, body={"input": {}}, of=wild), infra)
+    message = encoded(outgoing(MessageKind.WORK, body={"input": {}}, of=wild), infra)
     assert message["trace_id"] == "ffffffff-ffff-ffff-ffff-ffffffffffff"
     assert message["x_custom_fields"]["traceparent"].split("-")[1] == "f" * 32
 
@@ -136,7 +136,7 @@ def test_an_agents_message_reaches_the_caller_under_the_ids_it_knows(
         "error": MessageKind.FAILURE,
     }[kind]
     reported = envelope(kind, custom={"note": 1}, extra=[2]) | {"to_agent": "whoever", "request_id": DELIVERY}
-    message = said(outgoing(message_kind, EventKind.PROGRESS, raw=reported, by="infra-1"), orchestrator)
+    message = encoded(outgoing(message_kind, EventKind.PROGRESS, raw=reported, by="infra-1"), orchestrator)
     assert message == reported | {
         "to_agent": "orchestrator",
         "request_id": task.origin.request_id,
@@ -146,7 +146,7 @@ def test_an_agents_message_reaches_the_caller_under_the_ids_it_knows(
 
 def test_progress_of_another_protocol_is_encoded(outgoing: Make, orchestrator: Agent) -> None:
     body = {"status": "step_completed", "percent": 40, "step": {"number": 2, "name": "b", "total": 5}, "output": "x"}
-    message = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
+    message = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body, by="mux-1"), orchestrator)
     assert (message["type"], message["from_agent"]) == ("work_status", "infra")
     assert message["payload"] == {
         "task_id": TASK,
@@ -161,19 +161,19 @@ def test_progress_of_another_protocol_is_encoded(outgoing: Make, orchestrator: A
 def test_a_malformed_step_is_encoded_as_far_as_it_makes_sense(odd: Any, outgoing: Make, orchestrator: Agent) -> None:
     """agentmsg leaves its form open. A caller never heard of it, nor, for minutes, of anything behind it."""
     body = {"step": {"number": odd, "name": odd, "total": odd}, "tool_use": {"name": odd}, "tool_result": {"id": odd}}
-    step = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    step = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
     assert (step["number"], "total" in step) == (0, False)
 
 
 def test_a_piece_of_output_keeps_its_place(outgoing: Make, orchestrator: Agent) -> None:
     body = {"percent": 1, "output": "abcd", "chunk": [4, 8, None], "stream": "step-1"}
-    step = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
+    step = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, body), orchestrator)["payload"]["step"]
     assert (step["output"], step["output_chunk"]) == ("abcd", "bytes 4-8")
 
 
 @pytest.mark.parametrize("kind", [EventKind.PAUSED, EventKind.ASKED])
 def test_a_task_that_waits_is_paused(kind: EventKind, outgoing: Make, orchestrator: Agent) -> None:
-    assert said(outgoing(MessageKind.PROGRESS, kind), orchestrator)["payload"]["status"] == "paused"
+    assert encoded(outgoing(MessageKind.PROGRESS, kind), orchestrator)["payload"]["status"] == "paused"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_task_that_waits_is_paused(kind: EventKind, outgoing: Make, orchestrat
 def test_a_result_of_another_protocol_is_encoded(
     body: dict[str, Any], output: str, result: Any, outgoing: Make, orchestrator: Agent
 ) -> None:
-    message = said(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body), orchestrator)
+    message = encoded(outgoing(MessageKind.RESULT, EventKind.COMPLETED, body), orchestrator)
     assert message["payload"] == {
         "task_id": TASK, "status": "success", "exit_code": 0, "output": output,
         "resources_used": {"duration_seconds": 0},  # as the hub saw it
@@ -210,9 +210,9 @@ def test_earlier_progress_is_not_reported_with_the_percentage_of_the_end(
         (MessageKind.PROGRESS, {"thinking": "hm"}, orchestrator),
         (MessageKind.RESUME, {}, infra),
     ):
-        payload = said(outgoing(message_kind, EventKind.PROGRESS, body, of=now), receiver)["payload"]
+        payload = encoded(outgoing(message_kind, EventKind.PROGRESS, body, of=now), receiver)["payload"]
         assert (payload["status"], payload["progress_percent"]) == ("running", told)
-    payload = said(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"percent": 100}, of=now), orchestrator)[
+    payload = encoded(outgoing(MessageKind.PROGRESS, EventKind.PROGRESS, {"percent": 100}, of=now), orchestrator)[
         "payload"
     ]
     assert payload["progress_percent"] == 100
@@ -220,7 +220,7 @@ def test_earlier_progress_is_not_reported_with_the_percentage_of_the_end(
 
 @pytest.mark.requirement("chiffon-D12")
 def test_a_failed_result_has_an_exit_code(outgoing: Make, orchestrator: Agent) -> None:
-    payload = said(outgoing(MessageKind.RESULT, EventKind.FAILED, {"output": "no"}), orchestrator)["payload"]
+    payload = encoded(outgoing(MessageKind.RESULT, EventKind.FAILED, {"output": "no"}), orchestrator)["payload"]
     assert (payload["status"], payload["exit_code"]) == ("failed", 1)
 
 
@@ -304,7 +304,7 @@ def test_a_failure_has_exactly_the_context_of_its_code(
     fault: dict[str, Any], code: int, context: dict[str, Any], outgoing: Make, orchestrator: Agent, task: Task
 ) -> None:
     body = {"fault": {"message": "it happened", **fault}}
-    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
+    message = encoded(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
     payload = message["payload"]
     assert (message["type"], payload["error_code"], payload["error_context"]) == ("error", code, context)
     assert "it happened. " in payload["error_message"].lower()
@@ -318,7 +318,7 @@ def test_a_failure_has_exactly_the_context_of_its_code(
 def test_an_agents_error_that_outlived_its_retries_keeps_its_own_message(outgoing: Make, orchestrator: Agent) -> None:
     facts = {"limit_name": "gpu_vram_mb", "available": 128, "required": 512}
     fault = {"kind": "resources", "message": "Resource limit exceeded", "facts": facts | {"code": 5005}}
-    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
+    message = encoded(outgoing(MessageKind.FAILURE, EventKind.FAILED, {"fault": fault}), orchestrator)
     assert message["from_agent"] == "infra"
     assert message["payload"] == {
         "error_code": 5005, "error_message": "Resource limit exceeded", "error_context": facts,
@@ -327,7 +327,7 @@ def test_an_agents_error_that_outlived_its_retries_keeps_its_own_message(outgoin
 
 def test_work_that_failed_elsewhere_is_a_failed_result(outgoing: Make, orchestrator: Agent) -> None:
     body = {"fault": {"kind": "work_failed", "message": "disk full", "facts": {"exit_code": 7}}}
-    message = said(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
+    message = encoded(outgoing(MessageKind.FAILURE, EventKind.FAILED, body), orchestrator)
     assert message["payload"] == {
         "task_id": TASK, "status": "failed", "exit_code": 7, "output": "disk full",
         "resources_used": {"duration_seconds": 0},
@@ -336,7 +336,7 @@ def test_work_that_failed_elsewhere_is_a_failed_result(outgoing: Make, orchestra
 
 def test_cancel_reaches_the_agent_as_error_5900(outgoing: Make, infra: Agent, task: Task) -> None:
     body = {"fault": {"kind": "cancelled", "message": "no longer needed"}}
-    message = said(outgoing(MessageKind.CANCEL, EventKind.CANCELLED, body), infra)
+    message = encoded(outgoing(MessageKind.CANCEL, EventKind.CANCELLED, body), infra)
     assert message["type"] == "error"
     assert message["payload"] == {
         "error_code": 5900,
@@ -353,7 +353,7 @@ def test_cancel_reaches_the_agent_as_error_5900(outgoing: Make, infra: Agent, ta
 def test_pause_and_resume_reach_the_agent_as_a_status(
     message_kind: MessageKind, status: str, outgoing: Make, infra: Agent
 ) -> None:
-    message = said(outgoing(message_kind, EventKind.PAUSED), infra)
+    message = encoded(outgoing(message_kind, EventKind.PAUSED), infra)
     assert (message["type"], message["to_agent"]) == ("work_status", "infra")
     assert message["payload"] == {"task_id": TASK, "status": status, "progress_percent": 0}
 
@@ -383,7 +383,7 @@ def test_an_answer_to_a_question_asked_by_other_means_is_a_status(outgoing: Make
         id=QuestionId("q"), task=task.id, agent=infra.id, question="Which?", created_at=NOW, answer="this",
         answered_by=ADMIN, request_id="r",
     )  # fmt: skip
-    (said,) = wire_of(msgspec.structs.replace(outgoing(MessageKind.ANSWER), content=question), infra, NOW)
-    message = json.loads(said)
+    (encoded,) = wire_of(msgspec.structs.replace(outgoing(MessageKind.ANSWER), content=question), infra, NOW)
+    message = json.loads(encoded)
     assert (message["type"], message["payload"]["status"]) == ("work_status", "running")
     assert message["x_custom_fields"]["answer"] == "this"

@@ -18,7 +18,7 @@ from dragoman.server.chiffon.outbound import registered, status_of
 from dragoman.wire.errors import Stage
 
 
-def said(**more: Any) -> Registration:
+def registration(**more: Any) -> Registration:
     return msgspec.convert(
         {"agent_id": "infra-1", "agent_type": "infra", "supported_versions": ["1.0"], **more}, Registration
     )
@@ -27,7 +27,7 @@ def said(**more: Any) -> Registration:
 @pytest.mark.requirement("chiffon-D9")
 def test_a_registration_is_a_command(infra: Agent) -> None:
     limits = {"max_concurrent_tasks": 3, "max_memory_mb": 512, "max_gpu_vram_mb": 128, "gpu": 1}
-    spoken = said(work_types=["a", "b"], limits=limits, supported_versions=["2.0", "1.0"])
+    spoken = registration(work_types=["a", "b"], limits=limits, supported_versions=["2.0", "1.0"])
     assert registration_of(infra, spoken) == RegisterAgent(
         principal=infra.id,
         protocol="chiffon",
@@ -42,11 +42,11 @@ def test_a_registration_is_a_command(infra: Agent) -> None:
 
 
 def test_an_agent_that_names_no_work_does_any(infra: Agent) -> None:
-    assert registration_of(infra, said()).work_types is None
+    assert registration_of(infra, registration()).work_types is None
 
 
 def test_a_kind_may_be_given_when_none_was(infra: Agent) -> None:
-    assert registration_of(msgspec.structs.replace(infra, kind=None), said(agent_type="code")).kind == "code"
+    assert registration_of(msgspec.structs.replace(infra, kind=None), registration(agent_type="code")).kind == "code"
 
 
 @pytest.mark.requirement("all-D1")
@@ -55,14 +55,14 @@ def test_a_kind_may_be_given_when_none_was(infra: Agent) -> None:
 )
 def test_a_false_identity_is_refused(change: dict[str, str], field: str, infra: Agent) -> None:
     with pytest.raises(Refused) as refused:
-        registration_of(infra, said(**change))
+        registration_of(infra, registration(**change))
     assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.FORBIDDEN, field)
 
 
 @pytest.mark.requirement("chiffon-D9")
 def test_no_common_version_is_refused_with_our_versions(infra: Agent) -> None:
     with pytest.raises(UnsupportedVersion) as refused:
-        registration_of(infra, said(supported_versions=["2.0"]))
+        registration_of(infra, registration(supported_versions=["2.0"]))
     fault = refused.value.fault
     assert (fault.kind, fault.facts["supported_versions"], status_of(fault)) == (Kind.UNSUPPORTED_VERSION, ["1.0"], 422)
 
@@ -70,7 +70,7 @@ def test_no_common_version_is_refused_with_our_versions(infra: Agent) -> None:
 @pytest.mark.parametrize("value", [0, -1, "many", 10_001, True, 1.5])
 def test_a_limit_that_makes_no_sense_is_refused(value: object, infra: Agent) -> None:
     with pytest.raises(Refused) as refused:
-        registration_of(infra, said(limits={"max_concurrent": value}))
+        registration_of(infra, registration(limits={"max_concurrent": value}))
     assert refused.value.fault.field == "limits.max_concurrent"
 
 
@@ -86,7 +86,7 @@ def test_a_limit_that_makes_no_sense_is_refused(value: object, infra: Agent) -> 
 def test_a_limit_may_be_called_as_the_document_calls_the_resource(
     limits: dict[str, Any], memory: int | None, gpu: int | None, infra: Agent
 ) -> None:
-    command = registration_of(infra, said(limits=limits))
+    command = registration_of(infra, registration(limits=limits))
     assert (command.memory_mb, command.gpu_vram_mb) == (memory, gpu)
 
 
@@ -95,7 +95,7 @@ def test_a_limit_may_be_called_as_the_document_calls_the_resource(
 )
 def test_a_resource_that_makes_no_sense_is_refused(name: str, value: object, infra: Agent) -> None:
     with pytest.raises(Refused) as refused:
-        registration_of(infra, said(limits={name: value}))
+        registration_of(infra, registration(limits={name: value}))
     assert (refused.value.fault.kind, refused.value.fault.field) == (Kind.INVALID, f"limits.{name}")
 
 

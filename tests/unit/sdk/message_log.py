@@ -1,4 +1,4 @@
-"""What a fake hub keeps of what an agent says."""
+"""The messages that a fake hub received from an agent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from tests.unit.sdk.harness import PATIENCE
 
 
-class Said(Protocol):
+class Typed(Protocol):
     @property
     def type(self) -> Any: ...
 
 
-M = TypeVar("M", bound=Said)
+M = TypeVar("M", bound=Typed)
 
 
-class Hearsay(Generic[M]):
+class MessageLog(Generic[M]):
     def __init__(self) -> None:
         self.said: list[M] = []
         self._news: asyncio.Queue[M] = asyncio.Queue()
