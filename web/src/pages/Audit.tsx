@@ -4,11 +4,12 @@ import { Choice, Search } from "../ui/Filters";
 import { number } from "../ui/format";
 import { Ago, Empty, ErrorBox, Status } from "../ui/parts";
 import { useView } from "../ui/view";
+import { VirtualList } from "../ui/VirtualList";
 
 export function Audit() {
   const { query } = place.value;
   const filters = { principal: query.get("who"), action: query.get("action"), outcome: query.get("outcome") };
-  const view = useView<AuditView>("/audit/view", filters, () => false);
+  const view = useView<AuditView>("/audit/view", filters);
   const records = view.data?.records ?? [];
   const verdict = view.data?.verdict;
   const exported = new URLSearchParams();
@@ -39,22 +40,56 @@ export function Audit() {
       </div>
       <section class="card">
         {view.data && !records.length ? (
-          <Empty title="No record fits" />
+          <Empty title="No record fits">
+            <p>Clear the filters. An action is the beginning of a verb: “task.” finds all that was done to tasks.</p>
+          </Empty>
         ) : (
-          <ul class="rows">
-            {records.map((record) => (
-              <li class="line" key={record.seq}>
-                <span class="mono small muted">{record.seq}</span>
-                <strong>{record.principal}</strong>
-                <span>{record.action}</span>
-                <span class="grow cut muted mono small">{record.subject}</span>
-                <Status status={record.outcome === "accepted" ? "completed" : "failed"} detail={record.outcome} />
-                <span class="small muted">
+          <VirtualList
+            rows={records}
+            rowHeight={40}
+            label="Audit records"
+            keyOf={(record) => String(record.seq)}
+            head={
+              <div class="cells head audit-grid" role="row">
+                <span role="columnheader" class="wide">
+                  No.
+                </span>
+                <span role="columnheader">Who</span>
+                <span role="columnheader">Action</span>
+                <span role="columnheader" class="wide">
+                  On
+                </span>
+                <span role="columnheader">Outcome</span>
+                <span role="columnheader">When</span>
+              </div>
+            }
+            render={(record) => (
+              <div class="cells audit-grid">
+                <span role="cell" class="mono small muted wide">
+                  {record.seq}
+                </span>
+                <strong role="cell" class="cut" title={record.principal}>
+                  {record.principal}
+                </strong>
+                <span role="cell" class="cut">
+                  {record.action}
+                </span>
+                <span role="cell" class="cut muted mono small wide" title={record.subject ?? ""}>
+                  {record.subject?.length && record.action.startsWith("task.") ? (
+                    <a href={`/tasks/${encodeURIComponent(record.subject)}`}>{record.subject}</a>
+                  ) : (
+                    record.subject
+                  )}
+                </span>
+                <span role="cell">
+                  <Status status={record.outcome} />
+                </span>
+                <span role="cell" class="small muted">
                   <Ago at={record.at} />
                 </span>
-              </li>
-            ))}
-          </ul>
+              </div>
+            )}
+          />
         )}
       </section>
     </>

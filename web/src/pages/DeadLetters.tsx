@@ -4,8 +4,8 @@ import { get, post } from "../api/client";
 import type { BulkResult, DeadLetter, DeadLetterList } from "../api/types";
 import { place, withQuery } from "../router";
 import { may } from "../session";
-import { humanKind, plural, pretty } from "../ui/format";
-import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, failed, toast } from "../ui/parts";
+import { humanKind, plural, pretty, readable } from "../ui/format";
+import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
 export function DeadLetters() {
@@ -95,7 +95,7 @@ export function DeadLetters() {
                 />
                 <strong>{humanKind(letter.error.kind)}</strong>
                 <span class="grow cut" title={letter.error.message}>
-                  {letter.error.message}
+                  {readable(letter.error.message, now.value)}
                 </span>
                 <TaskLink id={letter.task_id} />
                 <AgentLink id={letter.receiver} />
@@ -160,7 +160,7 @@ function Edit({ letter, onClose, onDone }: { letter: DeadLetter; onClose: () => 
           }
         }}
       >
-        <p>{letter.error.message}</p>
+        <p>{readable(letter.error.message, now.value)}</p>
         <label class="stack-s">
           Input
           <textarea

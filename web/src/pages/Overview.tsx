@@ -1,7 +1,7 @@
 import type { Overview as Data } from "../api/types";
 import { Plot } from "../plots/Plot";
 import { place, withQuery } from "../router";
-import { ago, duration, number, plural } from "../ui/format";
+import { ago, duration, number, plural, readable } from "../ui/format";
 import { AgentLink, Ago, Empty, ErrorBox, Route, Status, TaskLink, now } from "../ui/parts";
 import { useView } from "../ui/view";
 
@@ -145,7 +145,7 @@ function Failing({ tasks }: { tasks: Data["failing"] }) {
                 </span>
               </div>
               <p class="muted cut" title={task.error?.message}>
-                {task.error?.message}
+                {readable(task.error?.message ?? "", now.value)}
               </p>
             </li>
           ))}

@@ -188,7 +188,9 @@ export function Tasks() {
                   />
                 </span>
                 <span role="cell" class="cut">
-                  <TaskLink id={task.id} /> <strong class="task-type">{task.type}</strong>{" "}
+                  <TaskLink id={task.id} /> <a class="task-type" href={`/tasks/${encodeURIComponent(task.id)}`}>
+                    {task.type}
+                  </a>{" "}
                   <span class="muted">{task.name ?? ""}</span>
                 </span>
                 <span role="cell">

@@ -1,6 +1,6 @@
-// Every message as it passes. The list holds the newest ones; when it is paused, it counts what it does not show.
+// Every message as it passes. The list holds the newest ones; while it is paused, it counts what it does not show.
 
-import { useSignal } from "@preact/signals";
+import { signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { StreamEvent } from "../api/types";
 import { onChanges } from "../live/stream";
@@ -12,24 +12,26 @@ import { VirtualList } from "../ui/VirtualList";
 
 const MOST = 2000;
 
+/** The newest messages since the dashboard was opened, whichever page was shown. */
+const recent = signal<StreamEvent[]>([]);
+onChanges(({ wire }) => {
+  if (wire.length) recent.value = [...wire.slice().reverse(), ...recent.value].slice(0, MOST);
+});
+
 export function Wire() {
-  const rows = useSignal<StreamEvent[]>([]);
-  const paused = useSignal(false);
+  const held = useSignal<StreamEvent[] | null>(null);
   const missed = useSignal(0);
   useEffect(
     () =>
       onChanges((changes) => {
-        if (paused.value) missed.value += changes.wire.length + changes.skipped;
-        else if (changes.wire.length) {
-          rows.value = [...changes.wire.slice().reverse(), ...rows.value].slice(0, MOST);
-          missed.value += changes.skipped;
-        }
+        missed.value += changes.skipped + (held.value ? changes.wire.length : 0);
       }),
     [],
   );
+  const rows = held.value ?? recent.value;
   const { query } = place.value;
   const text = (query.get("q") ?? "").toLowerCase();
-  const shown = rows.value.filter(
+  const shown = rows.filter(
     (row) =>
       (!query.get("protocol") || row.protocol === query.get("protocol")) &&
       (!query.get("agent") || row.agent === query.get("agent")) &&
@@ -45,13 +47,13 @@ export function Wire() {
         <button
           type="button"
           class="button"
-          aria-pressed={paused.value}
+          aria-pressed={held.value !== null}
           onClick={() => {
-            paused.value = !paused.value;
-            if (!paused.value) missed.value = 0;
+            held.value = held.value ? null : recent.value;
+            missed.value = 0;
           }}
         >
-          {paused.value ? "Go on" : "Pause"}
+          {held.value ? "Go on" : "Pause"}
         </button>
       </div>
       <div class="row" role="search">
@@ -93,7 +95,7 @@ export function Wire() {
             )}
           />
         ) : (
-          <Empty title={rows.value.length ? "No message fits these filters" : "Nothing passes right now"}>
+          <Empty title={rows.length ? "No message fits these filters" : "Nothing passes right now"}>
             <p>Messages appear here as agents and callers send them.</p>
           </Empty>
         )}

@@ -242,7 +242,7 @@ function StepRow(props: { row: Row; width: number; chosen: boolean; onSelect: (s
   return (
     <g
       class={`seq-step tone-${row.tone}${chosen ? " chosen" : ""}`}
-      tabIndex={0}
+      tabindex={0} // an attribute of SVG is spelt in small letters, or the element gets no focus
       role="button"
       aria-pressed={chosen}
       onClick={choose}

@@ -17,6 +17,8 @@ const TONES: Record<string, string> = {
   idle: "ok",
   active: "ok",
   closed: "ok",
+  accepted: "ok",
+  refused: "bad",
   running: "run",
   assigned: "run",
   busy: "run",
