@@ -8,7 +8,7 @@ import { useView } from "../ui/view";
 const RANGES = { "15m": "15 min", "1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "30d": "30 days" };
 const TILES = ["queued", "running", "waiting", "completed", "failed"] as const;
 /** The figures are for the eye: every two seconds is often enough, however busy the hub is. */
-const PAUSE = 2000;
+const PAUSE = 2050;
 const MOST_AGENTS = 8;
 
 export function Overview() {
