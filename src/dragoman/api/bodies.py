@@ -19,7 +19,7 @@ from dragoman.api.problems import Next, Problem, Reason, misshapen
 from dragoman.api.sessions import Caller
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.people import LONGEST_NAME, Role
-from dragoman.core.model.tasks import Priority, QuestionStatus, Status
+from dragoman.core.model.tasks import Priority, QuestionStatus
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
 from dragoman.server.asgi import hold
@@ -267,13 +267,19 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class TasksQuery(Page, frozen=True, kw_only=True):
-    """`full=1` adds input, output and result to each task."""
+    """`status` is one or several, separated by commas. `protocol` is the caller's or the agent's. `since` and `until`
+    are times (RFC 3339) or ages (`15m`, `1h`, `7d`). `q`: words in id, type, name, description or error message.
+    `full=1` adds input, output and result to each task."""
 
-    status: Status | None = None
+    status: str | None = None
     type: str | None = None
     agent: str | None = None
     principal: str | None = None
     parent: str | None = None
+    protocol: str | None = None
+    since: str | None = None
+    until: str | None = None
+    q: Annotated[str, Meta(max_length=200)] | None = None
     full: bool = False
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -30,11 +31,11 @@ from dragoman.api.store_reads import agent_protocol, find_task, whole_task
 from dragoman.core.budgets.budget import USED_UP, Account, account_in, needs
 from dragoman.core.budgets.capacity import accounts_of, needs_in
 from dragoman.core.commands import Cancel, Lineage, Pause, Reassign, Resume, Retry, Routing, Submit, Timing
-from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, TaskId, instant
+from dragoman.core.ids import ADMIN, DAY, HUB, SECOND, AgentId, Instant, TaskId, instant, rfc3339
 from dragoman.core.model.agents import CONSTRAINTS, Agent
 from dragoman.core.model.state import Registry, standing_of
 from dragoman.core.model.tasks import Question, Status, Task
-from dragoman.core.ports import TaskFilter
+from dragoman.core.ports import TaskFilter, TaskSearch
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind, Refused
@@ -43,6 +44,8 @@ MOST_COUNTED = 1000
 MOST_DEPENDENCIES = 20
 UUID_LENGTH = 36
 
+AGES = {"s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": DAY, "w": 7 * DAY}
+_AGE = re.compile(r"(\d{1,6})([smhdw])")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _KNOWN = frozenset(field.name for field in msgspec.structs.fields(TaskIn))
@@ -50,8 +53,13 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class TaskList(msgspec.Struct, frozen=True, kw_only=True):
+    """`total` is there on the first page, up to 10,000 and if it is quickly counted. `searched`: under `q`, the hub has
+    searched the tasks since then so far, and goes on with older ones; null: all of them."""
+
     tasks: tuple[TaskOut, ...]
     next: str | None
+    total: int | None = None
+    searched: str | None = None
 
 
 async def submit_task(context: Context, call: Call[None, TaskIn]) -> Response:
@@ -134,15 +142,22 @@ async def _reference(context: Context, id: str, field: str) -> TaskId:
 
 async def list_tasks(context: Context, call: Call[TasksQuery, None]) -> TaskList:
     query = call.query
-    where = TaskFilter(
-        status=query.status,
-        type=query.type,
+    now = context.intake.now()
+    where = TaskSearch(
+        statuses=_statuses(query.status),
+        type=query.type or None,
         agent=AgentId(query.agent) if query.agent else None,
         principal=AgentId(query.principal) if query.principal else None,
         parent=TaskId(query.parent) if query.parent else None,
+        protocol=query.protocol or None,
+        since=_moment(query.since, "since", now),
+        before=_moment(query.until, "until", now),
+        text=query.q or "",
     )
+    if query.q and not any(character.isalnum() for character in query.q):
+        raise Problem(Kind.INVALID, "there is no letter and no digit to search for", field="q")
     try:
-        tasks, on = await context.store.tasks(where, after=query.cursor or None, limit=query.limit)
+        found = await context.store.search(where, after=query.cursor or None, limit=query.limit)
     except ValueError:
         raise Problem(
             Kind.INVALID,
@@ -151,10 +166,38 @@ async def list_tasks(context: Context, call: Call[TasksQuery, None]) -> TaskList
             next=problems.USE_NEXT,
         ) from None
     if query.full:
-        tasks_out = [await whole_task(context, task) for task in tasks]
+        tasks_out = [await whole_task(context, task) for task in found.tasks]
     else:
-        tasks_out = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in tasks]
-    return TaskList(tasks=tuple(tasks_out), next=on)
+        tasks_out = [task_out(task, protocol_out=agent_protocol(context, task.owner)) for task in found.tasks]
+    return TaskList(
+        tasks=tuple(tasks_out),
+        next=found.next,
+        total=found.total,
+        searched=None if found.searched_since is None else rfc3339(found.searched_since),
+    )
+
+
+def _statuses(given: str | None) -> tuple[Status, ...]:
+    try:
+        return tuple(dict.fromkeys(Status(name.strip()) for name in (given or "").split(",") if name.strip()))
+    except ValueError:
+        raise Problem(
+            Kind.INVALID, f"a status is one of {', '.join(Status)}; several are separated by commas", field="status"
+        ) from None
+
+
+def _moment(given: str | None, field: str, now: Instant) -> Instant | None:
+    """A time, or one so long before now."""
+    if not given:
+        return None
+    if age := _AGE.fullmatch(given):
+        return Instant(now - int(age[1]) * AGES[age[2]])
+    try:
+        return instant(datetime.fromisoformat(given))
+    except (ValueError, OverflowError):
+        raise Problem(
+            Kind.INVALID, "this is neither a time (2026-01-31T09:00:00Z) nor an age (15m, 1h, 7d)", field=field
+        ) from None
 
 
 async def show_task(context: Context, call: Call[TaskQuery, None]) -> TaskOut:

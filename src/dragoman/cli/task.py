@@ -15,7 +15,7 @@ from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import Exit
 from dragoman.cli.escaping import block, line
 from dragoman.cli.hubclient import Hub
-from dragoman.cli.lists import Since, cut
+from dragoman.cli.lists import Since
 from dragoman.cli.printing import Column, col
 from dragoman.cli.task_view import body_of, event_line, follow, log_line
 
@@ -43,6 +43,8 @@ def ls(
     status: Annotated[Status | None, Parameter(help="Only those.")] = None,
     type: Annotated[str | None, Parameter(help="Only this type of work.")] = None,
     agent: Annotated[str | None, Parameter(help="Only those of this agent.")] = None,
+    protocol: Annotated[str | None, Parameter(help="Only those whose caller or agent speaks it.")] = None,
+    search: Annotated[str | None, Parameter(help="Only those with these words in id, name, type or error.")] = None,
     since: Since = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -50,10 +52,30 @@ def ls(
     location: HubLocation = LOCAL,
 ) -> None:
     """List tasks, the newest first."""
-    answer = Hub.find(location).get("tasks", status=status, type=type, agent=agent, limit=limit, cursor=cursor)
-    answer = cut(answer, "tasks", "created_at", since)
+    start = lists.begin(since)
+    answer = Hub.find(location).get(
+        "tasks",
+        status=status,
+        type=type,
+        agent=agent,
+        protocol=protocol,
+        q=search,
+        since=None if start is None else start.isoformat(),
+        limit=limit,
+        cursor=cursor,
+    )
     page = printing.Listing(
-        answer, "tasks", COLUMNS, output, "dragoman task ls", status=status, type=type, agent=agent, since=since
+        answer,
+        "tasks",
+        COLUMNS,
+        output,
+        "dragoman task ls",
+        status=status,
+        type=type,
+        agent=agent,
+        protocol=protocol,
+        search=search,
+        since=since,
     )
     failed = [task for task in page.items if task.get("status") == "failed"]
     shown = (failed or page.items)[:1]

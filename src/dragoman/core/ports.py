@@ -148,6 +148,27 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     before: Instant | None = None  # created earlier
 
 
+class TaskSearch(TaskFilter, frozen=True, kw_only=True):
+    """What people look for tasks by. `statuses` take the place of `status`. `protocol` is the caller's, or that of the
+    agent that has the task. `text`: each of its words is the beginning of a word in the id, the last six characters of
+    the id, the type, the name, the description or the error message; of a personal task, in its id and type only."""
+
+    statuses: tuple[Status, ...] = ()
+    protocol: str | None = None
+    text: str = ""
+
+
+class FoundTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is the cursor of the next page, None at the end of the list. `total`: how many there are in all, on the
+    first page, if that is quickly counted and at most 10,000. `searched_since`: only tasks that were created then or
+    later have been searched for the text so far; None: all."""
+
+    tasks: Sequence[Task]
+    next: str | None = None
+    total: int | None = None
+    searched_since: Instant | None = None
+
+
 class Vault(Protocol):
     """Encrypts personal data at rest. `about` is the row that it belongs to: it cannot be decrypted as part of another
     row. Both methods raise `StoreFailed` if the key is wrong, with advice."""
@@ -201,6 +222,12 @@ class Store(Protocol):
 
     async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
         """Newest first; the second value is the cursor for the next page, or None."""
+        ...
+
+    async def search(self, where: TaskSearch, *, after: str | None, limit: int) -> FoundTasks:
+        """What people look for: newest first, those of one instant in the order of acceptance. Takes a short time,
+        however many tasks there are: a page may be shorter than `limit` though the list goes on. Raises `ValueError`
+        for a cursor that is none."""
         ...
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:

@@ -41,8 +41,8 @@ from dragoman.core.model.people import Person
 from dragoman.core.model.series import KEPT, SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import FINAL, Event, Question, QuestionStatus, Status, Task
-from dragoman.core.ports import PASSED, USED, Changes, Due, Recovered, StoreFailed, TaskFilter
-from dragoman.stores.shared import StoreUnit, cursor_of, task_cursor
+from dragoman.core.ports import PASSED, USED, Changes, Due, FoundTasks, Recovered, StoreFailed, TaskFilter, TaskSearch
+from dragoman.stores.shared import StoreUnit, cursor_at, cursor_of, has_words, place_cursor, search_words, task_cursor
 
 AnyRow = TypeVar(
     "AnyRow",
@@ -75,6 +75,7 @@ TABLES: tuple[type[Row], ...] = (
     SeriesRow,
 )
 
+MOST_COUNTED = 10_000
 FORGOTTEN = 64
 """The most rows of the shared state's log that one commit removes."""
 
@@ -314,6 +315,31 @@ class MemoryStore:
             and (where.before is None or task.created_at < where.before)
         ]
         return page[:limit], cursor_of(page[limit - 1]) if len(page) > limit else None
+
+    async def search(self, where: TaskSearch, *, after: str | None, limit: int) -> FoundTasks:
+        words = search_words(where.text)
+        speakers = {agent.id for agent in self.rows(Agent) if agent.protocol == where.protocol}
+        statuses = where.statuses or ((where.status,) if where.status else tuple(Status))
+        found = [
+            (task.created_at, number, task)
+            for number, task in enumerate(self.rows(Task))
+            if task.status in statuses
+            and where.type in (None, task.type)
+            and where.agent in (None, task.owner)
+            and where.principal in (None, task.origin.principal)
+            and where.parent in (None, task.lineage.parent)
+            and (where.protocol in (None, task.origin.protocol) or task.owner in speakers)
+            and (where.since is None or task.created_at >= where.since)
+            and (where.before is None or task.created_at < where.before)
+            and has_words(task, words)
+        ]
+        total = len(found) if after is None and len(found) <= MOST_COUNTED else None
+        if after is not None:
+            place = place_cursor(after)
+            found = [one for one in found if (one[1] < place[1] if words else one[:2] < place)]
+        found.sort(key=lambda one: one[1] if words else one[:2], reverse=True)
+        on = cursor_at(found[limit - 1][:2]) if len(found) > limit else None
+        return FoundTasks(tasks=[task for _, _, task in found[:limit]], next=on, total=total)
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
         found = [task for task in self.rows(Task) if task.id.startswith(prefix)]

@@ -1,7 +1,9 @@
-"""What every store shares: its unit of work, and the cursors of its lists (the same text on every store)."""
+"""What every store shares: its unit of work, the cursors of its lists (the same text on every store), and the words by
+which tasks are found."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,41 @@ class StoreUnit:
             raise RuntimeError("a unit of work commits once")
         self._committed = True
         await self._write(changes)
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def search_words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def search_text(task: Task) -> str:
+    """What can be found of a task: the same as `stores.sqlite.text_index.TEXT`."""
+    shown: list[str | None] = [task.id, task.id[-6:], task.type]
+    if not task.agreement.personal:
+        fault = task.outcome.fault
+        shown += [task.name, task.description, None if fault is None else fault.message]
+    return " ".join(text for text in shown if text)
+
+
+def has_words(task: Task, wanted: Sequence[str]) -> bool:
+    """Whether each of the wanted words is the beginning of a word of the task."""
+    words = search_words(search_text(task))
+    return all(any(word.startswith(one) for word in words) for one in wanted)
+
+
+def cursor_at(place: tuple[int, int]) -> str:
+    """Where a page that people looked for goes on: after the task that was created then and has this number."""
+    return f"{place[0]}.{place[1]}"
+
+
+def place_cursor(text: str) -> tuple[int, int]:
+    """The place that such a cursor names; `ValueError` for text that is none."""
+    at, dot, number = text.partition(".")
+    if not (dot and at.isascii() and at.isdigit() and number.isascii() and number.isdigit() and len(text) < 40):
+        raise ValueError("a cursor is what an earlier page of tasks ended with")
+    return int(at), int(number)
 
 
 def cursor_of(task: Task) -> str:

@@ -133,7 +133,20 @@ async def test_the_documentation_is_whole(world: Any) -> None:
                 assert one["security"] == [{"admin": []}]
                 assert "401" in one["responses"]
     listed = {parameter["name"] for parameter in document["paths"]["/api/v1/tasks"]["get"]["parameters"]}
-    assert listed == {"limit", "cursor", "status", "type", "agent", "principal", "parent", "full"}
+    assert listed == {
+        "limit",
+        "cursor",
+        "status",
+        "type",
+        "agent",
+        "principal",
+        "parent",
+        "full",
+        "protocol",
+        "since",
+        "until",
+        "q",
+    }
 
 
 async def test_answers_are_as_documented(world: Any, make: Any) -> None:

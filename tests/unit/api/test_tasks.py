@@ -249,6 +249,27 @@ async def test_a_task_is_found_by_an_unambiguous_prefix(world: Any, make: Any) -
     assert (await world.client.get(f"{API}/beef")).status_code == 404
 
 
+async def test_tasks_are_listed_by_statuses_protocol_age_and_words(world: Any, make: Any) -> None:
+    old = make.task(1, status=Status.FAILED, name="invoice", created_at=Instant(make.now - 2 * HOUR))
+    new = make.task(2, status=Status.QUEUED, name="invoice backup", created_at=Instant(make.now - SECOND))
+    await world.put(old, new)
+
+    async def ids(**params: str) -> list[str]:
+        answer = (await world.client.get(API, params=params)).json()
+        assert (answer["total"], answer["searched"]) == (len(answer["tasks"]), None)
+        return [task["id"] for task in answer["tasks"]]
+
+    assert await ids(status="failed,queued") == [new.id, old.id]
+    assert await ids(status="failed, cancelled") == [old.id]
+    assert await ids(protocol=new.origin.protocol) == [new.id, old.id]
+    assert await ids(protocol="nobody-speaks-it") == []
+    assert await ids(q="invo") == [new.id, old.id]
+    assert await ids(q="backup invoice") == [new.id]
+    for params, field in (({"status": "failed,odd"}, "status"), ({"since": "soon"}, "since"), ({"q": "--"}, "q")):
+        refused = await world.client.get(API, params=params)
+        assert (refused.status_code, refused.json()["field"]) == (422, field)
+
+
 async def test_lists_go_on_with_a_cursor_and_leave_contents_out(world: Any, make: Any) -> None:
     tasks = [make.task(n) for n in range(1, 6)]
     await world.put(*tasks)

@@ -39,11 +39,12 @@ def test_another_since_is_a_usage_error(text: str) -> None:
     assert (stopped.value.code, "15m" in str(stopped.value.next)) == (2, True)
 
 
-def test_tasks_older_than_since_are_left_out_and_so_is_the_next_page(hub: Any, run: Any, make_task: Any) -> None:
-    young, old = make_task(created_at=ago(minutes=5)), make_task(id="old", created_at=ago(hours=5))
-    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [young, old], "next": "c"})
-    listed = json.loads(run("task", "ls", "--since", "1h", "-o", "json").out)
-    assert listed == {"tasks": [young], "next": None}
+def test_the_hub_is_asked_for_tasks_by_age_protocol_and_words(hub: Any, run: Any, make_task: Any) -> None:
+    hub.answers["GET /api/v1/tasks"] = (200, {"tasks": [make_task()], "next": "c"})
+    run("task", "ls", "--since", "1h", "--protocol", "forge", "--search", "invoice backup", "-o", "json")
+    query = hub.asked[-1].query
+    assert (query["protocol"], query["q"]) == ("forge", "invoice backup")
+    assert abs(datetime.fromisoformat(query["since"]) - datetime.fromisoformat(ago(hours=1))) < timedelta(minutes=5)
     assert "--since 6h" in run("task", "ls", "--since", "6h").err  # there may be more
     assert run("task", "ls", "--since", "soon").code == 2
 

@@ -162,3 +162,15 @@ def test_a_database_of_before_has_room_for_people_and_figures_and_finds_its_even
     assert list(new.execute(by_time)) == [(26,), (25,)]
     assert "USING COVERING INDEX event_at" in str(list(new.execute(f"EXPLAIN QUERY PLAN {by_time}")))
     assert list(new.execute("PRAGMA user_version")) == [(schema.VERSION,)]
+
+
+def test_tasks_of_before_are_found_by_the_protocol_they_came_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with version(12, tmp_path / "old.db", monkeypatch) as old:
+        for no in range(1, 6):
+            insert(old, no, encode(task(f"t{no}")).decode())
+    monkeypatch.setattr(schema, "REWRITTEN_AT_ONCE", 2)
+    new = schema.connect(str(tmp_path / "old.db"))
+    assert list(new.execute("SELECT protocol, count(*) FROM task GROUP BY protocol")) == [("chiffon", 5)]
+    assert list(new.execute("PRAGMA user_version")) == [(schema.VERSION,)]

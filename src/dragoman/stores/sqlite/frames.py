@@ -102,6 +102,7 @@ slices = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class OriginColumns(msgspec.Struct, gc=False):
     principal: str
     request_id: str
+    protocol: str
 
 
 class FileColumns(msgspec.Struct, gc=False):
@@ -138,7 +139,7 @@ class TaskColumns(msgspec.Struct, gc=False):
 
     INSERT: ClassVar = (
         "INSERT INTO task (no, status, queue, rank, wake_at, owner, id, principal, request_id, created_at, type,"
-        " parent, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
+        " parent, protocol, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
     )
     BLOCK: ClassVar = "INSERT OR IGNORE INTO blocked (dependency, no) VALUES (?, ?)"
     UNBLOCK: ClassVar = "DELETE FROM blocked WHERE dependency = ? AND no = ?"
@@ -181,6 +182,7 @@ class TaskColumns(msgspec.Struct, gc=False):
         return (
             self.status, self.queue, self.rank, self.wake_at, self.owner,
             self.id, origin.principal, origin.request_id, self.created_at, self.type, self.lineage.parent,
+            origin.protocol,
         )  # fmt: skip
 
 
@@ -194,9 +196,10 @@ class TaskUpdates:
     remembers the columns of the last few thousand tasks and names only the groups that differ.
     """
 
-    GROUPS: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1, 2), (3,), (4,), (5, 6, 7, 8, 9, 10))
+    GROUPS: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1, 2), (3,), (4,), (5, 6, 7, 8, 9, 10, 11))
     NAMES: ClassVar[tuple[str, ...]] = (
         "status", "queue", "rank", "wake_at", "owner", "id", "principal", "request_id", "created_at", "type", "parent",
+        "protocol",
     )  # fmt: skip
     REMEMBERED: ClassVar = 8192
     FINAL: ClassVar = frozenset({"completed", "failed", "cancelled"})
@@ -228,7 +231,7 @@ class TaskUpdates:
             if old == new:
                 changed: tuple[int, ...] = ()
             elif old is None:
-                changed = tuple(range(11))
+                changed = tuple(range(len(self.NAMES)))
             else:
                 changed = tuple(at for group in self.GROUPS if any(old[at] != new[at] for at in group) for at in group)
             if task.status in self.FINAL:

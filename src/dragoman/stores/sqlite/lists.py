@@ -54,8 +54,16 @@ T = TypeVar("T")
 
 
 class ListReader:
-    def __init__(self, path: str, *, threads: int, seconds: float) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        threads: int,
+        seconds: float,
+        connect: Callable[[str], apsw.Connection] = queries.connect,
+    ) -> None:
         self._path = path
+        self._connect = connect
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dragoman-read")
         self._idle: list[apsw.Connection] = []
@@ -74,7 +82,7 @@ class ListReader:
             raise unreadable(error) from error
 
     def _read(self, read: Callable[[apsw.Connection], T]) -> T:
-        connection = self._idle.pop() if self._idle else queries.connect(self._path)
+        connection = self._idle.pop() if self._idle else self._connect(self._path)
         self._reading[connection] = time.monotonic()
         try:
             connection.execute("BEGIN")  # one snapshot, however many statements

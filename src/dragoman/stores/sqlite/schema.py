@@ -209,6 +209,14 @@ MIGRATIONS: tuple[str, ...] = (
 
     CREATE INDEX event_at ON event (at);
     """,
+    # 13: the protocol that a task came by. It is written once, with the task.
+    """
+    ALTER TABLE task ADD COLUMN protocol TEXT;
+    """,
+    # 14: tasks by that protocol. `REWRITES` fills the column before.
+    """
+    CREATE INDEX task_protocol ON task (protocol, created_at);
+    """,
 )
 
 VERSION = len(MIGRATIONS)
@@ -272,9 +280,24 @@ def rewrite_task_heads(connection: apsw.Connection) -> None:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 
 
+def fill_protocols(connection: apsw.Connection) -> None:
+    """Write the protocol of every task into its column, one batch after the other."""
+    batch = "SELECT max(no) FROM (SELECT no FROM task WHERE no > ? ORDER BY no LIMIT ?)"
+    fill = (
+        "UPDATE task SET protocol = json_extract(body, '$.origin.protocol')"
+        " WHERE no > ? AND no <= ? AND protocol IS NULL"
+    )
+    done = -1
+    while (row := connection.execute(batch, (done, REWRITTEN_AT_ONCE)).fetchone()) is not None and row[0] is not None:
+        with connection:
+            connection.execute(fill, (done, row[0]))
+        done = int(row[0])
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+
 REWRITTEN_AT_ONCE = 5000
 
-REWRITES: dict[int, Callable[[apsw.Connection], None]] = {11: rewrite_task_heads}
+REWRITES: dict[int, Callable[[apsw.Connection], None]] = {11: rewrite_task_heads, 14: fill_protocols}
 """Changes that Python makes to the rows before a schema version counts as reached: repeatable, in own transactions."""
 
 WAITING_HEAD, LEASED, POLLED = 1, 2, 3

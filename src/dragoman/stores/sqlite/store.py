@@ -28,16 +28,28 @@ from dragoman.core.model.deliveries import DeadLetter, Delivery
 from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
-from dragoman.core.ports import Changes, Due, Recovered, StoreFailed, TaskFilter, Vault
+from dragoman.core.ports import Changes, Due, FoundTasks, Recovered, StoreFailed, TaskFilter, TaskSearch, Vault
 from dragoman.stores import personal
 from dragoman.stores.bloom_filter import NameFilter
 from dragoman.stores.cache import SHORT, HotCache
-from dragoman.stores.shared import StoreUnit
-from dragoman.stores.sqlite import backups, frames, lists, master_keys, queries, recovery, schema, used, writer_process
+from dragoman.stores.shared import StoreUnit, search_words
+from dragoman.stores.sqlite import (
+    backups,
+    frames,
+    lists,
+    master_keys,
+    queries,
+    recovery,
+    schema,
+    search,
+    used,
+    writer_process,
+)
 from dragoman.stores.sqlite.lists import ListReader, unreadable
 from dragoman.stores.sqlite.rows import pack
 from dragoman.stores.sqlite.schema import StoreRefused
 from dragoman.stores.sqlite.sent_messages import SentMessages, beside
+from dragoman.stores.sqlite.text_index import TextIndex
 from dragoman.stores.sqlite.wal import CAP, waits_at
 from dragoman.stores.sqlite.writer_process import OutcomeUnknown, Writer
 
@@ -76,6 +88,7 @@ class SqliteStore:
         """Whether those were committed after the hub got an error for them: the hub's memory is behind the store."""
         self._naming: asyncio.Task[None] | None = None
         self._lists = ListReader(str(self._path), threads=list_threads, seconds=read_seconds)
+        self._texts = TextIndex(self._path, threads=list_threads, seconds=read_seconds)
         self._log_cap = log_cap
         self._copying = asyncio.Lock()
 
@@ -98,6 +111,7 @@ class SqliteStore:
 
     def _begin(self) -> Recovered:
         self._reader = queries.connect(str(self._path))
+        self._texts.discard()
         if self._keys is not None:
             in_use, given_up = master_keys.keys(self._reader)
             self._keys.check(in_use, given_up)
@@ -128,6 +142,7 @@ class SqliteStore:
             self._naming.cancel()
             self._naming = None
         await self._lists.close()
+        await self._texts.close()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -267,6 +282,7 @@ class SqliteStore:
                 finally:  # a log that waits for readers must not wait for the hub's own
                     if self.log_bytes > waits_at(self._log_cap):
                         self._lists.interrupt_long_ones()
+                        self._texts.interrupt_long_ones()
                 return
             except OutcomeUnknown:
                 self._doubtful = written
@@ -308,6 +324,20 @@ class SqliteStore:
     async def tasks(self, where: TaskFilter, *, after: str | None, limit: int) -> tuple[Sequence[Task], str | None]:
         found, on = await self._list(lambda connection: lists.tasks(connection, where, after, limit))
         return personal.opened(found, self._vault), on
+
+    async def search(self, where: TaskSearch, *, after: str | None, limit: int) -> FoundTasks:
+        since = None
+        if search_words(where.text):
+            self._read()
+            found, since = await self._texts.read(lambda connection: search.search(connection, where, after, limit))
+        else:
+            found = await self._list(lambda connection: search.search(connection, where, after, limit))
+        return msgspec.structs.replace(
+            found,
+            tasks=personal.opened(found.tasks, self._vault),
+            total=found.total if since is None else None,
+            searched_since=since,
+        )
 
     async def find_tasks(self, prefix: str, limit: int) -> Sequence[Task]:
         found = await self._list(lambda connection: lists.find_tasks(connection, prefix, limit))
