@@ -1,4 +1,4 @@
-"""People at a hub's dashboard, from outside: links, cookies and tokens tried again, forged, stolen or found."""
+"""People at a hub's dashboard, from outside: links, cookies and tokens, tried again, forged, stolen or found."""
 
 from __future__ import annotations
 

@@ -10,10 +10,13 @@ import pytest
 from tests.conformance.agentmsg import samples as agentmsg_samples
 from tests.fuzz import samples as fuzz_samples
 
-from dragoman.app.translator.examples import AT, EXAMPLES, ID, INPUT, KINDS, RESULT, TASK
+from dragoman.app.translator.examples import AT, EXAMPLES, ID, INPUT, RESULT, TASK
 from dragoman.app.translator.translator import Translation, translate
 from dragoman.messages.faults import Refused
 from dragoman.wire.errors import RemoteProtocolError
+
+KINDS = ("request", "progress", "result", "error")
+"""What there is an example of, in every protocol."""
 
 
 async def told(source: str, target: str, tree: Any) -> Translation:

@@ -56,10 +56,6 @@ STORY = (
 )
 
 
-def no_losses(caller: str, agent: str) -> dict[Any, Any]:
-    return {}
-
-
 def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
     told = trace_task(task(owner=AgentId("bob"), seq=11), events(*STORY), lambda agent: PROTOCOLS.get(agent), no_losses)
     assert [(step.kind.value, step.count, step.source, step.protocol, step.target) for step in told.steps] == [

@@ -157,4 +157,3 @@ EXAMPLES: Mapping[str, Mapping[str, dict[str, Any]]] = {
         ),
     },
 }  # fmt: skip
-KINDS = ("request", "progress", "result", "error")
