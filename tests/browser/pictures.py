@@ -1,8 +1,8 @@
 """The pictures of README.md and the documents: real pages of the demo, taken by Chromium. `make pictures` takes them.
 
     overview.png, inbox.png                   after some minutes of the demo, so that the plots have a past
-    sequence-light.png, sequence-dark.png     one task over three protocols
-    sequence.gif                              the same, step by step
+    sequence-light.png, sequence-dark.png     one task over all protocols
+    sequence.gif                              a smaller one, step by step
 
 They are reduced to a palette: a page has few colours, and a picture in a repository is kept forever.
 """
@@ -28,6 +28,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.browser.conftest import ARGUMENTS, CHROMIUM
 from tests.support.chiffon import Door
 from tests.support.hubproc import until
+from tests.support.nest import die_with_parent
 
 PLACE = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SIZE = {"width": 1440, "height": 900}
@@ -56,7 +57,8 @@ def demo() -> Iterator[dict[str, Any]]:
     """A hub with the demo, as `make run` starts it, on free ports with data of its own."""
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "dragoman.cli", "dev", "--demo", "--port", "0", "--ready-json"]
-        process = subprocess.Popen([*command, "--data", f"{home}/data"], stdout=subprocess.PIPE, cwd=home)
+        command += ["--data", f"{home}/data"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=home, preexec_fn=die_with_parent)
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())
@@ -91,19 +93,34 @@ def logged_in(browser: Browser, ready: dict[str, Any], size: Any, scheme: Any) -
     return page
 
 
-def palette(png: bytes, colours: int = 128) -> Image.Image:
-    image = Image.open(io.BytesIO(png)).convert("RGB")
-    return image.quantize(colours, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+def palette(image: Image.Image) -> Image.Image:
+    """Pillow weighs colours by their area; `kmeans` keeps thin lines of different colours apart."""
+    return image.quantize(256, Image.Quantize.MEDIANCUT, kmeans=4, dither=Image.Dither.NONE)
 
 
 def keep(name: str, png: bytes) -> None:
-    palette(png).save(PLACE / name, optimize=True)
+    palette(Image.open(io.BytesIO(png)).convert("RGB")).save(PLACE / name, optimize=True)
+
+
+def ship(page: Page, hub: Door) -> str:
+    """Answer the demo's question in the inbox, and see its release shipped: one task over all protocols."""
+    page.get_by_test_id("question").first.get_by_test_id("answer-option").first.click()
+    [id] = [task["id"] for task in hub.get("/api/v1/tasks?type=ship_release").json["tasks"]]
+    until(lambda: hub.get(f"/api/v1/tasks/{id}").json["status"] == "completed", "the release")
+    return str(id)
 
 
 def report_of_the_planner(hub: Door) -> str:
-    """A finished task of the demo over three protocols: chiffon, forge and coven."""
+    """A finished task that is small enough for a film: chiffon, forge and coven."""
     found = hub.get("/api/v1/tasks?type=write_report&status=completed&limit=100").json["tasks"]
     return str(next(task["id"] for task in found if task["requested_by"] == "planner"))
+
+
+def zoom_out(page: Page) -> None:
+    """Until all lanes fit."""
+    frame = page.locator(".sequence-frame")
+    while frame.evaluate("frame => frame.scrollWidth > frame.clientWidth"):
+        page.get_by_role("button", name="Zoom out").click()
 
 
 def replay(page: Page, url: str, id: str) -> list[bytes]:
@@ -134,7 +151,7 @@ def film(pngs: list[bytes]) -> None:
     images = [Image.open(io.BytesIO(png)).convert("RGB") for png in pngs]
     images = [image.crop((0, 0, image.width, image.height - EDGE)) for image in images]
     size = max(image.width for image in images), max(image.height for image in images)
-    colours = images[-1].quantize(64, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    colours = palette(images[-1])
     frames = []
     for image in images:
         canvas = Image.new("RGB", size, image.getpixel((size[0] // 2, image.height - 4)))
@@ -159,12 +176,13 @@ def take(minutes: float) -> None:
         page.goto(f"{hub.url}/inbox")
         expect(page.get_by_test_id("question").first).to_be_visible()
         keep("inbox.png", page.screenshot())
-        id = report_of_the_planner(hub)
-        film(replay(logged_in(browser, ready, NARROW, "light"), hub.url, id))
+        id = ship(page, hub)
+        film(replay(logged_in(browser, ready, NARROW, "light"), hub.url, report_of_the_planner(hub)))
         for scheme in ("light", "dark"):
             page = logged_in(browser, ready, SIZE, scheme)
             page.goto(f"{hub.url}/tasks/{id}")
             expect(page.get_by_test_id("task-sequence")).to_be_visible()
+            zoom_out(page)
             keep(f"sequence-{scheme}.png", page.screenshot())
         browser.close()
     for path in sorted(PLACE.iterdir()):
