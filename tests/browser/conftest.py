@@ -30,8 +30,23 @@ addEventListener("securitypolicyviolation", (event) =>
 """
 
 
+GO = """async (path) => {
+  history.pushState(null, "", path);
+  dispatchEvent(new PopStateEvent("popstate"));
+  for (let frame = 0; frame < 2; frame += 1) await new Promise(requestAnimationFrame);
+}"""
+
+
+def go(page: Page, path: str) -> None:
+    """To another view as a click on a link goes there, without loading the page again; until it has read its data."""
+    page.evaluate(GO, path)
+    expect(page.locator("main h1")).to_be_visible()
+    expect(page.get_by_text("Reading…")).to_have_count(0)
+
+
 @pytest.fixture(scope="package")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+def hub(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    """After the browser: without one there is nothing to try."""
     with running(tmp_path_factory.mktemp("hub")) as hub:
         yield hub
         assert "Traceback" not in hub.log.read_text()

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, go
 from tests.support import chiffon
 from tests.support.chiffon import Answer, Door
 from tests.support.hubproc import HubProcess, until
@@ -93,10 +93,9 @@ def test_text_of_agents_and_callers_is_shown_as_text_everywhere(
     shown = ""
     with visit() as visitor:
         page = visitor.page()
+        expect(page.get_by_test_id("verdict")).to_be_visible()
         for path in PAGES:
-            page.goto(hub.url + path.format(failed=planted.failed, asking=planted.asking))
-            expect(page.locator("main h1")).to_be_visible()
-            expect(page.get_by_text("Reading…")).to_have_count(0)
+            go(page, path.format(failed=planted.failed, asking=planted.asking))
             shown += page.locator("body").inner_text() + "\n"
             elements = page.evaluate(
                 "document.querySelectorAll('main img, main script, main link, main iframe').length"
