@@ -72,7 +72,7 @@ class Agent(Record, frozen=True, kw_only=True):
     version: SemVer
 
 
-NOBODY = Agent(agent_id="unknown", domain="unknown", version="0.0.0")
+UNKNOWN_AGENT = Agent(agent_id="unknown", domain="unknown", version="0.0.0")
 """The target of a refusal whose sender cannot be read."""
 
 

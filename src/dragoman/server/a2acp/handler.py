@@ -37,7 +37,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.messages.tasks import Json
 from dragoman.protocols.a2acp import codec, errors, intents
 from dragoman.protocols.a2acp.errors import A2acpError
-from dragoman.protocols.a2acp.types import MESSAGE_BYTES, NOBODY, PROTOCOL, Message, MessageType
+from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL, UNKNOWN_AGENT, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
 from dragoman.server.a2acp import outbound
 from dragoman.server.a2acp.contract_keys import ContractKeys
@@ -171,11 +171,11 @@ class A2acpHandler(HttpHandler):
     def encode_refusal(self, fault: Fault, *, agent: Agent | None = None, context: Any = None) -> bytes:
         """The error message about a refused one."""
         about = context if isinstance(context, About) else About(agent)
-        agent, to = about.agent, about.sender or NOBODY
+        agent, to = about.agent, about.sender or UNKNOWN_AGENT
         if agent is not None and to.agent_id != agent.id:
             to = party_of(agent)  # the agent that is connected, whatever the message says of its sender
         # A caller that is not authenticated gets no token of the broker's for the agent that it names.
-        audience = NOBODY.agent_id if agent is None else agent.id
+        audience = UNKNOWN_AGENT.agent_id if agent is None else agent.id
         intent = about.message.intent if about.message else None
         return self._frame("error", intent, errors.refusal_of(fault).payload(about.thread), to, audience)
 
