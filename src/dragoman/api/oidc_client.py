@@ -12,12 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-import structlog
 
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.model.people import RANK, Role
-
-log = structlog.get_logger("dragoman.api")
 
 SCOPE = "openid profile email"
 KEPT_SECONDS = 3600.0
@@ -127,7 +124,7 @@ class OidcClient:
             try:
                 decoded = jwt.decode(given, await self._key_set(metadata), algorithms=list(ALGORITHMS))
             except (JoseError, ValueError):  # a key that is new there
-                decoded = jwt.decode(given, await self._key_set(metadata, anew=True), algorithms=list(ALGORITHMS))
+                decoded = jwt.decode(given, await self._key_set(metadata, again=True), algorithms=list(ALGORITHMS))
             options = {
                 "iss": {"essential": True, "value": metadata.issuer},
                 "aud": {"essential": True, "value": self.provider.client_id},
@@ -153,10 +150,10 @@ class OidcClient:
             self._metadata = time.monotonic(), found
         return self._metadata[1]
 
-    async def _key_set(self, metadata: _Metadata, *, anew: bool = False) -> Any:
+    async def _key_set(self, metadata: _Metadata, *, again: bool = False) -> Any:
         from joserfc.jwk import KeySet
 
-        if anew or self._keys is None or time.monotonic() - self._keys[0] > KEPT_SECONDS:
+        if again or self._keys is None or time.monotonic() - self._keys[0] > KEPT_SECONDS:
             self._keys = time.monotonic(), KeySet.import_key_set(await self._get(metadata.jwks_uri))
         return self._keys[1]
 
