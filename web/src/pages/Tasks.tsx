@@ -24,6 +24,7 @@ const PAUSE = 1000;
 export function Tasks() {
   const known = useSignal<Rows>({ rows: [], next: null });
   const total = useSignal<number | null>(null);
+  const searched = useSignal<string | null>(null);
   const error = useSignal<unknown>(null);
   const loaded = useSignal(false);
   const frame = useRef<HTMLDivElement>(null);
@@ -34,10 +35,11 @@ export function Tasks() {
   useEffect(() => {
     const own = reader(async (signal) => {
       try {
-        const page = await get<TaskList & { total?: number | null }>("/tasks", { ...filters, limit: PAGE }, signal);
+        const page = await get<TaskList>("/tasks", { ...filters, limit: PAGE }, signal);
         if (signal.aborted) return;
         known.value = withNewest(known.value, page, (frame.current?.scrollTop ?? 0) > 0);
         total.value = page.total ?? null;
+        searched.value = page.searched ?? null;
         error.value = null;
         loaded.value = true;
       } catch (problem) {
@@ -101,6 +103,12 @@ export function Tasks() {
             : known.value.next
               ? `${number(ids.length)} shown, more below`
               : plural(ids.length, "task")}
+          {searched.value ? (
+            <>
+              {" "}
+              (searched back to <Ago at={searched.value} />, older tasks follow)
+            </>
+          ) : null}
         </span>
         <Copy text={command} label="Copy as CLI" />
       </div>
@@ -137,7 +145,13 @@ export function Tasks() {
       ) : null}
       {error.value ? <ErrorBox error={error.value} /> : null}
       <section class="card">
-        {loaded.value && !ids.length ? (
+        {loaded.value && !ids.length && known.value.next ? (
+          <Empty title="None of the newest tasks fits these filters">
+            <button type="button" class="button" onClick={more}>
+              Look through older tasks
+            </button>
+          </Empty>
+        ) : loaded.value && !ids.length ? (
           <Empty title={filtered ? "No task fits these filters" : "There is no task yet"}>
             {filtered ? (
               <p>Clear the filters, or search for something else.</p>
