@@ -196,6 +196,8 @@ def test_the_keyboard_reaches_everything(page: Page, submit: Submit) -> None:
     expect(page.get_by_test_id("task-row").first).to_be_visible()
     keys.press("/")
     expect(page.locator("[data-search]")).to_be_focused()
+    keys.type("build")
+    expect(page).to_have_url(re.compile("q=build"))
     keys.press("Escape")
     expect(page.locator("[data-search]")).not_to_be_focused()
     expect(page.get_by_test_id("task-row").filter(has_text="build").first).to_be_visible()
