@@ -255,7 +255,7 @@ class Conversation:
         letter = self.world.direct_message(
             sender.id,
             f"{self.count}",
-            body=msgspec.Raw(msgspec.json.encode(said)),
+            raw=msgspec.Raw(msgspec.json.encode(said)),
             once=once,
             expires_at=None if self.rng.random() < 0.9 else Instant(self.world.time + 5 * SECOND),
         )
