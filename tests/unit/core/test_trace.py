@@ -17,6 +17,10 @@ NOW = Instant(1_768_796_464_000_000)
 PROTOCOLS = {"mux-1": "coven", "bob": "agentmsg"}
 
 
+def no_losses(caller: str, agent: str) -> dict[Any, Any]:
+    return {}
+
+
 def task(id: str = "t-1", **changes: Any) -> Task:
     base = {
         "id": TaskId(id), "type": "a", "status": Status.RUNNING, "created_at": NOW, "updated_at": NOW,
