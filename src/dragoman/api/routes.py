@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import Response
+
 from dragoman.api import (
     agents,
     audit,
@@ -23,6 +25,7 @@ from dragoman.api import (
     overview,
     people,
     playground,
+    reference,
     task_events,
     tasks,
     users,
@@ -65,6 +68,10 @@ def public(call: str, handler: Handler, summary: str, answers: Mapping[int, Any]
 
 async def documentation(context: Context, call: Plain) -> dict[str, Any]:
     return document(ROUTES)
+
+
+async def reference_page(context: Context, call: Plain) -> Response:
+    return Response(reference.page(document(ROUTES)), headers=dashboard.HEADERS, media_type="text/html")
 
 
 MANAGEMENT = (
@@ -267,6 +274,7 @@ OPERATIONS = (
         {200: operations.Health, 503: operations.Health}),
     public("GET /metrics", operations.metrics, "Prometheus metrics", {200: "text/plain"}),
     public("GET /openapi.json", documentation, "This document", {200: dict[str, Any]}),
+    public("GET /docs", reference_page, "The same as a page for people", {200: "text/html"}),
     public("GET /schemas/{protocol}.json", operations.schema, "JSON Schema of a protocol's messages",
         {200: dict[str, Any]}, refusals=(NOT_FOUND,)),
     public("GET /schemas/coven.proto", operations.coven_proto, "The proto file of coven, as the hub speaks it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from html import escape
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -258,3 +259,12 @@ async def test_the_proto_file_of_coven_is_served_as_the_hub_speaks_it(world: Any
         assert re.search(rf"^\s*(message|service) {name} {{", answer.text, re.MULTILINE), name
     paths = (await world.stranger.get("/openapi.json")).json()["paths"]
     assert "text/plain" in paths["/schemas/coven.proto"]["get"]["responses"]["200"]["content"]
+
+
+async def test_the_reference_page_names_every_route_and_has_no_script(world: Any) -> None:
+    answer = await world.stranger.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    for route in SERVED:
+        assert f"<strong>{route.method}</strong> <code>{escape(route.path)}</code>" in answer.text, route.path
+    assert "<script" not in answer.text
