@@ -110,6 +110,7 @@ OTHERWISE = {
     "supervisor/child_log.py": "logs of children, which may lose their last lines",
     "supervisor/spawner.py": "a control file of the kernel",
     "sdk/work/journal.py": "a log, and synced as one",
+    "cli/trace.py": "a picture for a person, who sees whether it is whole",
     "cli/scenarios/steps.py": "a log, in a directory that is thrown away",
     "durable.py": "the one way",
 }

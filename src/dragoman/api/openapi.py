@@ -270,7 +270,7 @@ def _parameters(one: ApiRoute) -> list[dict[str, Any]]:
 
 def _refusals(one: ApiRoute) -> set[int]:
     """The statuses of problems: what the route itself refuses, and what the way to its handler does."""
-    found = {status_of(kind) for kind in one.refusals} | ({401} if isinstance(one.auth, Role) else set())
+    found = {status_of(kind) for kind in one.refusals} | ({401, 403} if isinstance(one.auth, Role) else set())
     if one.handler is not None and one.body is not None:
         found |= WITH_A_BODY
     if one.handler is not None and (one.query is not None or "{id}" in one.path):  # the beginning of several ids

@@ -259,7 +259,7 @@ MANAGEMENT = (
     v1("GET /login", oidc.show_ways, "people", "How a browser may log in, beside links and tokens",
         {200: oidc.LoginWays}, auth=None),
     v1("POST /login", users.log_in_by_token, "people", "Log a browser in: a session cookie for a token", {204: None},
-        body=bodies.LoginIn, refusals=(INVALID, Kind.UNAUTHENTICATED), auth=None),
+        body=bodies.LoginIn, refusals=(INVALID, Kind.UNAUTHENTICATED, Kind.FORBIDDEN), auth=None),
     v1("POST /logout", users.log_out, "people", "Log a browser out", {204: None}, query=bodies.LogoutQuery,
         body=bodies.Nothing, body_optional=True, auth=Role.VIEWER),
     # store

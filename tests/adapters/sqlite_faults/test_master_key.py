@@ -83,6 +83,7 @@ class Data:
         connection = apsw.Connection(str(self.file))
         connection.execute(
             "DROP TABLE master_key; DROP TABLE used; DROP TABLE person; DROP TABLE series; DROP INDEX event_at;"
+            " DROP INDEX task_protocol; ALTER TABLE task DROP COLUMN protocol;"
             " PRAGMA user_version = 8"
         )
         connection.close()

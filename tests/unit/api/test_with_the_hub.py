@@ -87,7 +87,7 @@ async def test_the_desk_of_an_idle_hub_is_empty_and_ready(client: httpx2.AsyncCl
     async def get(path: str) -> Any:
         return (await client.get(path)).json()
 
-    assert await get("/api/v1/tasks") == {"tasks": [], "next": None}
+    assert await get("/api/v1/tasks") == {"tasks": [], "next": None, "total": 0, "searched": None}
     assert await get("/api/v1/agents") == {"agents": []}
     assert await get("/api/v1/questions?status=open") == {"questions": [], "next": None}
     assert await get("/api/v1/deadletters") == {"deadletters": [], "next": None}

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from dragoman.cli.sequence import as_svg, in_terminal
 
 SVG = Path(__file__).with_name("sequence.svg")
@@ -125,7 +127,10 @@ def test_what_agents_write_cannot_break_the_svg() -> None:
     assert not [one for one in found.iter() if one.tag.endswith("script")]
 
 
-def test_trace_draws_what_the_hub_says(hub: Any, run: Any, make_task: Any, tmp_path: Path) -> None:
+def test_trace_draws_what_the_hub_says(
+    hub: Any, run: Any, make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     told = {"trace_id": "5" * 32, "task_id": "t-0001", "tasks": [make_task(steps=[])], "left_out": 0}
     hub.answers["GET /api/v1/tasks/t-0001/trace"] = (200, told)
     hub.answers["GET /api/v1/tasks/t-0001/sequence"] = (200, MODEL)

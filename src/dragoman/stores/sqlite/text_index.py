@@ -111,7 +111,8 @@ class TextIndex:
         readers, self._readers = self._readers, None
         if readers is not None:
             await readers.close()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close_writer)
+        if self._writer is not None:  # else there is nothing to close, perhaps not even the thread any more
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_writer)
 
     def _close_writer(self) -> None:
         if self._writer is not None:
