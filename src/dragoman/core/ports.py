@@ -73,6 +73,14 @@ class StoreFailed(Exception):
     know, has reopened, and answers truthfully from now on."""
 
 
+class Fenced(StoreFailed):
+    """This node's epoch is over: another node leads, or may lead. The store commits nothing of this node any more.
+
+    Raised also when the store cannot learn whether a commit of this epoch happened. So the node that gets it neither
+    acknowledges nor refuses what it was deciding: it ends its term, and its connections.
+    """
+
+
 class Unit(Protocol):
     """One unit of work: what it loads and what it commits belong to one transaction.
 
