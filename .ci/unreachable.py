@@ -42,6 +42,16 @@ ALLOWED: dict[str, str] = {
 }
 """What is meant to stand there although nothing reaches it, with the reason."""
 
+UNDER_WAY = (
+    "dragoman.core.ports:Fenced",
+    "dragoman.stores.postgres",
+    "dragoman.stores.copying",
+    "dragoman.stores.s3_files",
+    "dragoman.app.cluster",
+)
+"""What is being built piece by piece (issue 16, a cluster over PostgreSQL), by the beginnings of names. To be emptied
+when `serve` reaches all of it."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -325,7 +335,7 @@ def unreachable(root: Path = ROOT) -> list[str]:
 
 def main() -> int:
     lines = unreachable()
-    dead = [line for line in lines if line not in ALLOWED]
+    dead = [line for line in lines if line not in ALLOWED and not line.startswith(UNDER_WAY)]
     stale = [name for name in ALLOWED if name not in lines]
     for line in dead:
         print(f"no entry point reaches {line}")
