@@ -27,8 +27,8 @@ from dragoman.core.model.tasks import (
     Waiting,
 )
 from dragoman.messages.faults import Fault, Kind
+from dragoman.stores.records import encode, task_from
 from dragoman.stores.sqlite import schema
-from dragoman.stores.sqlite.rows import encode, task_from
 
 FLAT = (
     '{"id":"t","type":"code","status":"failed","origin":{"principal":"ada","protocol":"chiffon","request_id":"r","dige'

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.core.ports import USED
+from dragoman.stores import layout
 from dragoman.stores.sqlite import frames, used
 from dragoman.stores.sqlite.writer import Disk
 
 
 def add(disk: Disk, *messages: int) -> None:
-    disk.write([[frames.USED, used.pack({id: id + 1 for id in messages})]])
+    disk.write([[frames.USED, layout.pack({id: id + 1 for id in messages})]])
 
 
 def test_the_store_keeps_at_least_as_many_as_the_port_promises() -> None:
@@ -37,7 +38,7 @@ def test_a_writer_goes_on_where_the_one_before_ended_and_after_a_rollback(tmp_pa
     disk = Disk(path)
     add(disk, (1 << 64) - 2)
     try:
-        disk.write([[frames.USED, used.pack({9: 9})], [frames.ROWS, frames.AGENT + 2, [("nobody",)]]])
+        disk.write([[frames.USED, layout.pack({9: 9})], [frames.ROWS, frames.AGENT + 2, [("nobody",)]]])
     except ValueError:
         pass
     add(disk, 4)

@@ -19,10 +19,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dragoman.stores.sqlite.schema import LEASED, POLLED, WAITING_HEAD
-
-SEQ_BITS = 24
-"""An event's key is its task's number, then its own in the low bits: one integer, in time order."""
+from dragoman.stores.layout import LEASED, POLLED, WAITING_HEAD
 
 HEADER = 4
 

@@ -31,12 +31,9 @@ from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity, Registry
 from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import StoreFailed, TaskFilter
-from dragoman.stores.shared import cursor_of, task_cursor
-from dragoman.stores.sqlite import frames, queries
-from dragoman.stores.sqlite.queries import IN_UNFINISHED, UNFINISHED, answer, number
-from dragoman.stores.sqlite.rows import (
-    EVENT_COLUMNS,
-    SEQ_MASK,
+from dragoman.stores import layout
+from dragoman.stores.layout import LEASED, POLLED, SEQ_MASK
+from dragoman.stores.records import (
     audit_from,
     changed_from,
     contract_from,
@@ -48,7 +45,10 @@ from dragoman.stores.sqlite.rows import (
     question_from,
     task_from,
 )
-from dragoman.stores.sqlite.schema import LEASED, POLLED
+from dragoman.stores.shared import cursor_of, task_cursor
+from dragoman.stores.sqlite import queries
+from dragoman.stores.sqlite.queries import IN_UNFINISHED, UNFINISHED, answer, number
+from dragoman.stores.sqlite.rows import EVENT_COLUMNS
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ def events(connection: apsw.Connection, task: TaskId, after: int, limit: int) ->
     if no is None:
         return []
     sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
-    first = no << frames.SEQ_BITS
+    first = no << layout.SEQ_BITS
     bounds = (first + min(max(after, -1), SEQ_MASK), first + SEQ_MASK + 1, limit)
     return [event_from(task, row) for row in connection.execute(sql, bounds)]
 
@@ -168,7 +168,7 @@ EVENT_OF_ALL = "key, at, kind, agent, CAST(event.body AS BLOB), event.protocol, 
 
 def events_since(connection: apsw.Connection, at: Instant, limit: int) -> list[Event]:
     sql = (
-        f"SELECT {EVENT_OF_ALL}, task.id FROM event CROSS JOIN task ON task.no = event.key >> {frames.SEQ_BITS}"
+        f"SELECT {EVENT_OF_ALL}, task.id FROM event CROSS JOIN task ON task.no = event.key >> {layout.SEQ_BITS}"
         " WHERE event.at > ? ORDER BY event.at, event.key LIMIT ?"
     )
     return [event_from(TaskId(task), row) for *row, task in connection.execute(sql, (at, limit))]

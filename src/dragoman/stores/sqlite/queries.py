@@ -54,10 +54,9 @@ from dragoman.core.lookups import (
 )
 from dragoman.core.model.deliveries import Delivery, SeenMessage
 from dragoman.core.model.tasks import FINAL, Event, Status, Task
-from dragoman.stores.sqlite import frames
-from dragoman.stores.sqlite.rows import (
-    EVENT_COLUMNS,
-    SEQ_MASK,
+from dragoman.stores import layout
+from dragoman.stores.layout import LEASED, POLLED, SEQ_MASK, WAITING_HEAD
+from dragoman.stores.records import (
     contract_from,
     dead_letter_from,
     delivery_from,
@@ -66,7 +65,7 @@ from dragoman.stores.sqlite.rows import (
     question_from,
     task_from,
 )
-from dragoman.stores.sqlite.schema import LEASED, POLLED, WAITING_HEAD
+from dragoman.stores.sqlite.rows import EVENT_COLUMNS
 
 
 def one_of(statuses: Iterable[Status]) -> str:
@@ -122,7 +121,7 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     if not 0 <= lookup.seq <= SEQ_MASK:
         return []
     row = connection.execute(
-        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {frames.SEQ_BITS} | ?)",
+        f"SELECT {EVENT_COLUMNS} FROM event WHERE key = ((SELECT no FROM task WHERE id = ?) << {layout.SEQ_BITS} | ?)",
         (lookup.task, lookup.seq),
     ).fetchone()
     return [] if row is None else [event_from(lookup.task, row)]
@@ -132,7 +131,7 @@ def _events_of(connection: apsw.Connection, lookup: EventsOf) -> list[Event]:
     no = number(connection, lookup.task)
     if no is None:
         return []
-    first = no << frames.SEQ_BITS
+    first = no << layout.SEQ_BITS
     sql = f"SELECT {EVENT_COLUMNS} FROM event WHERE key > ? AND key <= ? ORDER BY key DESC LIMIT ?"
     rows = connection.execute(sql, (first, first | SEQ_MASK, lookup.limit)).fetchall()
     return [event_from(lookup.task, row) for row in rows]

@@ -26,14 +26,10 @@ from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity
 from dragoman.core.model.tasks import HELD, Event, Question, Task
 from dragoman.core.ports import Changes, Due, Recovered
-from dragoman.stores.sqlite import frames, queries, rows, used
+from dragoman.stores import layout, records
+from dragoman.stores.records import agent_from, audit_from, entity_from, person_from
+from dragoman.stores.sqlite import queries, rows
 from dragoman.stores.sqlite.queries import STANDS, UNFINISHED, one_of
-from dragoman.stores.sqlite.rows import (
-    agent_from,
-    audit_from,
-    entity_from,
-    person_from,
-)
 
 NAMED = (
     ("contract", "source", STANDS),
@@ -75,8 +71,8 @@ def recovered(connection: apsw.Connection) -> tuple[Recovered, int]:
     newest = newest_audit(connection)
     (highest,) = connection.execute(
         "SELECT max(ifnull((SELECT max(no) FROM task), 0),"
-        f" ifnull((SELECT max(key) FROM event), 0) >> {frames.SEQ_BITS},"
-        f" ifnull((SELECT max(last) FROM remains), 0) >> {frames.SEQ_BITS})"
+        f" ifnull((SELECT max(key) FROM event), 0) >> {layout.SEQ_BITS},"
+        f" ifnull((SELECT max(last) FROM remains), 0) >> {layout.SEQ_BITS})"
     ).fetchone() or (0,)
     sql = "SELECT queue, count(*) FROM task WHERE queue IS NOT NULL GROUP BY queue"
     begin = Recovered(
@@ -173,15 +169,15 @@ def _hash_of(body: str) -> str:
 
 
 BODIES: dict[type[Any], tuple[str, str, Callable[[Any], Any]]] = {
-    Agent: ("agent", "id", rows.agent_from),
-    Person: ("person", "id", rows.person_from),
-    Task: ("task", "id", rows.task_from),
-    Delivery: ("delivery", "id", rows.delivery_from),
-    DeadLetter: ("dead_letter", "id", rows.dead_letter_from),
-    Question: ("question", "id", rows.question_from),
-    Contract: ("contract", "id", rows.contract_from),
-    Entity: ("entity", "id", rows.entity_from),
-    Changed: ("changed", "cursor", rows.changed_from),
+    Agent: ("agent", "id", records.agent_from),
+    Person: ("person", "id", records.person_from),
+    Task: ("task", "id", records.task_from),
+    Delivery: ("delivery", "id", records.delivery_from),
+    DeadLetter: ("dead_letter", "id", records.dead_letter_from),
+    Question: ("question", "id", records.question_from),
+    Contract: ("contract", "id", records.contract_from),
+    Entity: ("entity", "id", records.entity_from),
+    Changed: ("changed", "cursor", records.changed_from),
 }
 """The table of each kind of row, its key, and how it is decoded."""
 
@@ -191,15 +187,15 @@ def is_there(connection: apsw.Connection, written: Changes) -> bool:
     if written.audit:
         newest = written.audit[-1]
         found: Any = connection.execute("SELECT body FROM audit WHERE seq = ?", (newest.seq,)).fetchone()
-        return found is not None and rows.audit_from(found[0]).hash == newest.hash
+        return found is not None and records.audit_from(found[0]).hash == newest.hash
     for row in written.added:
         return _kept(connection, row) is not None
     for row in written.removed:
         return _kept(connection, row) is None
     if written.used:
         newest_ids = connection.execute("SELECT messages FROM used ORDER BY until DESC LIMIT 1").fetchone()
-        return newest_ids is not None and newest_ids[0] == used.pack(written.used)
-    return all(rows.encode(_kept(connection, row)) == rows.encode(row) for row in written.changed)
+        return newest_ids is not None and newest_ids[0] == layout.pack(written.used)
+    return all(records.encode(_kept(connection, row)) == records.encode(row) for row in written.changed)
 
 
 def _kept(connection: apsw.Connection, row: Any) -> Any:
@@ -208,8 +204,8 @@ def _kept(connection: apsw.Connection, row: Any) -> Any:
     if kind is Event:
         no = queries.number(connection, row.task)
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM event WHERE key = ?"
-        found = None if no is None else connection.execute(sql, (rows.event_key(no, row.seq),)).fetchone()
-        return None if found is None else rows.event_from(row.task, found)
+        found = None if no is None else connection.execute(sql, (records.event_key(no, row.seq),)).fetchone()
+        return None if found is None else records.event_from(row.task, found)
     if kind is SeenMessage:
         found = connection.execute("SELECT id, digest, at FROM heard WHERE id = ?", (row.id,)).fetchone()
         return None if found is None else SeenMessage(id=found[0], digest=found[1], at=found[2])

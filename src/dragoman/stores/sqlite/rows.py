@@ -1,66 +1,27 @@
-"""Records as the hub sends them to the writer, and as it reads them back.
+"""Records as the hub sends them to the writer.
 
 This is on the hub's hot path, for every row there is: a kind of record is encoded in one call where it can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from dragoman.core.ids import TaskId
-from dragoman.core.lookups import Row
 from dragoman.core.model.agents import Agent
-from dragoman.core.model.audit import AuditRecord
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.deliveries import DeadLetter, Delivery, SeenMessage
 from dragoman.core.model.people import Person
 from dragoman.core.model.series import SeriesRow
 from dragoman.core.model.state import Changed, Entity
-from dragoman.core.model.tasks import Event, EventKind, Question, Task
-from dragoman.core.ports import Changes, StoreFailed
-from dragoman.stores.sqlite import frames, used
-
-encode = msgspec.json.Encoder().encode
-
-task_from = msgspec.json.Decoder(Task).decode
-delivery_from = msgspec.json.Decoder(Delivery).decode
-agent_from = msgspec.json.Decoder(Agent).decode
-dead_letter_from = msgspec.json.Decoder(DeadLetter).decode
-question_from = msgspec.json.Decoder(Question).decode
-contract_from = msgspec.json.Decoder(Contract).decode
-person_from = msgspec.json.Decoder(Person).decode
-entity_from = msgspec.json.Decoder(Entity).decode
-changed_from = msgspec.json.Decoder(Changed).decode
-audit_from = msgspec.json.Decoder(AuditRecord).decode
+from dragoman.core.model.tasks import Event, Question, Task
+from dragoman.core.ports import Changes
+from dragoman.stores import layout
+from dragoman.stores.records import Number, by_table, encode, event_key
+from dragoman.stores.sqlite import frames
 
 EVENT_COLUMNS = "key, at, kind, agent, CAST(body AS BLOB), protocol, raw, personal"
-SEQ_MASK = (1 << frames.SEQ_BITS) - 1
-
-Number = Callable[[TaskId], int]
-
-
-def event_from(task: TaskId, row: Sequence[Any]) -> Event:
-    key, at, kind, agent, body, protocol, raw, personal = row
-    return Event(
-        task=task,
-        seq=key & SEQ_MASK,
-        at=at,
-        kind=EventKind(kind),
-        agent=agent,
-        body=msgspec.Raw(body),
-        protocol=protocol,
-        raw=raw,
-        personal=bool(personal),
-    )
-
-
-def event_key(no: int, seq: int) -> int:
-    if not 0 <= seq <= SEQ_MASK:
-        raise StoreFailed(f"an event's number is {seq}: at most {SEQ_MASK} events of a task can be kept")
-    return no << frames.SEQ_BITS | seq
 
 
 def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple[Any, ...]]:
@@ -88,21 +49,10 @@ def pack(changes: Changes, number: Number, new: dict[TaskId, int]) -> list[tuple
     if changes.audit:
         operations.append((frames.AUDIT, encode(changes.audit)))
     if changes.used:
-        operations.append((frames.USED, used.pack(changes.used)))
+        operations.append((frames.USED, layout.pack(changes.used)))
     if changes.forget > 0:
         operations.append((frames.FORGET, changes.forget))
     return operations
-
-
-def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
-    tables: dict[type[Any], list[Any]] = {}
-    for row in rows:
-        table = type(row)
-        if table in tables:
-            tables[table].append(row)
-        else:
-            tables[table] = [row]
-    return tables
 
 
 def _removed(task: Task, no: int) -> tuple[Any, ...]:

@@ -300,9 +300,6 @@ REWRITTEN_AT_ONCE = 5000
 REWRITES: dict[int, Callable[[apsw.Connection], None]] = {11: rewrite_task_heads, 14: fill_protocols}
 """Changes that Python makes to the rows before a schema version counts as reached: repeatable, in own transactions."""
 
-WAITING_HEAD, LEASED, POLLED = 1, 2, 3
-"""`delivery.slot`: what may leave for a receiver, what its session holds, what a poll took for a while; NULL: none."""
-
 
 def connect(path: str) -> apsw.Connection:
     """A connection that writes, checked: raises `StoreRefused` unless everything is as it must be.

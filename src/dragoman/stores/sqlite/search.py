@@ -22,8 +22,8 @@ import msgspec
 
 from dragoman.core.model.tasks import Task
 from dragoman.core.ports import FoundTasks, TaskSearch
+from dragoman.stores.records import encode, task_from
 from dragoman.stores.shared import cursor_at, has_words, place_cursor, search_words
-from dragoman.stores.sqlite.rows import encode, task_from
 
 SECONDS = 0.03
 MOST_COUNTED = 10_000

@@ -27,7 +27,7 @@ import apsw
 
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
-from dragoman.stores.sqlite import frames
+from dragoman.stores import layout
 from dragoman.stores.sqlite.lists import ListReader, unreadable
 
 T = TypeVar("T")
@@ -241,7 +241,7 @@ def take_failures(connection: apsw.Connection) -> bool:
         if not count:
             return False
         connection.execute(
-            f"INSERT OR REPLACE INTO words (rowid, text) {TEXT} IN (SELECT key >> {frames.SEQ_BITS} FROM event"
+            f"INSERT OR REPLACE INTO words (rowid, text) {TEXT} IN (SELECT key >> {layout.SEQ_BITS} FROM event"
             f" WHERE at > ? AND at <= ? AND kind IN {FAILING}) AND EXISTS"
             " (SELECT 1 FROM covered WHERE no BETWEEN low AND high) ORDER BY no",
             (since, until),

@@ -9,23 +9,17 @@ Imported by the writer: the standard library and apsw only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from struct import Struct
 from typing import Any
 
 import apsw
+
+from dragoman.stores.layout import PAIR
 
 KEPT = 100_000
 """As many as `core.ports.USED`, at least."""
 
 STEP = 1024
 """Rows that are too old are deleted when so many ids came."""
-
-PAIR = Struct("<QQ")
-
-
-def pack(messages: Mapping[int, int]) -> bytes:
-    return b"".join([PAIR.pack(id, content) for id, content in messages.items()])
 
 
 def read(connection: apsw.Connection) -> dict[int, int]:

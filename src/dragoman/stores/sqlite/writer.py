@@ -31,6 +31,7 @@ import msgspec
 
 from dragoman import durable
 from dragoman.security.private import leave_no_dumps
+from dragoman.stores import layout
 from dragoman.stores.crash_points import crash_point
 from dragoman.stores.sqlite import frames, schema
 from dragoman.stores.sqlite.backups import Copy
@@ -157,7 +158,7 @@ class Disk:
         connection.executemany(TaskColumns.UNBLOCK, [(other, no) for no, others, *_ in tasks for other in others])
         connection.executemany(TaskColumns.DETACH, [(file, no) for no, _, files, _ in tasks for file in files])
         connection.executemany(TaskColumns.RELEASE, [under for *_, under in tasks if under is not None])
-        ranges = [(no << frames.SEQ_BITS, ((no + 1) << frames.SEQ_BITS) - 1) for no, *_ in tasks]
+        ranges = [(no << layout.SEQ_BITS, ((no + 1) << layout.SEQ_BITS) - 1) for no, *_ in tasks]
         connection.executemany("INSERT INTO remains (first, last) VALUES (?, ?)", ranges)
         self.remains = True
         for no, *_ in tasks:
