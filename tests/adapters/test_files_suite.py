@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -12,7 +13,13 @@ from dragoman.app.keys import DataVault
 from dragoman.core.ids import ADMIN, SECOND, Instant
 from dragoman.messages.faults import Kind, Refused
 from dragoman.messages.files import FileRef, KeptFile
-from dragoman.stores.files import DirectoryFiles, MemoryFiles
+from dragoman.stores.files import DirectoryFiles, MemoryFiles, Room
+from dragoman.stores.postgres.files import PostgresFiles
+from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.s3_files import S3Objects
+from tests.support import s3
+from tests.support.postgres import shared_url
+from tests.support.realms import realm
 
 LARGE, QUOTA = 10_000, 25_000
 """Two fit, three do not, however a place counts what it writes beside them."""
@@ -37,14 +44,45 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["memory", "directory", "shut directory"])
-def files(request, tmp_path, clock):
-    if request.param == "memory":
-        return MemoryFiles(_mint(), now=clock, largest=LARGE, quota=QUOTA)
-    vault = DataVault(tmp_path, clock) if request.param == "shut directory" else None
-    made = DirectoryFiles(tmp_path / "files", _mint(), now=clock, largest=LARGE, quota=QUOTA, vault=vault)
-    made.prepare()
-    return made
+@pytest.fixture(params=["memory", "directory", "shut directory", "postgres", "s3"])
+async def opened(request, tmp_path, clock, monkeypatch):
+    """Opens the files of this test; again means after a restart (of memory, which forgets, only once)."""
+    mint = _mint()
+    kind = request.param
+    vault = None if kind == "directory" else DataVault(tmp_path, clock)
+
+    if kind == "memory":
+        yield lambda **limits: MemoryFiles(mint, now=clock, largest=LARGE, **limits)
+    elif kind.endswith("directory"):
+
+        def of_directory(**limits):
+            made = DirectoryFiles(tmp_path / "files", mint, now=clock, largest=LARGE, vault=vault, **limits)
+            made.prepare()
+            return made
+
+        yield of_directory
+    else:
+        async with AsyncExitStack() as closing:
+            name = await closing.enter_async_context(realm())
+            if kind == "s3":
+                for variable, value in s3.CREDENTIALS.items():
+                    monkeypatch.setenv(variable, value)
+                bucket = s3.make_bucket(name.replace("_", "-") + "-files")
+
+            def of_postgres(**limits):
+                pool = Pool(shared_url(), name)
+                room = Room(largest=LARGE, quota=limits.get("quota", QUOTA), of_agent=limits.get("agent_quota", 0))
+                place = S3Objects(bucket, name) if kind == "s3" else None
+                made = PostgresFiles(pool, mint, now=clock, vault=vault, room=room, place=place)
+                closing.push_async_callback(made.close)
+                return made
+
+            yield of_postgres
+
+
+@pytest.fixture
+def files(opened):
+    return opened(quota=QUOTA)
 
 
 async def refused(kept) -> Kind:
@@ -80,27 +118,18 @@ async def test_files_that_come_and_go_neither_make_nor_take_room(files):
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_an_agent_has_a_quota_of_its_own_beside_the_hubs(tmp_path, clock, restarted):
-    vault = DataVault(tmp_path, clock)
-    mint = _mint()
-
-    def opened():
-        made = DirectoryFiles(tmp_path / "files", mint, now=clock, largest=LARGE, agent_quota=QUOTA, vault=vault)
-        made.prepare()
-        return made
-
-    memory = MemoryFiles(_mint(), now=clock, largest=LARGE, agent_quota=QUOTA)
-    for files in (opened(), memory):
-        kept = [await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1") for _ in range(2)]
-        if restarted and files is not memory:
-            files = opened()
-        with pytest.raises(Refused, match=r"files of a1 would exceed 25000 bytes: remove some .*agent_quota_bytes"):
-            await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1")
-        await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a2")
-        for _ in range(3):
-            await files.keep(b"x" * LARGE, name="x", mime_type="", owner=ADMIN)  # people have the hub's alone
-        await files.drop(kept[0].id)
+async def test_an_agent_has_a_quota_of_its_own_beside_the_hubs(opened, restarted):
+    files = opened(agent_quota=QUOTA, quota=100 * LARGE)
+    kept = [await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1") for _ in range(2)]
+    if restarted and not isinstance(files, MemoryFiles):
+        files = opened(agent_quota=QUOTA, quota=100 * LARGE)
+    with pytest.raises(Refused, match=r"files of a1 would exceed 25000 bytes: remove some .*agent_quota_bytes"):
         await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1")
+    await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a2")
+    for _ in range(3):
+        await files.keep(b"x" * LARGE, name="x", mime_type="", owner=ADMIN)  # people have the hub's alone
+    await files.drop(kept[0].id)
+    await files.keep(b"x" * LARGE, name="x", mime_type="", owner="a1")
 
 
 async def test_what_is_kept_is_listed_in_order_and_page_by_page(files):
@@ -113,11 +142,11 @@ async def test_what_is_kept_is_listed_in_order_and_page_by_page(files):
 async def test_describing_a_file_claims_it_for_a_moment(files, clock):
     ref = await files.keep(b"x", name="x", mime_type="")
     await files.describe(ref.id, claim=False)
-    assert not files.is_claimed(ref.id, Instant(clock.now - SECOND))
+    assert not await files.is_claimed(ref.id, Instant(clock.now - SECOND))
     await files.describe(ref.id)
-    assert files.is_claimed(ref.id, Instant(clock.now - SECOND))
+    assert await files.is_claimed(ref.id, Instant(clock.now - SECOND))
     clock.now = Instant(clock.now + 2 * SECOND)
-    assert not files.is_claimed(ref.id, Instant(clock.now - SECOND))
+    assert not await files.is_claimed(ref.id, Instant(clock.now - SECOND))
 
 
 @pytest.mark.parametrize(

@@ -350,8 +350,9 @@ class Files(Protocol):
         """The files behind `after`, in the order of their ids, which is the order of time."""
         ...
 
-    def is_claimed(self, id: str, since: Instant) -> bool:
-        """Whether a caller claimed the file at that time or later, since this hub runs."""
+    async def is_claimed(self, id: str, since: Instant) -> bool:
+        """Whether a caller claimed the file at that time or later: of this hub since it runs, or of any node where they
+        share the files."""
         ...
 
     async def drop(self, id: str) -> None:

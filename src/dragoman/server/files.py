@@ -139,7 +139,7 @@ async def remove_file(
         if not attached_too:
             what = "the file belongs to a task, and stays as long as that is kept"
             raise refuse(Kind.CONFLICT, what, field="file_id")
-    elif files.is_claimed(id, Instant(hub.now() - CLAIM)):
+    elif await files.is_claimed(id, Instant(hub.now() - CLAIM)):
         seconds = CLAIM // SECOND
         what = f"a message that names the file came within the last {seconds} s; try again after that"
         raise refuse(Kind.CONFLICT, what, field="file_id", retryable=True, retry_after=seconds)

@@ -49,7 +49,7 @@ _decode = msgspec.json.Decoder(KeptFile).decode
 T = TypeVar("T")
 
 
-def _described(id: str, data: bytes, name: str, mime_type: str) -> FileRef:
+def described(id: str, data: bytes, name: str, mime_type: str) -> FileRef:
     return FileRef(
         id=id,
         name=shown_name(name),
@@ -71,6 +71,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         if size > self.largest:
             what = f"a file of {size} bytes exceeds the limit of {self.largest}; split it"
             raise refuse(Kind.TOO_LARGE, what, field="file")
+        self.check_quotas(size, used, owner, own)
+
+    def check_quotas(self, size: int, used: int, owner: str, own: int) -> None:
+        """The same without the limit of one file."""
         if self.is_bounded(owner) and own + size > self.of_agent:
             what = (
                 f"the files of {owner} would exceed {self.of_agent} bytes: remove some (DELETE /api/agent/files/ID),"
@@ -134,7 +138,7 @@ class DirectoryFiles:
     async def keep(self, data: bytes, *, name: str, mime_type: str, owner: str = "") -> FileRef:
         own = await self._of(owner) if self._room.is_bounded(owner) else 0
         self._room.check(len(data), self._used, owner, own)
-        ref = _described(self._mint(), data, name, mime_type)
+        ref = described(self._mint(), data, name, mime_type)
         self._note(ref.id, owner, len(data))  # at once: another file may be kept meanwhile
         try:
             head, data = await self._guarded(self._shut, ref.id, _encode(KeptFile(ref=ref, owner=owner)), data)
@@ -267,7 +271,7 @@ class DirectoryFiles:
             freed = await asyncio.to_thread(self._remove, id)
             self._freed(id, freed or 0)
 
-    def is_claimed(self, id: str, since: Instant) -> bool:
+    async def is_claimed(self, id: str, since: Instant) -> bool:
         self._claimed = {one: at for one, at in self._claimed.items() if at >= since}
         return id in self._claimed
 
@@ -348,7 +352,7 @@ class MemoryFiles:
         sizes = [(kept.owner, len(data)) for kept, data in self._kept.values()]
         own = sum(size for whose, size in sizes if whose == owner)
         self._room.check(len(data), sum(size for _, size in sizes), owner, own)
-        ref = _described(self._mint(), data, name, mime_type)
+        ref = described(self._mint(), data, name, mime_type)
         self._kept[ref.id] = KeptFile(ref=ref, owner=owner), data
         self._wanted[ref.id] = self._now()
         return ref
@@ -371,7 +375,7 @@ class MemoryFiles:
         self._wanted.pop(id, None)
         self._claimed.pop(id, None)
 
-    def is_claimed(self, id: str, since: Instant) -> bool:
+    async def is_claimed(self, id: str, since: Instant) -> bool:
         return self._claimed.get(id, since - 1) >= since
 
     async def unwanted(self, before: Instant) -> AsyncGenerator[Sequence[str]]:

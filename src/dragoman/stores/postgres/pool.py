@@ -1,0 +1,72 @@
+"""A few connections to PostgreSQL that calls of one node share: for files, sealed keys and whatever else is no unit.
+
+Each call runs single statements that commit by themselves. So a node that stops in the middle, or loses its network,
+never holds a lock that another node waits for. A connection on which something went wrong is closed, and so are the
+idle ones: after a failover they may lead to a server that takes no writes any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dragoman.stores.postgres.connection import connect, errors, unreachable, within
+
+if TYPE_CHECKING:
+    import asyncpg
+
+MOST = 4
+SECONDS = 60.0
+"""How long a statement may take: one that writes megabytes, or waits for a replica. Then the connection is closed; the
+statement is not cancelled on the server."""
+
+
+class Pool:
+    """At most `most` connections. Every method raises `StoreFailed` where PostgreSQL does not do what it was asked."""
+
+    def __init__(self, url: str, realm: str, *, most: int = MOST, seconds: float = SECONDS) -> None:
+        self._url = url
+        self._realm = realm
+        self._seconds = seconds
+        self._turns = asyncio.Semaphore(most)
+        self._idle: list[asyncpg.Connection] = []
+
+    async def rows(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
+        """What one statement returns. It is committed, durably where it changed something."""
+        rows: Sequence[asyncpg.Record] = await self._run("fetch", sql, *values)
+        return rows
+
+    async def row(self, sql: str, *values: object) -> asyncpg.Record | None:
+        rows = await self.rows(sql, *values)
+        return rows[0] if rows else None
+
+    async def script(self, sql: str) -> None:
+        """Several statements without values, in one transaction."""
+        await self._run("execute", sql)
+
+    async def close(self) -> None:
+        self._drop_idle()
+
+    async def _run(self, method: str, sql: str, *values: object) -> Any:
+        async with self._turns:
+            connection = await self._open()
+            try:
+                answer = await within(self._seconds, connection, getattr(connection, method)(sql, *values))
+            except errors() as error:
+                connection.terminate()
+                self._drop_idle()
+                raise unreachable(error) from error
+            self._idle.append(connection)
+            return answer
+
+    async def _open(self) -> asyncpg.Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(self._url, self._realm)
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().terminate()
