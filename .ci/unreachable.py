@@ -48,6 +48,8 @@ UNDER_WAY = (
     "dragoman.stores.copying",
     "dragoman.stores.s3_files",
     "dragoman.app.cluster",
+    "dragoman.app.intake:Intake.is_attached",
+    "dragoman.core.work:Work.audited",
 )
 """What is being built piece by piece (issue 16, a cluster over PostgreSQL), by the beginnings of names. To be emptied
 when `serve` reaches all of it."""

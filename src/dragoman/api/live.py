@@ -109,6 +109,9 @@ class Live:
             {},
         )
         self._start_over()
+        self._add(moment)
+
+    def _add(self, moment: Moment) -> None:
         self._moments.append(moment)
         self._arrived.set()
         self._arrived = asyncio.Event()

@@ -138,11 +138,18 @@ class Series:
         seconds, step = RANGES[range]
         since = (self._now() // SECOND - seconds) // step * step
         found = [bucket_of(row) for row in await store.series(step, since=since)]
-        recent = [bucket for bucket in (*self._closed, self._open) if bucket.at]
-        for bucket in recent:
+        for bucket in await self._recent():
             at = bucket.at // step * step
             if found and found[-1].at == at:
                 found[-1].plus(bucket)
             else:
                 found.append(total([bucket], step, at))
         return found
+
+    @property
+    def recent(self) -> list[Bucket]:
+        """The buckets that are not stored yet, the oldest first."""
+        return [bucket for bucket in (*self._closed, self._open) if bucket.at]
+
+    async def _recent(self) -> list[Bucket]:
+        return self.recent

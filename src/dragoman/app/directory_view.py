@@ -1,7 +1,8 @@
 """What the hub knows in memory, as of the last commit: agents, the tasks they hold, what they share and agreed on. And
 an event for callers that wait for a change.
 
-The intake is one (`app.intake`): it alone changes what is seen here, after each commit.
+Both intakes are one: that of a hub that decides (`app.intake`), which alone changes what is seen here, after each
+commit; and that of a node that follows another (`app.cluster.link`), which sees a mirror.
 """
 
 from __future__ import annotations
@@ -103,12 +104,27 @@ class DirectoryView:
         event = asyncio.Event()
         watchers = self._watches.setdefault(task, set())
         watchers.add(event)
+        if len(watchers) == 1:
+            self._subscribe(task, on=True)
         try:
             yield _Watch(event)
         finally:
             watchers.discard(event)
             if not watchers:
                 self._watches.pop(task, None)
+                self._subscribe(task, on=False)
+
+    def _subscribe(self, about: str, *, on: bool) -> None:
+        """The first watch of a task or question began, or the last one ended."""
+
+    def _wake(self, about: str) -> None:
+        """Something was committed about this task or question."""
+        for event in self._watches.get(TaskId(about), ()):
+            event.set()
+
+    def _wake_state(self) -> None:
+        for event in self._state_watches:
+            event.set()
 
     @asynccontextmanager
     async def watch_state(self) -> AsyncIterator[_Watch]:

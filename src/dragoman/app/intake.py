@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.app.directory_view import DirectoryView
 from dragoman.core import clock
@@ -79,6 +79,19 @@ class Observer:
     def sent(self, outgoing_messages: int, protocol: str) -> None: ...
 
 
+class CommitListener(Protocol):
+    """What following nodes are told of each commit. Both are called in the turn of the loop in which the commit is
+    published; neither may block or raise."""
+
+    def settled(self, work: Work) -> None:
+        """The directory has the commit. Called before any outcome is published."""
+        ...
+
+    def published(self, work: Work) -> None:
+        """All outcomes and deliveries of the commit were given to their ends."""
+        ...
+
+
 class Intake(DirectoryView):
     """`core.ports.Intake`, for one node."""
 
@@ -110,6 +123,7 @@ class Intake(DirectoryView):
         self._swept_at = Instant(0)
         self._forget_every = min(HOUR, max(MINUTE, self.rules.keep_finished // 24))
         self._forget_at = Instant(0)
+        self._listener: CommitListener | None = None
         self._missing: Sequence[Lookup[Any]] = ()
         self._began: Instant | None = None
         """When the unit under way began."""
@@ -208,6 +222,18 @@ class Intake(DirectoryView):
     def detach(self, session: SessionId) -> None:
         self._ends.pop(session, None)
 
+    def is_attached(self, session: SessionId) -> bool:
+        return session in self._ends
+
+    def listen(self, listener: CommitListener | None) -> Directory:
+        """Tell this one of each commit from now on (None: nobody). Returns the directory, as of the last commit."""
+        self._listener = listener
+        return self._directory
+
+    @property
+    def serving_since(self) -> Instant:
+        return self._serving_since
+
     @property
     def depth(self) -> int:
         return len(self._waiting)
@@ -298,7 +324,12 @@ class Intake(DirectoryView):
                 crash_point("after_commit")
         self.last_failure = None
         work.settle()
+        listener = self._listener
+        if listener is not None:
+            listener.settled(work)
         self._publish(work, batch, outcomes, changes)
+        if listener is not None:
+            listener.published(work)
 
     def _decide(self, work: Work, command: Command) -> tuple[Any, Refused | None] | None:
         """Outcome or refusal; None if something is missing, which is to be loaded first."""
@@ -346,11 +377,9 @@ class Intake(DirectoryView):
                 end.hang_up(reason)
         if self._watches:
             for task in work.touched_tasks:
-                for event in self._watches.get(task, ()):
-                    event.set()
+                self._wake(task)
         if work.changed is not None:
-            for event in self._state_watches:
-                event.set()
+            self._wake_state()
         self._note_wakes(changes)
         for rows in (changes.changed, changes.removed):
             for row in rows:

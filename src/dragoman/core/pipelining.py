@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dragoman.core.ids import SECOND, Instant
+from dragoman.core.ids import SECOND, Instant, SessionId
 from dragoman.messages.faults import Fault, Kind, Refused
 
 PATIENCE = 5 * SECOND
@@ -44,9 +44,10 @@ Then = Callable[[Any, Refused | None], None]
 
 
 class Pipeline:
-    """The messages that one link is expected to send again, by task."""
+    """The messages that one link is expected to send again, by task. `session` names the link."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: SessionId | None = None) -> None:
+        self.session = session
         self.expected: dict[str, Expected] = {}
         self.count = 0
 
@@ -87,10 +88,12 @@ class Expected:
 class Pipelined:
     """A message on its way through the intake, which calls it with each outcome.
 
-    A message that becomes several commands is decided or held back as a whole.
+    A message that becomes several commands is decided or held back as a whole. At a node that follows another, the
+    leader holds the pipeline; the node only sends the place of each command (`pipeline`, `task`, `id`, `stream`,
+    `begins`).
     """
 
-    __slots__ = ("_begins", "_held_back", "_id", "_pipeline", "_place", "_stream", "_task", "_then")
+    __slots__ = ("_held_back", "_place", "_then", "begins", "id", "pipeline", "stream", "task")
 
     def __init__(
         self,
@@ -102,12 +105,12 @@ class Pipelined:
         stream: str | None = None,
         begins: bool = False,
     ) -> None:
-        self._pipeline = pipeline
-        self._task = task
-        self._id = id
+        self.pipeline = pipeline
+        self.task = task
+        self.id = id
         self._then = then
-        self._stream = stream
-        self._begins = begins
+        self.stream = stream
+        self.begins = begins
         self._held_back: bool | None = None
         pipeline.count += 1
         self._place = pipeline.count
@@ -122,36 +125,36 @@ class Pipelined:
         return Refused(BEHIND) if self._held_back else None
 
     def _stands_behind(self, now: Instant) -> bool:
-        if not self._pipeline.expected:
+        if not self.pipeline.expected:
             return False
-        expected = self._pipeline.of(self._task, now)
+        expected = self.pipeline.of(self.task, now)
         if expected is None:
             return False
         first, missed = next(iter(expected.ids.items()))
-        if first == self._id:
+        if first == self.id:
             self._place = missed.place
             return False
         if self._place < missed.place:
             return False  # it was enqueued before
-        if self._begins and any(one.stream == self._stream for one in expected.ids.values()):
-            del self._pipeline.expected[self._task]
+        if self.begins and any(one.stream == self.stream for one in expected.ids.values()):
+            del self.pipeline.expected[self.task]
             return False
         if len(expected.ids) < MOST:
-            expected.ids.setdefault(self._id, Missed(self._place, self._stream))
+            expected.ids.setdefault(self.id, Missed(self._place, self.stream))
         return True
 
     def decided(self, refusal: Refused | None, now: Instant) -> None:
         """The outcome of one of its commands, before the next message is decided."""
         if refusal is not None and (refusal.fault.retryable or refusal.fault.kind in FOR_NOW):
-            self._pipeline.expect(self._task, now).ids.setdefault(self._id, Missed(self._place, self._stream))
+            self.pipeline.expect(self.task, now).ids.setdefault(self.id, Missed(self._place, self.stream))
             return
-        expected_again = self._pipeline.expected.get(self._task)
-        if expected_again is not None and expected_again.ids.pop(self._id, self) is not self:
+        expected_again = self.pipeline.expected.get(self.task)
+        if expected_again is not None and expected_again.ids.pop(self.id, self) is not self:
             expected_again.since = now
 
     def undone(self, now: Instant) -> None:
         """The message was decided with others, and nothing was committed. Called for the last of them first: decided
         messages come before all that are still expected."""
-        expected = self._pipeline.expect(self._task, now)
-        rest = {id: missed for id, missed in expected.ids.items() if id != self._id}
-        expected.ids = {self._id: Missed(self._place, self._stream), **rest}
+        expected = self.pipeline.expect(self.task, now)
+        rest = {id: missed for id, missed in expected.ids.items() if id != self.id}
+        expected.ids = {self.id: Missed(self._place, self.stream), **rest}

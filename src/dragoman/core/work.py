@@ -789,6 +789,31 @@ class Work:
         if self._audit:
             directory.audit_seq, directory.audit_hash = self._audit[-1].seq, self._audit[-1].hash
 
+    # -- what the unit touched, for nodes that mirror the directory ----------------------------------------------------
+
+    def entries(self, table: type[Any]) -> Mapping[Any, Entry]:
+        """The rows of this table that the unit touched, by their keys."""
+        return self._dirty[table]
+
+    @property
+    def links(self) -> Mapping[SessionId, Link | None]:
+        """The links that the unit opened, changed or dropped (None)."""
+        return self._links
+
+    @property
+    def seen(self) -> frozenset[AgentId]:
+        """The agents that showed a sign of life."""
+        return frozenset(self._seen)
+
+    @property
+    def queued(self) -> int:
+        """How many more tasks wait in queues than before the unit."""
+        return sum(self._backlog.values())
+
+    @property
+    def audited(self) -> bool:
+        return bool(self._audit)
+
     def _settle_task(self, entry: Entry) -> None:
         active = self.directory.active
         base: Any = entry.base

@@ -140,7 +140,7 @@ class ConnectionLoop(Generic[S]):
         self._paced = 0
         self._reports_pace = paced
         self._looking: asyncio.Future[None] | None = None
-        self._pipeline = Pipeline()
+        self._pipeline = Pipeline(session_id)
         self._undecided = 0
         """Messages whose commands the hub has not decided and committed yet."""
         self._all_decided: asyncio.Future[None] | None = None

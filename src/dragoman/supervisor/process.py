@@ -125,7 +125,7 @@ class ChildProcess:
             self._session,
             lambda connection: context.session(child.agent, connection, self._on_log_message, is_module),
             self,
-            hang_up=self._agent_removed,
+            hang_up=self._link_closed,
             measured=True,
         )
         self._ours: tuple[int, int, int] | None = None
@@ -281,8 +281,9 @@ class ChildProcess:
             if waiting is not None:
                 waiting.cancel()
 
-    def _agent_removed(self, reason: CloseReason) -> None:
-        self._child.agent_removed()
+    def _link_closed(self, reason: CloseReason) -> None:
+        if reason is not CloseReason.HUB_STOPS:  # then whoever stops the hub ends its children
+            self._child.agent_removed()
 
     # -- pipes that it closes
 

@@ -111,8 +111,8 @@ def close_link(work: Work, command: CloseLink) -> None:
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
         work.put(replace(agent, connected=False, last_seen_at=work.now))
     if command.fault is not None:
-        give_back(work, link, command.fault)
-    elif command.lost:
+        give_back(work, link, command.fault, stopping=work.directory.stopping or command.stopping)
+    elif command.lost and not command.stopping:
         lose(work, link)
 
 
@@ -131,15 +131,14 @@ def lose(work: Work, link: Link) -> None:
         work.put(replace(task, wake_at=wake_at, timing=replace(task.timing, lost_at=work.now)))
 
 
-def give_back(work: Work, link: Link, fault: Fault) -> None:
+def give_back(work: Work, link: Link, fault: Fault, *, stopping: bool) -> None:
     """The agent is gone, and with it what it held over this link. This counts as one failure, unless the hub itself is
-    stopping: then it costs no attempt."""
-    ours = work.directory.stopping
-    if ours:
+    `stopping`: then it costs no attempt."""
+    if stopping:
         why = f"the hub was stopped while {link.agent} worked on the task"
         fault = replace(fault, message=why)
     held = [task for task in work.tasks(work.tasks_of(link.agent)) if task.attempt.session == link.session]
-    at_it = () if ours else [task.id for task in _begun([task for task in held if not task.stands_still])]
+    at_it = () if stopping else [task.id for task in _begun([task for task in held if not task.stands_still])]
     for task in still_held(work, held):
         fail_attempt(work, task, fault, counts=False, lost=True, spent=task.id in at_it)
     if at_it:

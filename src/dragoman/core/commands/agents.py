@@ -220,6 +220,8 @@ class CloseLink(Command, frozen=True, gc=False, kw_only=True):
     """False for a poll that simply ended: nothing was lost with it."""
     fault: Fault | None = None
     """The agent itself is gone, for this reason: what it held over the link fails at once, without a grace time."""
+    stopping: bool = False
+    """The node that held the link stops in order: that is no failure of the agent, and costs its tasks no attempt."""
 
 
 class PartLink(Command, frozen=True, gc=False, kw_only=True):
