@@ -20,6 +20,7 @@ COMMANDS = (
     ("dev", "dragoman.cli.serving:dev", SERVE, "Start a hub on this machine, with everything in one process."),
     ("serve", "dragoman.cli.serving:serve", SERVE, "Start a hub as its settings file says."),
     ("agent", "dragoman.cli.agent:app", WORK, "Add agents, or run them: add, run, ls, show, logs, …"),
+    ("relay", "dragoman.cli.relay:relay", WORK, "Be an agent of this hub whose work another hub does."),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),
     ("task", "dragoman.cli.task:app", WORK, "Tasks: ls, show, logs, why, retry, cancel, pause, resume."),
     ("trace", "dragoman.cli.trace:trace", WORK, "All tasks that one request led to, step by step."),

@@ -59,6 +59,29 @@ class _Questions(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class _Agent(msgspec.Struct, frozen=True):
+    id: str
+    kind: str | None = None
+    work_types: tuple[str, ...] | None = None
+
+
+class _Agents(msgspec.Struct, frozen=True):
+    agents: tuple[_Agent, ...]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: str
+    name: str | None = None
+
+
+class _Tasks(msgspec.Struct, frozen=True):
+    tasks: tuple[_Named, ...]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    id: str
+
+
 class _Credential(msgspec.Struct, frozen=True):
     token: str
 
@@ -95,37 +118,45 @@ class ApiClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def submit(self, target: str | None, work: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    async def submit(
+        self,
+        target: str | None,
+        work: str,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
+        key: str | None = None,
+    ) -> str:
+        """`key`: submitting again under the same key is the same task, also from another process."""
         if unknown := set(options) - OPTIONS:
             raise NotSupported(f"the management API has no option {named(unknown)}")
         body: dict[str, Any] = {"type": work, "input": given, **options}
         if target is None:
-            return await self._as_part_of(options, body)
+            return await self._as_part_of(options, body, key)
         sort = self._names.get(target) or await self._sort_of(target)
         try:
-            task_id = await self._as_part_of(options, {**body, sort: target})
+            task_id = await self._as_part_of(options, {**body, sort: target}, key)
         except DragomanError:
             self._names.pop(target, None)  # the name may be registered later, as an agent or as a kind
             raise
         self._names[target] = sort
         return task_id
 
-    async def _as_part_of(self, options: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+    async def _as_part_of(self, options: Mapping[str, Any], body: Mapping[str, Any], key: str | None) -> str:
         span = trace.current()
         if span is None:
-            return await self._submit(body, {})
+            return await self._submit(body, {}, key)
         headers = {"traceparent": span.traceparent}
         if "parent" in options:
-            return await self._submit(body, headers)
+            return await self._submit(body, headers, key)
         # A task that a handler submits is part of its own, so that a cancel reaches it, unless that is at another hub.
         try:
-            return await self._submit({**body, "parent": span.task_id}, headers)
+            return await self._submit({**body, "parent": span.task_id}, headers, key)
         except (NotFound, Conflict):
-            return await self._submit(body, headers)
+            return await self._submit(body, headers, key)
 
-    async def _submit(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    async def _submit(self, body: Mapping[str, Any], headers: Mapping[str, str], key: str | None) -> str:
         answer = await self._ask(
-            "POST", "/tasks", body=body, headers={"idempotency-key": self._runtime.mint(), **headers}
+            "POST", "/tasks", body=body, headers={"idempotency-key": key or self._runtime.mint(), **headers}
         )
         return msgspec.json.decode(answer, type=TaskInfo).id
 
@@ -157,6 +188,28 @@ class ApiClient:
         return msgspec.json.decode(
             await self._ask("POST", f"/agents/{_quoted(agent_id)}/token"), type=_Credential
         ).token
+
+    async def work(self) -> list[tuple[str, str]]:
+        """What agents of this hub do, each with the kind of agent that does it."""
+        listed = msgspec.json.decode(await self._ask("GET", "/agents"), type=_Agents)
+        return [(agent.kind or agent.id, work) for agent in listed.agents for work in agent.work_types or ()]
+
+    async def upload(self, name: str, data: bytes, mime_type: str) -> str:
+        """Keep a file at the hub, to attach it to a task; returns its id."""
+        answer = await self._ask(
+            "POST", "/files", content=data, params={"name": name}, headers={"content-type": mime_type}
+        )
+        return msgspec.json.decode(answer, type=_Kept).id
+
+    async def find(self, name: str) -> str | None:
+        """The id of the newest task of this name."""
+        answer = await self._ask("GET", "/tasks", params={"q": name})
+        listed = msgspec.json.decode(answer, type=_Tasks)
+        return next((task.id for task in listed.tasks if task.name == name), None)
+
+    async def download(self, task_id: str, file_id: str) -> bytes:
+        """A file of a task."""
+        return await self._ask("GET", f"/tasks/{_quoted(task_id)}/files/{_quoted(file_id)}")
 
     async def why(self, task_id: str) -> dict[str, Any]:
         """Why the task is in its state: `summary` is a sentence, `next` what to do, and there are the facts."""
@@ -213,11 +266,14 @@ class ApiClient:
         path: str,
         *,
         body: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        content = None if body is None else msgspec.json.encode(body)
-        sent = {**(headers or {}), **({} if content is None else {"content-type": "application/json"})}
+        sent = dict(headers or {})
+        if body is not None:
+            content = msgspec.json.encode(body)
+            sent["content-type"] = "application/json"
         tries = self._retries.begin()
         while True:
             try:

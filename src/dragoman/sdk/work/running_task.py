@@ -37,6 +37,7 @@ class RunningTask:
         """How often the handler was run again after a failure."""
         self.is_between_runs = False
         self.cancelled = False
+        self.withdrawn = False
         self.handed_to: str | None = None
         self.place: asyncio.Future[None] | None = None
         """Set while it waits for a free slot (`Slots`)."""

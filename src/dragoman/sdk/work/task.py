@@ -49,6 +49,12 @@ class Facts:
         return self._running.type
 
     @property
+    def request_id(self) -> str:
+        """The request that gives this work: the same whenever the hub gives it again, another one after a retry by a
+        person. A key for what must be done once elsewhere."""
+        return self._running.requests[0]
+
+    @property
     def input(self) -> dict[str, Any]:
         """The input as it came."""
         return self._running.input
@@ -57,6 +63,12 @@ class Facts:
     def cancelled(self) -> bool:
         """Whether the task was cancelled. A coroutine is cancelled by itself; a plain function should look here."""
         return self._running.cancelled
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the hub took the task back. Where it did not, but the task is `cancelled`, this agent stops, and will
+        be given the task again."""
+        return self._running.withdrawn
 
     @property
     def handed_to(self) -> str | None:

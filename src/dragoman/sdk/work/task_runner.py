@@ -302,6 +302,7 @@ class TaskRunner:
 
     def drop(self, task: RunningTask) -> None:
         """The work is no longer wanted: cancel its handler and drop its messages."""
+        task.withdrawn = True
         task.give_up()
         for message in self._outbox.about(task_id=task.id):
             self.reporter.accepted(message.id)
