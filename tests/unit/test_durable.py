@@ -66,7 +66,7 @@ async def test_a_kept_file_and_a_childs_values_are_on_the_disk_before_they_can_b
         ("sync", "files"),
     ]
     asked.clear()
-    EnvironmentFiles(tmp_path / "vault").keep({"A": "b"}, "x")
+    await EnvironmentFiles(tmp_path / "vault").keep({"A": "b"}, "x")
     assert [call if call.startswith("sync") else call.split()[0] for call, _ in asked] == [
         "sync",
         "sync",

@@ -38,6 +38,7 @@ from dragoman.server.forge.websocket import ForgeWebSocket
 from dragoman.server.handler import Endpoint
 from dragoman.server.limits import Limits
 from dragoman.server.server import GrpcPortBusy
+from dragoman.supervisor.environment import Environments
 from dragoman.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -98,7 +99,12 @@ ENDPOINTS: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = {
 
 
 def forge_and_children(
-    settings: Settings, intake: Intake, store: Store, files: Files, limits: Limits
+    settings: Settings,
+    intake: Intake,
+    store: Store,
+    files: Files,
+    limits: Limits,
+    environments: Environments | None = None,
 ) -> tuple[ForgeHandler, Supervisor]:
     """Forge's handler, and the children that the hub runs. Each child has a session of the handler, and the handler
     asks the supervisor how a child's process is."""
@@ -120,6 +126,7 @@ def forge_and_children(
         session=lambda agent, connection, log, whole: ForgeSession(handler, agent, connection, log, whole_tasks=whole),
         task=store.task,
         sandbox_rules=settings.sandbox.child_rules(),
+        environments=environments,
     )
     return handler, children
 

@@ -10,13 +10,14 @@ Cryptography is imported when a key is needed: most hubs never need one, and `dr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dragoman import durable
-from dragoman.app.settings import Settings
+from dragoman.app.settings import A2acpSettings, Settings
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.security import private
@@ -35,22 +36,33 @@ DIRECTORY = "keys"
 FILE = "master.json"
 FILES = "files"
 MADE = "master.made"
+VARIABLE = "DRAGOMAN_MASTER_KEY"
+"""As `security.masterkey` has it, which is imported where a key is needed."""
 SHORTEST_TOKEN = 16
 
 
 class DataVault:
-    """`core.ports.Vault` of a data directory. An unusable key file is read again the next time."""
+    """`core.ports.Vault` of a data directory. An unusable key file is read again the next time. `given`: the keys that
+    the operator gave in the environment; then the directory has none."""
 
-    def __init__(self, data: Path, now: Callable[[], Instant] = lambda: Instant(0)) -> None:
+    def __init__(
+        self, data: Path, now: Callable[[], Instant] = lambda: Instant(0), *, given: str | None = None
+    ) -> None:
         self._data = data
+        self._given = given
         self._directory = data / DIRECTORY
         self._made = data / MADE
         self._now = now
 
     @cached_property
     def keys(self) -> MasterKeys:
-        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
+        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem, given_keys
 
+        if self._given:
+            try:
+                return given_keys(self._given)
+            except MasterKeyProblem as problem:
+                raise StoreFailed(f"personal data is shut: {problem}") from problem
         file = MasterKeyFile(self._directory)
         if self._made.exists() and not file.path.exists():
             raise StoreFailed(self._missing(()))
@@ -67,18 +79,22 @@ class DataVault:
         keys: MasterKeys | None = self.__dict__.get("keys")
         return None if keys is None else keys.ids[0]
 
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the keys that are there; makes none. Raises `StoreFailed`."""
+        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
+
+        if self._given:
+            return self.keys.ids
+        try:
+            return MasterKeyFile(self._directory).ids()
+        except (MasterKeyProblem, PrivateFileError, OSError) as problem:
+            raise StoreFailed(f"what is sealed in {self._data} stays shut: {problem}") from problem
+
     def lacking(self, sealed: Collection[str], given_up: Collection[str]) -> frozenset[str]:
         """The ids of the keys that something is sealed under and that are not there. `sealed` are those that the store
         knows; where it knows none, the files are looked at. Raises `StoreFailed` where the key file cannot be used."""
         wanted = frozenset(sealed or sealed_under(self._data / FILES)) - frozenset(given_up)
-        if not wanted:
-            return wanted
-        from dragoman.security.masterkey import MasterKeyFile, MasterKeyProblem
-
-        try:
-            return wanted - set(MasterKeyFile(self._directory).ids())
-        except (MasterKeyProblem, PrivateFileError, OSError) as problem:
-            raise StoreFailed(f"what is sealed in {self._data} stays shut: {problem}") from problem
+        return wanted - set(self.ids()) if wanted else wanted
 
     def check(self, sealed: Collection[str], given_up: Collection[str]) -> None:
         """Raises `StoreRefused` where something is sealed under a key that is not there: no hub serves without it, and
@@ -87,15 +103,18 @@ class DataVault:
             lacking = self.lacking(sealed, given_up)
         except StoreFailed as failed:
             raise StoreRefused(f"what is sealed in {self._data} stays shut", str(failed.__cause__)) from failed
-        if lacking or (self._made.exists() and not (self._directory / FILE).exists()):
+        lost = not self._given and self._made.exists() and not (self._directory / FILE).exists()
+        if lacking or lost:
             raise self._missing(lacking)
 
     def _missing(self, ids: Collection[str]) -> StoreRefused:
         path = self._directory / FILE
         which = f"the master key {' and '.join(sorted(ids))}" if ids else "a master key"
-        state, put = ("holds another key", "put the right one") if path.exists() else ("is not there", "put it")
+        there = bool(self._given) or path.exists()
+        state, put = ("holds another key", "put the right one") if there else ("is not there", "put it")
         return StoreRefused(
-            f"files or personal data in {self._data} are sealed with {which}, and {path} {state}",
+            f"files or personal data in {self._data} are sealed with {which}, and {VARIABLE if self._given else path}"
+            f" {state}",
             f"{put} back from where you keep your keys, or give up what it sealed: dragoman key give-up --data"
             f" {self._data}",
         )
@@ -112,6 +131,23 @@ class DataVault:
             raise StoreFailed(f"personal data stays shut: {locked}") from locked
 
 
+class TokenKeys(Protocol):
+    """The keys that sign tokens, wherever they are kept. All methods raise `KeyProblem` or `PrivateFileError`, or
+    `StoreFailed`."""
+
+    def authority(self, now: int) -> Authority:
+        """Signs and verifies with them."""
+        ...
+
+    async def rotate(self, now: int, *, distrust: bool) -> KeyRing:
+        """Make a new key, and return when it signs. With `distrust`, the old ones verify nothing any more."""
+        ...
+
+    async def follow(self, use: Callable[[KeyRing], None]) -> None:
+        """Call `use` with the ring whenever another node changed it, for ever."""
+        ...
+
+
 class SigningKeys:
     """The keys in the data directory, and the operator's secret, if there is one."""
 
@@ -126,31 +162,36 @@ class SigningKeys:
 
         kept, of = KeyFile(self._directory), self._settings
         if kept.path.exists():
-            self._whole(kept.open(0))
+            with_secret(kept.open(0), of)
         elif of.hs256_secret is not None:
             read_secret(of.hs256_kid, Path(of.hs256_secret))
 
     def authority(self, now: int) -> Authority:
-        """Signs and verifies with them."""
         from dragoman.security.jwt import Authority
         from dragoman.security.keys import KeyFile
 
-        return Authority(self._whole(KeyFile(self._directory).open(now)), issuer=self._settings.issuer)
+        return Authority(with_secret(KeyFile(self._directory).open(now), self._settings), issuer=self._settings.issuer)
 
-    def rotate(self, now: int, *, distrust: bool) -> KeyRing:
+    async def rotate(self, now: int, *, distrust: bool) -> KeyRing:
         from dragoman.security.keys import KeyFile
 
-        return self._whole(KeyFile(self._directory).rotate(now, distrust=distrust))
+        ring = await asyncio.to_thread(KeyFile(self._directory).rotate, now, distrust=distrust)
+        return with_secret(ring, self._settings)
 
-    def _whole(self, ring: KeyRing) -> KeyRing:
-        from dragoman.security.keys import read_secret
+    async def follow(self, use: Callable[[KeyRing], None]) -> None:
+        """No other process changes these files."""
+        await asyncio.Event().wait()
 
-        of = self._settings
-        if of.hs256_secret is None:
-            return ring
-        secret = read_secret(of.hs256_kid, Path(of.hs256_secret))
-        assert isinstance(secret.material, bytes)
-        return ring.with_secret(secret.kid, secret.material)
+
+def with_secret(ring: KeyRing, of: A2acpSettings) -> KeyRing:
+    """The ring, and the operator's secret where the settings name one. Raises `KeyProblem` or `PrivateFileError`."""
+    from dragoman.security.keys import read_secret
+
+    if of.hs256_secret is None:
+        return ring
+    secret = read_secret(of.hs256_kid, Path(of.hs256_secret))
+    assert isinstance(secret.material, bytes)
+    return ring.with_secret(secret.kid, secret.material)
 
 
 def provider_of(settings: Settings) -> Provider | None:

@@ -47,7 +47,7 @@ from dragoman.app.endpoints import (
 )
 from dragoman.app.free_memory import FreeMemory
 from dragoman.app.intake import Intake
-from dragoman.app.keys import FILES, DataVault, SigningKeys, metrics_token_hash, provider_of
+from dragoman.app.keys import FILES, VARIABLE, DataVault, SigningKeys, TokenKeys, metrics_token_hash, provider_of
 from dragoman.app.metrics import Counters, Gauges, Metrics
 from dragoman.app.observers import Observers
 from dragoman.app.settings import Settings
@@ -147,7 +147,7 @@ async def hub(
     admin_token = data.admin_token()
     clock = clock or SystemClock(_clock_was_set)
     counters = counters or Counters()
-    vault = DataVault(Path(settings.data), clock)
+    vault = DataVault(Path(settings.data), clock, given=os.environ.get(VARIABLE))
     store = open_store(settings, vault)
     mint = Mint(clock)
     memory = MemoryBudget(
@@ -195,6 +195,7 @@ async def hub(
         limits = limits_of(settings)
         forge, children = forge_and_children(settings, intake, store, files, limits)
         auth = open_auth(settings, intake, keys, clock)
+        await stops.enter_async_context(running_beside(keys.follow(auth.use), "signing keys"))
         parts = HubParts(
             settings=settings,
             intake=intake,
@@ -334,7 +335,7 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     return files
 
 
-def open_auth(settings: Settings, intake: Intake, keys: SigningKeys, now: Callable[[], Instant]) -> AuthService:
+def open_auth(settings: Settings, intake: Intake, keys: TokenKeys, now: Callable[[], Instant]) -> AuthService:
     """A2acp's auth service; its keys are made when they are first needed."""
     of = settings.a2acp
     broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))

@@ -294,7 +294,7 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
     try:
         import apsw
 
-        from dragoman.app.keys import DataVault
+        from dragoman.app.keys import VARIABLE, DataVault
         from dragoman.stores.sqlite import master_keys
         from dragoman.stores.sqlite.schema import StoreRefused
     except ImportError:
@@ -303,7 +303,7 @@ def master_key(directory: DataDir) -> Iterator[Finding]:
         with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.set_busy_timeout(5_000)
             in_use, given_up = master_keys.keys(connection)
-        DataVault(directory.path).check(in_use, given_up)
+        DataVault(directory.path, given=os.environ.get(VARIABLE)).check(in_use, given_up)
     except StoreRefused as error:
         yield Finding("master key", "problem", error.problem, error.advice)
         return

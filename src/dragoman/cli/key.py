@@ -89,7 +89,7 @@ def give_up(*, output: Output = "table", location: HubLocation = LOCAL) -> None:
 def _given_up(data: Path) -> list[str]:
     import asyncio
 
-    from dragoman.app.keys import DIRECTORY, FILE, MADE, DataVault
+    from dragoman.app.keys import DIRECTORY, FILE, MADE, VARIABLE, DataVault
     from dragoman.core.ports import StoreFailed
     from dragoman.stores.sqlite import master_keys, schema, writer_process
     from dragoman.stores.sqlite.schema import StoreRefused
@@ -102,7 +102,7 @@ def _given_up(data: Path) -> list[str]:
         try:
             connection = schema.connect(str(file))
             try:
-                lacking = DataVault(data).lacking(*master_keys.keys(connection))
+                lacking = DataVault(data, given=os.environ.get(VARIABLE)).lacking(*master_keys.keys(connection))
                 master_keys.give_up(connection, lacking)
             finally:
                 connection.close()

@@ -71,6 +71,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """When the last token that it can have signed expires; None while it signs."""
         return None if self.retired_at is None else self.retired_at + LONGEST_TTL + LEEWAY
 
+    def signs_at(self, now: int) -> bool:
+        return self.created_at <= now and (self.retired_at is None or now < self.retired_at)
+
     def verifies_at(self, now: int) -> bool:
         return self.verifies_until is None or now < self.verifies_until
 
@@ -93,15 +96,23 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """Every key that signs or verifies. A value: rotation gives another ring."""
+    """Every key that signs or verifies. A value: rotation gives another ring.
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    The newest key that is not retired signs. With `at`, the one of that moment does, where there is one: nodes that
+    share a ring verify with a new key before any of them signs with it.
+    """
+
+    def __init__(self, keys: Sequence[Key], *, at: int | None = None) -> None:
         self._keys: Mapping[str, Key] = {key.kid: key for key in keys}
+        self._at = at
         if len(self._keys) != len(keys):
             raise KeyProblem("two keys have the same kid", "Give each secret a name of its own.")
-        signing = [key for key in keys if key.algorithm is Algorithm.EDDSA and key.retired_at is None]
+        ours = [key for key in keys if key.algorithm is Algorithm.EDDSA]
+        signing = [key for key in ours if key.retired_at is None]
         if not signing:
             raise KeyProblem("no key to sign with", "Rotate the keys: that makes one.")
+        if at is not None:
+            signing = [key for key in ours if key.signs_at(at)] or signing
         self.signing = max(signing, key=lambda key: key.created_at)
 
     def __iter__(self) -> Any:
@@ -120,7 +131,7 @@ class KeyRing:
 
     def with_secret(self, kid: str, secret: bytes) -> KeyRing:
         """The ring and one HS256 secret, under the name that pins it."""
-        return KeyRing([*self._keys.values(), secret_key(kid, secret)])
+        return KeyRing([*self._keys.values(), secret_key(kid, secret)], at=self._at)
 
 
 class KeyFile:
@@ -148,38 +159,51 @@ class KeyFile:
         (`distrust`), not at all: every issued token is void. Keys that verify nothing any more are dropped."""
         private.directory(self.directory)
         try:
-            before = [key for key in self._read() if key.verifies_at(now)]
+            before = list(self._read())
         except FileNotFoundError:
             before = []
-        kept = [
-            msgspec.structs.replace(key, retired_at=now) if key.retired_at is None else key
-            for key in before
-            if not distrust
-        ]
-        # The newest signs: a clock that was set back must not make an old key the newest.
-        at = max([now, *(key.created_at + 1 for key in before)])
-        self._write([*kept, new_key(at)], replace=True)
+        self._write(rotated(before, now, distrust=distrust), replace=True)
         return self._read()
 
     def _read(self) -> KeyRing:
-        data = private.read(self.path)
-        try:
-            file = msgspec.json.decode(data, type=_File)
-            if file.version != VERSION:
-                raise KeyProblem(
-                    f"{self.path} is of another version ({file.version})", "Use the release that wrote it."
-                )
-            return KeyRing([_from_jwk(kept) for kept in file.keys])
-        except (msgspec.DecodeError, ValueError):
-            raise KeyProblem(
-                f"{self.path} is damaged",
-                "Restore it from a backup, or remove it: new keys are made at the next start,"
-                " and agents fetch new tokens.",
-            ) from None
+        return KeyRing(decode_keys(private.read(self.path), str(self.path)))
 
     def _write(self, keys: Sequence[Key], *, replace: bool) -> None:
-        file = _File(version=VERSION, keys=[_jwk(key) for key in keys])
-        private.write(self.path, msgspec.json.format(msgspec.json.encode(file)) + b"\n", replace=replace)
+        private.write(self.path, encode_keys(keys), replace=replace)
+
+
+def rotated(before: Sequence[Key], now: int, *, distrust: bool, after: int = 0) -> list[Key]:
+    """The keys of a ring, with a new one that signs `after` so many seconds. The old ones sign until then; with
+    `distrust` they are gone, and the new one signs at once."""
+    known = [key for key in before if key.verifies_at(now)]
+    since = now if distrust else now + after
+    kept = [
+        msgspec.structs.replace(key, retired_at=since) if key.retired_at is None else key
+        for key in known
+        if not distrust
+    ]
+    # The newest signs: a clock that was set back must not make an old key the newest.
+    return [*kept, new_key(max([since, *(key.created_at + 1 for key in known)]))]
+
+
+def encode_keys(keys: Sequence[Key]) -> bytes:
+    """The private keys, for a place where nobody else reads them."""
+    file = _File(version=VERSION, keys=[_jwk(key) for key in keys])
+    return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
+
+
+def decode_keys(data: bytes, where: str) -> list[Key]:
+    """The opposite; raises `KeyProblem`, which names the place."""
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        if file.version != VERSION:
+            raise KeyProblem(f"{where} is of another version ({file.version})", "Use the release that wrote it.")
+        return [_from_jwk(kept) for kept in file.keys]
+    except (msgspec.DecodeError, ValueError):
+        raise KeyProblem(
+            f"{where} is damaged",
+            "Restore it from a backup, or remove it: new keys are made at the next start, and agents fetch new tokens.",
+        ) from None
 
 
 def new_key(now: int) -> Key:

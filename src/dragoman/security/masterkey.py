@@ -1,7 +1,8 @@
 """Encryption at rest, of collaboration keys and of personal data in the store.
 
-The hub's master keys are in `master.json`, 0600, in a 0700 directory: not in the store, so that a copy of the store
-alone opens nothing. The newest key locks; older ones unlock the records that they locked, until those are locked again.
+The hub's master keys are in `master.json`, 0600, in a 0700 directory, or the operator gives them in the environment
+(`VARIABLE`): not in the store, so that a copy of the store alone opens nothing. The newest key locks; older ones unlock
+the records that they locked, until those are locked again.
 
     a locked record     1 byte version, 8 bytes the master key's id, 16 bytes salt, 12 bytes nonce, ciphertext, tag
 
@@ -28,6 +29,8 @@ from dragoman.security.keys import decode64, encode64
 
 KEY_BYTES, NONCE_BYTES, TAG_BYTES = 32, 12, 16
 FILE = "master.json"
+VARIABLE = "DRAGOMAN_MASTER_KEY"
+"""The environment variable with the master key, where an operator gives it to the hub so; then no file is used."""
 VERSION = 1
 _MARK = b"\x01"
 _ID, _SALT = 8, 16
@@ -146,6 +149,25 @@ class MasterKeyFile:
 
     def _keys(self, kept: Sequence[_Kept]) -> MasterKeys:
         return MasterKeys([decode64(one.key) for one in kept])
+
+
+def given_keys(text: str) -> MasterKeys:
+    """The keys of `VARIABLE`, the newest first, with commas between them: each 64 hexadecimal digits, or 32 bytes as
+    base64. Raises `MasterKeyProblem`, which does not show them."""
+    secrets = [_secret(one) for one in (part.strip() for part in text.split(",")) if one]
+    if not secrets or None in secrets:
+        raise MasterKeyProblem(f"{VARIABLE} holds no master key. Make one: openssl rand -hex 32")
+    return MasterKeys([secret for secret in secrets if secret is not None])
+
+
+def _secret(text: str) -> bytes | None:
+    try:
+        if len(text) == 2 * KEY_BYTES:
+            return bytes.fromhex(text)
+        found = decode64(text.rstrip("=").replace("+", "-").replace("/", "_"))
+    except ValueError:
+        return None
+    return found if len(found) == KEY_BYTES else None
 
 
 def _fresh(now: int) -> _Kept:

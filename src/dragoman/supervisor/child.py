@@ -30,6 +30,7 @@ import structlog
 from dragoman.core.commands import RegisterAgent
 from dragoman.core.ids import SECOND, AgentId, Instant, TaskId
 from dragoman.core.model.agents import BreakerState
+from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.tasks import PERSONAL
 from dragoman.messages.faults import Refused
 from dragoman.sandbox.model import Workload
@@ -164,11 +165,13 @@ class Child:
     async def _run_once(self) -> Ended:
         spec = self.spec
         try:
-            values = await asyncio.to_thread(self._context.environments.fetch, spec.vault) if spec.vault else {}
+            values = await self._context.environments.fetch(spec.vault) if spec.vault else {}
             own = spec.cwd is None or spec.confined
             home = str(await asyncio.to_thread(self._home)) if own else str(spec.cwd)
         except (OSError, ValueError) as error:
             return Ended(failed=f"it cannot be prepared: {error}", permanent=True)
+        except StoreFailed as error:
+            return Ended(failed=f"it cannot be prepared: {error}")
         seconds: float | None = None
         if spec.confined:
             env = environment(spec, self.agent, values, self._context.environ, home=home)

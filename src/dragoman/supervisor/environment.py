@@ -11,13 +11,16 @@ In a sandbox HOME and TMPDIR are the child's own directory, and the child learns
 
 Values may be secrets, so they stay out of the store, its backups, the audit record and everything that people read:
 `EnvironmentFiles` has one file for each agent, for the hub's user alone, under a name of the hub's. The hub writes a
-file before the agent's row refers to it, and removes those that no row refers to at the next start.
+file before the agent's row refers to it, and removes those that no row refers to at the next start. Nodes of a cluster
+share them, sealed, in PostgreSQL (`app.shared_keys`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -32,24 +35,46 @@ OURS = "DRAGOMAN_"
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 
 
+class Environments(Protocol):
+    """The values, each environment under a name of the hub's."""
+
+    async def keep(self, values: Mapping[str, str], name: str) -> None:
+        """Write them; they are durable when this returns. Raises `Refused` where they are in a store that fails."""
+        ...
+
+    async def fetch(self, name: str) -> dict[str, str]:
+        """Read them; raises OSError if they are gone, ValueError if they are damaged, `StoreFailed` if they may be
+        there later."""
+        ...
+
+    async def drop(self, name: str) -> None: ...
+
+    async def clear_out(self, wanted: Collection[str]) -> None:
+        """Remove all but these, save what another node may be about to refer to."""
+        ...
+
+
 class EnvironmentFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def keep(self, values: Mapping[str, str], name: str) -> None:
-        """Write the file; it is on the disk when this returns."""
+    async def keep(self, values: Mapping[str, str], name: str) -> None:
+        await asyncio.to_thread(self._write, values, name)
+
+    def _write(self, values: Mapping[str, str], name: str) -> None:
         durable.make_directory(self._directory)
         durable.write(self._path(name), msgspec.json.encode(values), replace=False)
 
-    def fetch(self, name: str) -> dict[str, str]:
-        """Read the values; raises OSError if the file is gone, ValueError if it is damaged."""
-        return _decode(self._path(name).read_bytes())
+    async def fetch(self, name: str) -> dict[str, str]:
+        return _decode(await asyncio.to_thread(self._path(name).read_bytes))
 
-    def drop(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)
+    async def drop(self, name: str) -> None:
+        await asyncio.to_thread(self._path(name).unlink, missing_ok=True)
 
-    def clear_out(self, wanted: Collection[str]) -> None:
-        """Remove all files but these."""
+    async def clear_out(self, wanted: Collection[str]) -> None:
+        await asyncio.to_thread(self._remove_others, wanted)
+
+    def _remove_others(self, wanted: Collection[str]) -> None:
         if self._directory.is_dir():
             for path in self._directory.iterdir():
                 if path.name not in wanted:

@@ -30,7 +30,7 @@ from dragoman.server.connection import ConnectionLoop
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.session import Connection
 from dragoman.supervisor import pipes
-from dragoman.supervisor.environment import EnvironmentFiles
+from dragoman.supervisor.environment import Environments
 from dragoman.supervisor.pipes import OutputPipe, StdinPipe, ThrottledPipes
 from dragoman.supervisor.sandbox_policy import SandboxPolicy
 from dragoman.supervisor.spawner_client import Ended, Handle, Launch, SpawnerClient
@@ -68,7 +68,7 @@ class ChildContext(msgspec.Struct, frozen=True, eq=False):
 
     hub: Intake
     spawner: SpawnerClient
-    environments: EnvironmentFiles
+    environments: Environments
     throttled: ThrottledPipes
     homes: Path
     session: Callable[[AgentId, Connection, LogSink, bool], ForgeSession]

@@ -26,13 +26,13 @@ from dragoman.core.commands import AddAgent, RemoveAgent
 from dragoman.core.ids import ADMIN, AgentId, Instant, TaskId
 from dragoman.core.model.agents import Agent, Offer, Profile
 from dragoman.core.model.tasks import Task
-from dragoman.core.ports import Intake
+from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Refused
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.session import Connection
 from dragoman.supervisor.child import Child
 from dragoman.supervisor.child_log import ChildLog, ChildLogs
-from dragoman.supervisor.environment import EnvironmentFiles
+from dragoman.supervisor.environment import EnvironmentFiles, Environments
 from dragoman.supervisor.pipes import ThrottledPipes
 from dragoman.supervisor.process import ChildContext, LogSink
 from dragoman.supervisor.sandbox_policy import SandboxPolicy
@@ -92,10 +92,11 @@ class Supervisor:
         task: Callable[[TaskId], Awaitable[Task | None]],
         sandbox_rules: SandboxRules | None = None,
         environ: Mapping[str, str] | None = None,
+        environments: Environments | None = None,
     ) -> None:
         data = data.resolve()
         self._hub = hub
-        self._environments = EnvironmentFiles(data / "vault")
+        self._environments = environments or EnvironmentFiles(data / "vault")
         self.logs = ChildLogs(data / "logs")
         self.spawner = SpawnerClient(_mark(data))
         self._context = ChildContext(
@@ -121,7 +122,7 @@ class Supervisor:
             log.warning("killed what an earlier hub left behind", processes=left)
         await self._reconcile(declared)
         specs = [(agent, spec) for agent in self._hub.agents() if (spec := spec_of(agent)) is not None]
-        await asyncio.to_thread(self._environments.clear_out, {spec.vault for _, spec in specs if spec.vault})
+        await self._environments.clear_out({spec.vault for _, spec in specs if spec.vault})
         for agent, spec in specs:
             if spec.origin != "demo":  # the demo starts its own
                 self.add(agent)
@@ -154,7 +155,7 @@ class Supervisor:
         spec = msgspec.structs.replace(wanted.spec, untrusted=profile.untrusted)
         if wanted.env:
             spec = msgspec.structs.replace(spec, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
-            await asyncio.to_thread(self._environments.keep, wanted.env, spec.vault or "")
+            await self._environments.keep(wanted.env, spec.vault or "")
         if profile.max_concurrent is None:  # D14; and in a sandbox its time is counted from when it was given a task
             profile = msgspec.structs.replace(profile, max_concurrent=1)
         no_token = f"child:{wanted.id}"  # the hash of no token: a child needs none
@@ -164,7 +165,7 @@ class Supervisor:
             await self._hub.execute(AddAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent))
         except Refused:
             if spec.vault:
-                await asyncio.to_thread(self._environments.drop, spec.vault)
+                await self._environments.drop(spec.vault)
             raise
         self.add(agent)
         return agent
@@ -185,7 +186,7 @@ class Supervisor:
             return
         await child.stop(reason)
         if child.spec.vault:
-            await asyncio.to_thread(self._environments.drop, child.spec.vault)
+            await self._environments.drop(child.spec.vault)
         if id in self._children:
             return  # another agent of that name was added meanwhile; it continues the log
         await self.logs.forget(id)
@@ -250,7 +251,7 @@ class Supervisor:
             if spec is None or spec.origin != "config":
                 continue
             now = wanted.get(agent.id)
-            if now is None or now.digest != spec.digest or not await asyncio.to_thread(self._same_values, spec, now):
+            if now is None or now.digest != spec.digest or not await self._same_values(spec, now):
                 log.info("an agent of the configuration changed or is gone", agent=agent.id)
                 await self._hub.execute(RemoveAgent(principal=ADMIN, protocol=PROTOCOL, agent=agent.id))
         for one in declared:
@@ -262,10 +263,10 @@ class Supervisor:
             elif known is None or known.origin != "config":
                 log.error("an agent of the configuration cannot be added: its id is taken", agent=one.id)
 
-    def _same_values(self, spec: ChildSpec, now: ChildDeclaration) -> bool:
+    async def _same_values(self, spec: ChildSpec, now: ChildDeclaration) -> bool:
         try:
-            return (self._environments.fetch(spec.vault) if spec.vault else {}) == now.env
-        except (OSError, ValueError):
+            return (await self._environments.fetch(spec.vault) if spec.vault else {}) == now.env
+        except (OSError, ValueError, StoreFailed):
             return False
 
 

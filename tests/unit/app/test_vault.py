@@ -9,6 +9,7 @@ import pytest
 from dragoman.app.keys import DataVault
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.stores.sqlite.schema import StoreRefused
 
 ABOUT = {"task": "t-1"}
 
@@ -42,3 +43,14 @@ def test_a_lost_key_is_missed_and_not_made_again(tmp_path: Path) -> None:
     assert not key.exists()
     kept.rename(key)
     assert vault.unlock(record, ABOUT) == b"words"
+
+
+def test_a_key_from_the_environment_takes_the_place_of_the_file(tmp_path: Path) -> None:
+    one, other = "0f" * 32, "f0" * 32
+    record = DataVault(tmp_path, given=one).lock(b"words", ABOUT)
+    assert DataVault(tmp_path, given=f"{other},{one}").unlock(record, ABOUT) == b"words"
+    assert list(tmp_path.iterdir()) == []
+    needed = DataVault(tmp_path, given=one).ids()
+    DataVault(tmp_path, given=f"{other},{one}").check(needed, ())
+    with pytest.raises(StoreRefused, match=r"and DRAGOMAN_MASTER_KEY holds another key: put the right one back"):
+        DataVault(tmp_path, given=other).check(needed, ())

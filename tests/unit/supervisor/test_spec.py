@@ -67,20 +67,20 @@ def test_limits_in_the_kernels_units() -> None:
     }  # fmt: skip
 
 
-def test_values_lie_in_a_file_for_the_hubs_user_alone(tmp_path: Path) -> None:
+async def test_values_lie_in_a_file_for_the_hubs_user_alone(tmp_path: Path) -> None:
     vault = EnvironmentFiles(tmp_path / "vault")
-    vault.keep({"A": "canary"}, "one")
-    vault.keep({}, "two")
-    assert vault.fetch("one") == {"A": "canary"}
+    await vault.keep({"A": "canary"}, "one")
+    await vault.keep({}, "two")
+    assert await vault.fetch("one") == {"A": "canary"}
     assert stat.S_IMODE(os.stat(tmp_path / "vault" / "one").st_mode) == 0o600
     assert stat.S_IMODE(os.stat(tmp_path / "vault").st_mode) == 0o700
     with pytest.raises(FileExistsError):
-        vault.keep({}, "one")
-    vault.clear_out({"two"})
+        await vault.keep({}, "one")
+    await vault.clear_out({"two"})
     with pytest.raises(FileNotFoundError):
-        vault.fetch("one")
-    vault.drop("two")
-    vault.drop("two")
+        await vault.fetch("one")
+    await vault.drop("two")
+    await vault.drop("two")
     for name in ("", "../x", ".x", "a/b"):
         with pytest.raises(ValueError, match="name"):
-            vault.fetch(name)
+            await vault.fetch(name)

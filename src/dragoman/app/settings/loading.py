@@ -32,8 +32,10 @@ SHORT = {
 
 NOT_SETTINGS = (
     "DRAGOMAN_URL", "DRAGOMAN_TOKEN", "DRAGOMAN_CLIENT_", "DRAGOMAN_CONFIG", "DRAGOMAN_CRASH", "DRAGOMAN_TEST",
+    "DRAGOMAN_MASTER_KEY",
 )  # fmt: skip
-"""Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests'."""
+"""Variables of ours (and beginnings of such) that are no settings: the clients', the file's name, the fault tests',
+the key that is in no file."""
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",

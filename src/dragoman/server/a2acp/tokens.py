@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from dragoman.core.agreements.domain_policy import domain_of
 from dragoman.core.ids import SECOND, AgentId
 from dragoman.core.model.agents import Agent
-from dragoman.core.ports import Intake
+from dragoman.core.ports import Intake, StoreFailed
 from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.a2acp.types import PROTOCOL, Message
 from dragoman.protocols.a2acp.types import Agent as Party
@@ -71,9 +71,10 @@ class Found(NamedTuple):
 
 
 class Rotate(Protocol):
-    """Replaces the keys where they are kept. Raises `KeyProblem` or `PrivateFileError`, which say what to do."""
+    """Replaces the keys where they are kept. Raises `KeyProblem`, `PrivateFileError` or `StoreFailed`, each with what
+    to do."""
 
-    def __call__(self, now: int, *, distrust: bool) -> KeyRing: ...
+    async def __call__(self, now: int, *, distrust: bool) -> KeyRing: ...
 
 
 class KeysKept(Exception):
@@ -201,11 +202,16 @@ class AuthService:
             raise KeysKept("they are kept nowhere")
         async with self._rotating:
             try:
-                ring = await asyncio.to_thread(self._renew, self.now, distrust=distrust)
-            except (KeyProblem, PrivateFileError) as problem:
+                ring = await self._renew(self.now, distrust=distrust)
+            except (KeyProblem, PrivateFileError, StoreFailed) as problem:
                 raise KeysKept(str(problem)) from problem
+            self.use(ring)
+
+    def use(self, ring: KeyRing) -> None:
+        """Sign and verify with these keys from now on."""
+        if "authority" in self.__dict__:  # one that is made later begins with them
             self.authority.use(ring)
-            self._issued.clear()
+        self._issued.clear()
 
     def checkpoint(self, seq: int, hash: str, at: str) -> Checkpoint:
         """The head of the audit chain, signed with the key that signs tokens."""

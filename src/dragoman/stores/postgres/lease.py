@@ -24,6 +24,7 @@ import msgspec
 
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
+from dragoman.stores.postgres import sealed
 from dragoman.stores.postgres.connection import connect, errors, schema_of, unreachable, within
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def init(url: str, realm: str) -> None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", schema)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-            await connection.execute(TABLES)
+            await connection.execute(TABLES + sealed.TABLES)
             await connection.execute(
                 "INSERT INTO lease VALUES ($1, 0, '', '', '', 0, '-infinity', 0, 0) ON CONFLICT DO NOTHING", realm
             )
