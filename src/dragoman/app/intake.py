@@ -6,6 +6,10 @@ messages leave. There is no timer: one command alone commits at once, a thousand
 
 If a commit fails, every command of that unit is refused (OVERLOADED, retryable) and nothing of it happened as far
 as any caller knows: outgoing messages and the directory's changes are dropped with the unit.
+
+If the store says that another node leads (`Fenced`), the intake is over and silent: it neither acknowledges nor
+refuses what it has, since some of it may be committed, and the next leader answers for it. `app.cluster` waits for
+`fenced` and closes every connection.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from dragoman.core.memory import MemoryBudget
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.pipelining import Pipelined
-from dragoman.core.ports import Changes, LinkEnd, Store, StoreFailed
+from dragoman.core.ports import Changes, Fenced, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.core.work import NotLoaded, Work
@@ -120,6 +124,8 @@ class Intake(DirectoryView):
         self.next_wake: Instant | None = None
         self.wake_changed = asyncio.Event()
         self.last_failure: str | None = None
+        self.fenced = asyncio.Event()
+        """Set once, by the store: this node's epoch is over. From then on no caller hears anything."""
         self._swept_at = Instant(0)
         self._forget_every = min(HOUR, max(MINUTE, self.rules.keep_finished // 24))
         self._forget_at = Instant(0)
@@ -161,8 +167,20 @@ class Intake(DirectoryView):
         self._take_forgettable()
         self._arrived.set()
         if self._loop is not None:
-            await self._loop
+            if self.fenced.is_set():
+                self._loop.cancel()  # a commit that is under way may wait for a server that does not answer
+                await asyncio.wait((self._loop,))
+            else:
+                await self._loop
         await self.store.close()
+
+    def fence(self) -> None:
+        """Another node leads, or may lead: decide nothing more, and answer nothing more."""
+        self.fenced.set()
+        self._closing = True
+        self._waiting.clear()
+        self._forgettable.clear()
+        self._arrived.set()
 
     # -- the port ---------------------------------------------------------------------------------------------
 
@@ -185,6 +203,8 @@ class Intake(DirectoryView):
         return future
 
     def enqueue_then(self, command: Command, then: Then) -> None:
+        if self.fenced.is_set():
+            return
         if self._closing or len(self._waiting) >= DEEPEST:
             why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
             refusal = Refused(Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True))
@@ -213,6 +233,8 @@ class Intake(DirectoryView):
 
     def _enqueue(self, command: Command) -> None:
         """A command of the hub itself; no caller waits for its outcome."""
+        if self.fenced.is_set():
+            return
         self._waiting.append((command, None))
         self._arrived.set()
 
@@ -274,6 +296,11 @@ class Intake(DirectoryView):
             self._mark(len(batch))
             try:
                 await self._unit(batch)
+            except Fenced as over:
+                if not self.fenced.is_set():
+                    _log().warning("this node leads no more", why=str(over), undecided=len(batch) + self.depth)
+                self.fence()
+                return
             except Exception as error:
                 _log().exception("a unit of work failed", commands=len(batch))
                 self._refuse(batch, str(error) or type(error).__name__)
@@ -314,11 +341,15 @@ class Intake(DirectoryView):
                 if changes:
                     crash_point("before_commit")
                     await unit.commit(changes)
+            except Fenced:
+                raise
             except StoreFailed as error:
                 self._observer.failed(len(batch))
                 _log().error("nothing was committed", why=str(error), commands=len(batch))
                 self._refuse(batch, str(error))
                 return
+            if self.fenced.is_set():
+                return  # it stepped down meanwhile: the next leader answers for what was committed
             if changes:
                 self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
                 crash_point("after_commit")
@@ -341,6 +372,8 @@ class Intake(DirectoryView):
         except Refused as refusal:
             self._observer.decided(command, refusal.fault.kind.value)
             return None, refusal
+        except Fenced:
+            raise
         except StoreFailed as error:  # this command could not be decided; the others of its unit may be
             _log().error("the store cannot be read", command=type(command).__name__, why=str(error))
             self._observer.decided(command, "error")

@@ -13,7 +13,7 @@ from dragoman.core.commands import Cancel, CloseLink
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
 from dragoman.core.model.tasks import Status, Task
-from dragoman.core.ports import StoreFailed
+from dragoman.core.ports import Fenced, StoreFailed
 from dragoman.messages.faults import Kind, Refused
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.shared import StoreUnit
@@ -134,3 +134,60 @@ async def test_it_is_known_since_when_a_commit_is_under_way_and_the_oldest_comma
     await asyncio.gather(*futures)
     while world.intake.stalled != (0, 0):
         await asyncio.sleep(0)
+
+
+async def test_a_fenced_intake_neither_acknowledges_nor_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was under way, what waited behind it, and what comes afterwards: no caller hears of any."""
+    world = await peopled()
+    agent = await world.connect("i1")
+
+    async def fenced(unit: StoreUnit, changes: object) -> None:
+        raise Fenced("epoch 3 is over: epoch 4 leads")
+
+    monkeypatch.setattr(StoreUnit, "commit", fenced)
+    monkeypatch.setattr(intake, "LARGEST_UNIT", 1)
+    under_way, behind = world.intake.enqueue(world.request()), world.intake.enqueue(world.request())
+    async with asyncio.timeout(5):
+        await world.intake.fenced.wait()
+    later = world.intake.enqueue(world.request())
+    world.intake.enqueue_and_forget(CloseLink(principal=agent.agent, session=agent.session))
+    async with asyncio.timeout(5):
+        await world.intake.stop()
+    assert [one.done() for one in (under_way, behind, later)] == [False, False, False]
+    assert agent.inbox == []
+
+
+async def test_a_node_that_stepped_down_during_a_commit_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await peopled()
+    honest = StoreUnit.commit
+
+    async def slow(unit: StoreUnit, changes: Any) -> None:
+        world.intake.fence()
+        await honest(unit, changes)
+
+    monkeypatch.setattr(StoreUnit, "commit", slow)
+    asked = world.intake.enqueue(request := world.request())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert await world.store.task(request.task_id) is not None
+    assert not asked.done()
+    await world.intake.stop()
+
+
+async def test_the_stop_of_a_fenced_intake_does_not_wait_for_a_commit_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await peopled()
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def hangs(unit: StoreUnit, changes: object) -> None:
+        begun.set()
+        await never.wait()
+
+    monkeypatch.setattr(StoreUnit, "commit", hangs)
+    asked = world.intake.enqueue(world.request())
+    async with asyncio.timeout(5):
+        await begun.wait()
+        world.intake.fence()
+        await world.intake.stop()
+    assert not asked.done()
