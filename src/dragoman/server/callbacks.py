@@ -100,6 +100,9 @@ class CallbackSender(Callbacks, Endpoint):
             await self._client.aclose()
             self._client = None
 
+    async def abort(self) -> None:
+        await self.drain()
+
     async def check(self, url: str) -> None:
         await self.pinned(url)
 

@@ -51,6 +51,9 @@ class Endpoint:
     async def drain(self, seconds: float) -> None:
         """Answer what was received, and close every connection, within this time."""
 
+    async def abort(self) -> None:
+        """Close every connection with the code of a restart, and answer nothing: this node decides no more."""
+
 
 class Handler(ABC):
     protocol: ClassVar[str]

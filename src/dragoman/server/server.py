@@ -7,6 +7,10 @@ little time for its handshake as for its headers.
 
     stop, in order    accept no more connections; answer parked polls; answer what WebSockets have received, and close
                       them with 1012; let requests under way end; abort what is left when the time is up
+    abort             close WebSockets with 1012, cut everything else: no answer leaves any more
+
+A node of a cluster has one server after the other on the same port (`app.cluster`), so the socket that listens may be
+kept by another (`listener`): clients that come between two servers wait in its backlog.
 """
 
 from __future__ import annotations
@@ -60,12 +64,15 @@ class HttpServer:
         tls: Renewal | None = None,
         patience: float = 0.0,
         hosts: Hosts | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
+        """`listener` listens already, and stays open after this server."""
         self.host = host
         self.port = port
         self.limits = limits or Limits()
         self._now = hub.now
         self._tls = tls
+        self._listener = listener
         self._endpoints = tuple(endpoints)
         routes: dict[str, ASGIApp] = {}
         prefixes: dict[str, ASGIApp] = {}
@@ -87,7 +94,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises `PortBusy`; `port` is the bound one afterwards."""
-        listener = _listen(self.host, self.port)
+        listener = listen(self.host, self.port) if self._listener is None else self._listener.dup()
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
             self.app,
@@ -162,6 +169,30 @@ class HttpServer:
             log.warning("cut off", requests=len(late))
             await asyncio.wait(late, timeout=1)
 
+    async def abort(self) -> None:
+        """Close every connection without an answer to anything."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        for listening in server.servers:
+            listening.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        state = server.server_state
+        for connection in list(state.connections):
+            if isinstance(connection, GuardedHttp):
+                connection.transport.abort()
+        await asyncio.gather(*(endpoint.abort() for endpoint in self._endpoints))
+        tasks = list(state.tasks)
+        for connection in list(state.connections):
+            connection.transport.close()  # behind the close frame
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+        for connection in list(state.connections):
+            connection.transport.abort()
+
     async def __aenter__(self) -> HttpServer:
         await self.start()
         return self
@@ -184,7 +215,8 @@ class HttpServer:
         server.server_state.default_headers = [(b"date", formatdate(self._now() // SECOND, usegmt=True).encode())]
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `PortBusy`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, asyncio turns Nagle's delay off for what is accepted; uvloop does so in any case.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

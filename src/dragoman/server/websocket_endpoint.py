@@ -49,6 +49,8 @@ TRY_LATER = 1013
 LINGER = 0.9
 """The share of the drain time that a link at work has to finish; the rest is for closing it."""
 LOOK_SECONDS = 0.05
+CLOSE_SECONDS = 0.2
+"""How long the close frames of an abort may take to be written."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -230,6 +232,12 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
             _, late = await asyncio.wait(draining, timeout=seconds)
             for task in late:
                 task.cancel()
+
+    async def abort(self) -> None:
+        for link in list(self._links.values()):
+            link.loop.hang_up(CloseReason.HUB_STOPS)
+        if self._closing:
+            await asyncio.wait(tuple(self._closing), timeout=CLOSE_SECONDS)
 
     async def _leave(self, session: SessionId, link: Link, seconds: float) -> None:
         loop = asyncio.get_running_loop()

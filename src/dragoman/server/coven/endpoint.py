@@ -45,9 +45,13 @@ from dragoman.server.coven.grpc_port import (
 from dragoman.server.coven.session import LEFT, AgentStream, StreamEnd
 from dragoman.server.files import FileKeeper
 from dragoman.server.refusals import CALLER, UNREADABLE, RefusalLog
+from dragoman.wire.closing import CloseReason
 from dragoman.wire.role import Role
 
 log = structlog.get_logger("dragoman.server")
+
+ABORT_SECONDS = 0.2
+"""How long streams have to end when this node decides no more."""
 
 
 class CovenEndpoint:
@@ -167,6 +171,17 @@ class CovenEndpoint:
         if not self._draining:
             await self.drain(0)
         await self._server.stop(0.5)
+        self._server = None
+
+    async def abort(self) -> None:
+        """End every stream at once with the status of a restart, and answer nothing: this node decides no more."""
+        if self._server is None:
+            return
+        self._draining = True
+        for stream in list(self._streams):
+            stream.end((grpc.StatusCode.UNAVAILABLE, CloseReason.HUB_STOPS.sentence))
+        await self._empty(ABORT_SECONDS)
+        await self._server.stop(0)
         self._server = None
 
     # -- an agent's stream
