@@ -23,7 +23,7 @@ from dragoman.api.users import with_cookie
 from dragoman.core.commands.people import LogInByProvider
 from dragoman.core.ids import ADMIN
 from dragoman.core.model.people import Person
-from dragoman.messages.faults import Kind
+from dragoman.messages.faults import Kind, Refused, refuse
 
 log = structlog.get_logger("dragoman.api")
 
@@ -107,6 +107,6 @@ def _client(context: Context) -> OidcClient:
     return context.oidc
 
 
-def _failed(error: ProviderFailed) -> Problem:
+def _failed(error: ProviderFailed) -> Refused:
     log.warning("the identity provider failed", why=str(error))
-    return Problem(Kind.UNAVAILABLE, "the identity provider does not answer as it should; see the hub's log")
+    return refuse(Kind.UNAVAILABLE, "the identity provider does not answer as it should", next="see the hub's log")

@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from dragoman.core.model.agents import CONSTRAINTS
 from dragoman.messages import error_table
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 from dragoman.server.asgi import retry_after
-from dragoman.wire.misfit import misfit, with_choices
+from dragoman.wire.misfit import advice, misfit
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:dragoman:problem:"
@@ -161,7 +161,8 @@ class ProblemOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(Exception):
-    """Refused by the API, before it became a command. `next` and `status` override the table's row."""
+    """Refused by the API, before it became a command. `next` and `status` override the table's row; the message ends
+    with `advice`."""
 
     def __init__(
         self,
@@ -172,10 +173,11 @@ class Problem(Exception):
         field: str | None = None,
         next: Next | None = None,
         status: int | None = None,
+        advice: str = "",
         **facts: Any,
     ) -> None:
         super().__init__(message)
-        self.fault = Fault(kind=kind, message=message, field=field, facts=facts)
+        self.fault = new_fault(kind, message, next=advice, field=field, facts=facts)
         self.reason = reason
         self.next = next
         self.status = status
@@ -200,8 +202,9 @@ def misshapen(error: msgspec.ValidationError, *, reason: Reason, type: Any) -> P
         what = f"the {sort} `{name}` is missing"
     elif found.breaks_pattern:
         what = next((f"expected {words}" for part, words in PATTERNS.items() if part in what), what)
-    what = with_choices(what, type, found.field)
-    return Problem(Kind.INVALID, f"{what[:1].lower()}{what[1:]}", reason=reason, field=found.field or None)
+    message = f"{what[:1].lower()}{what[1:]}"
+    choices = advice(what, type, found.field)
+    return Problem(Kind.INVALID, message, reason=reason, field=found.field or None, advice=choices)
 
 
 PLACES = {Reason.INVALID_QUERY: "query", Reason.INVALID_BODY: "body"}
@@ -209,16 +212,13 @@ PLACES = {Reason.INVALID_QUERY: "query", Reason.INVALID_BODY: "body"}
 
 
 def detail(fault: Fault, advice: Next | None = None, reason: Reason | None = None) -> str:
-    """The fault in sentences, the last of which says what to do. As in the error table, a message that ends with a
-    full stop is taken to say it itself, unless there is better advice."""
-    message = fault.message
+    """The fault in sentences, the last of which says what to do: `advice`, if there is better than the fault's own or
+    its kind's."""
     if reason in PLACES:
-        message = f"{PLACES[reason]}: {message}"
+        fault = msgspec.structs.replace(fault, message=f"{PLACES[reason]}: {fault.message}")
     if advice is None:
-        return error_table.sentence(msgspec.structs.replace(fault, message=message))
-    message = message.strip().rstrip(".")
-    begun = error_table.sentence(msgspec.structs.replace(fault, message=f"{message}."))
-    return f"{begun} {advice.text[:1].upper()}{advice.text[1:]}."
+        return error_table.sentence(fault)
+    return f"{error_table.opening(fault)} {advice.text[:1].upper()}{advice.text[1:]}."
 
 
 def _advice(fault: Fault) -> Next | None:

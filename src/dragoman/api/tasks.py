@@ -38,7 +38,7 @@ from dragoman.core.model.tasks import Question, Status, Task
 from dragoman.core.ports import TaskFilter, TaskSearch
 from dragoman.core.queries import AgentFacts, TaskOut, WhyOut, task_out, why
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 
 MOST_COUNTED = 1000
 MOST_DEPENDENCIES = 20
@@ -181,9 +181,8 @@ def _statuses(given: str | None) -> tuple[Status, ...]:
     try:
         return tuple(dict.fromkeys(Status(name.strip()) for name in (given or "").split(",") if name.strip()))
     except ValueError:
-        raise Problem(
-            Kind.INVALID, f"a status is one of {', '.join(Status)}; several are separated by commas", field="status"
-        ) from None
+        what = f"a status is one of {', '.join(Status)}"
+        raise refuse(Kind.INVALID, what, next="several are separated by commas", field="status") from None
 
 
 def _moment(given: str | None, field: str, now: Instant) -> Instant | None:

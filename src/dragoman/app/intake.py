@@ -36,7 +36,7 @@ from dragoman.core.ports import Changes, Fenced, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
 from dragoman.core.work import NotLoaded, Work
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 from dragoman.stores.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Intake(DirectoryView):
             return
         if self._closing or len(self._waiting) >= DEEPEST:
             why = "the hub is stopping" if self._closing else f"{len(self._waiting)} commands already wait"
-            refusal = Refused(Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True))
+            refusal = refuse(Kind.OVERLOADED, why, next="try again in a moment", retryable=True)
             if type(then) is Pipelined:
                 then.decided(refusal, self.now())
             then(None, refusal)
@@ -377,16 +377,12 @@ class Intake(DirectoryView):
         except StoreFailed as error:  # this command could not be decided; the others of its unit may be
             _log().error("the store cannot be read", command=type(command).__name__, why=str(error))
             self._observer.decided(command, "error")
-            fault = Fault(
-                kind=Kind.OVERLOADED,
-                message="the hub cannot read its store now; try again in a moment",
-                retryable=True,
-            )
-            return None, Refused(fault)
+            what = "the hub cannot read its store now"
+            return None, refuse(Kind.OVERLOADED, what, next="try again in a moment", retryable=True)
         except Exception:
             _log().exception("a decision failed", command=type(command).__name__)
             self._observer.decided(command, "error")
-            fault = Fault(kind=Kind.INTERNAL, message="the hub could not decide this; its log says why")
+            fault = new_fault(Kind.INTERNAL, "the hub could not decide this", next="its log says why")
             return None, Refused(fault)
         self._observer.decided(command, "ok")
         return outcome, None
@@ -454,9 +450,8 @@ class Intake(DirectoryView):
 
     def _refuse(self, batch: Batch, why: str) -> None:
         self.last_failure = why
-        fault = Fault(
-            kind=Kind.OVERLOADED, message=f"the hub could not store this ({why}); try again in a moment", retryable=True
-        )
+        what = f"the hub could not store this ({why})"
+        fault = new_fault(Kind.OVERLOADED, what, next="try again in a moment", retryable=True)
         for _, then in reversed(batch):
             if type(then) is Pipelined:
                 then.undone(self.now())

@@ -168,7 +168,7 @@ class SharedEnvironments:
         try:
             kept = await self._records.put(ENVIRONMENT + name, msgspec.json.encode(values), seen=0)
         except StoreFailed as failed:
-            raise refuse(Kind.OVERLOADED, f"{failed}; try again later", retryable=True) from failed
+            raise refuse(Kind.OVERLOADED, f"{failed}", next="try again later", retryable=True) from failed
         if not kept:
             raise FileExistsError(name)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 
 SMALL = 64 * 1024
 """Messages up to so many bytes may use the reserve, and are not checked against the free memory."""
@@ -81,10 +81,10 @@ class MemoryBudget:
             total += total // RESERVE
             each += each // RESERVE
         if own and own + size > each:
-            return Fault(
-                kind=Kind.RATE_LIMITED,
-                message=f"the hub holds {own} bytes of your messages that are not committed yet, and takes {each} at "
-                "most; wait for the answers to what you sent, then send this again",
+            return new_fault(
+                Kind.RATE_LIMITED,
+                f"the hub holds {own} bytes of your messages that are not committed yet, and takes {each} at most",
+                next="wait for the answers to what you sent, then send this again",
                 retryable=True,
                 facts={"scope": "bytes", "limit": each, "held": own, "retry_after": 1},
             )
@@ -171,6 +171,4 @@ class MemoryBudget:
 
 
 def _overloaded(why: str) -> Fault:
-    return Fault(
-        kind=Kind.OVERLOADED, message=f"{why}; send this again in a moment", retryable=True, facts={"retry_after": 1}
-    )
+    return new_fault(Kind.OVERLOADED, why, next="send this again in a moment", retryable=True, facts={"retry_after": 1})

@@ -34,7 +34,7 @@ def check_name(work: Work, name: str) -> None:
     if not is_name(name):
         raise refuse(Kind.INVALID, f"a name has 1 to {LONGEST_NAME} printable characters, and no slash", field="name")
     if work.person(name) is not None or work.agent(name) is not None or name in RESERVED:  # type: ignore[arg-type]
-        raise refuse(Kind.CONFLICT, f"the name {name!r} is taken; choose another", field="name")
+        raise refuse(Kind.CONFLICT, f"the name {name!r} is taken", next="choose another", field="name")
 
 
 def is_name(name: str) -> bool:
@@ -45,7 +45,7 @@ def is_name(name: str) -> bool:
 def known(work: Work, name: str) -> Person:
     person = work.person(name)
     if person is None:
-        raise refuse(Kind.NOT_FOUND, f"there is no user {name!r}; see `dragoman user ls`", field="name")
+        raise refuse(Kind.NOT_FOUND, f"there is no user {name!r}", next="see `dragoman user ls`", field="name")
     return person
 
 
@@ -76,7 +76,8 @@ def log_in(work: Work, command: LogIn) -> Person:
             break
     raise refuse(
         Kind.UNAUTHENTICATED,
-        "this login link was used already or is too old; make a new one with `dragoman user login NAME`",
+        "this login link was used already or is too old",
+        next="make a new one with `dragoman user login NAME`",
     )
 
 
@@ -85,7 +86,7 @@ def log_in_by_provider(work: Work, command: LogInByProvider) -> Person:
         if person.subject == command.vouched:
             return _put(work, replace(person, role=command.role or person.role, last_login=work.now))
     if command.role is None:
-        raise refuse(Kind.FORBIDDEN, "the identity provider gives this person no role; ask who looks after it")
+        raise refuse(Kind.FORBIDDEN, "the identity provider gives this person no role", next="ask who looks after it")
     check_name(work, command.name)
     person = Person(
         id=command.name, role=command.role, created_at=work.now, subject=command.vouched, last_login=work.now

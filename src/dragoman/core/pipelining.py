@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dragoman.core.ids import SECOND, Instant, SessionId
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Kind, Refused, new_fault
 
 PATIENCE = 5 * SECOND
 """A sender that follows the documents comes again after a second."""
@@ -34,9 +34,10 @@ MOST = 1024
 FOR_NOW = frozenset({Kind.OVERLOADED, Kind.INTERNAL, Kind.RATE_LIMITED, Kind.UNAVAILABLE, Kind.RESOURCES})
 """Refusals after which every protocol's sender may send the same message again."""
 
-BEHIND = Fault(
-    kind=Kind.OVERLOADED,
-    message="an earlier message about this task was refused for now; send that one again first, then this one",
+BEHIND = new_fault(
+    Kind.OVERLOADED,
+    "an earlier message about this task was refused for now",
+    next="send that one again first, then this one",
     retryable=True,
 )
 

@@ -40,12 +40,18 @@ class Streams:
 
     def check(self, principal: AgentId) -> None:
         if self.most and self.open >= self.most:
-            message = f"{self.most} streams are open already; try again later"
-            raise refuse(Kind.OVERLOADED, message, retryable=True, retry_after=AGAIN_SECONDS)
+            raise refuse(
+                Kind.OVERLOADED,
+                f"{self.most} streams are open already",
+                next="try again later",
+                retryable=True,
+                retry_after=AGAIN_SECONDS,
+            )
         if self.each and principal != ADMIN and self._open[principal] >= self.each:
             raise refuse(
                 Kind.RATE_LIMITED,
-                f"{principal} has {self.each} streams open already; close one first",
+                f"{principal} has {self.each} streams open already",
+                next="close one first",
                 retryable=True,
                 scope="streams",
                 limit=self.each,

@@ -479,7 +479,9 @@ class Work:
         else:
             old = entry.row
             if table is Task and old is None and entry.base is not None:
-                raise refuse(Kind.OVERLOADED, "a task of this id is just being forgotten; try again", retryable=True)
+                raise refuse(
+                    Kind.OVERLOADED, "a task of this id is just being forgotten", next="try again", retryable=True
+                )
             self._undo.append((Entry.put, entry, old))
             entry.row = row
         if table is Question:

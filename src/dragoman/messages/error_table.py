@@ -6,8 +6,8 @@ package (`protocols/X/errors.py`), in both directions, so that the hub and the S
 `api` is the HTTP status of the management API. `agents` is that of the endpoints for agents, whose interface fixes the
 statuses they may use: a sender that claims another id is 401 there, and everything the hub cannot do now is 503.
 
-A fault's message may say what to do next, after a semicolon ("already in use; choose a new one") or in a sentence of
-its own, which ends with a full stop. Where it does neither ("no such task"), `sentence` adds the kind's advice.
+A fault's message may end with what to do next ("already in use; choose a new one"): then the fault has that in `next`,
+too. Where it has none ("no such task"), `sentence` adds the kind's advice.
 """
 
 # ruff: noqa: E501 - a table is read in columns
@@ -71,18 +71,21 @@ def retryable(fault: Fault) -> bool:
     return fault.retryable or (TABLE[fault.kind].retryable and not over_budget(fault))
 
 
-def sentence(fault: Fault, advice: str | None = None) -> str:
-    """The fault as a text that ends with what to do next: `advice`, where a protocol knows better than the table. An
-    agent's own report stays as it is."""
+def opening(fault: Fault) -> str:
+    """The fault's message as a sentence."""
     message = fault.message.strip()
-    if fault.reported and message:
-        return fault.message
     is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
     if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
         message = f"{message[:1].upper()}{message[1:]}"  # an id or a field at the beginning stays as it is written
-    if message.endswith("."):
-        return message
-    return f"{message}." if "; " in message else f"{message}. {advice or TABLE[fault.kind].next}"
+    return message if message.endswith(".") else f"{message}."
+
+
+def sentence(fault: Fault, advice: str | None = None) -> str:
+    """The fault as a text that ends with what to do next: `advice`, where a protocol knows better than the table. An
+    agent's own report stays as it is."""
+    if fault.reported and fault.message.strip():
+        return fault.message
+    return opening(fault) if fault.next else f"{opening(fault)} {advice or TABLE[fault.kind].next}"
 
 
 def failure_sentence(fault: Fault, advice: str | None = None) -> str:

@@ -8,11 +8,13 @@ undone, the refusal is audited, and nothing else happens.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.messages.brevity import in_short
+from dragoman.wire.errors import with_next
 
 LONGEST = 64 * 1024
 """Bytes of a fault's message, and of its facts, that are stored in rows and sent."""
@@ -49,6 +51,9 @@ class Fault(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     kind: Kind
     message: str
+    next: str = ""
+    """What to do next, where this is more than the error table says of the kind. `message` ends with it (`new_fault`
+    puts them together); it stands here too, so that no code looks for it in a sentence."""
     field: str | None = None
     retryable: bool = False
     facts: dict[str, Any] = {}
@@ -89,6 +94,23 @@ def owned_by(owner: str, claimed: str) -> str:
     return f"this token belongs to agent {owner!r}, not to {claimed!r}"
 
 
-def refuse(kind: Kind, message: str, /, *, field: str | None = None, retryable: bool = False, **facts: Any) -> Refused:
-    """The refusal to raise: `raise refuse(Kind.NOT_FOUND, "no such task", task_id=…)`."""
-    return Refused(Fault(kind=kind, message=message, field=field, retryable=retryable, facts=facts))
+def new_fault(
+    kind: Kind,
+    message: str,
+    /,
+    *,
+    next: str = "",
+    field: str | None = None,
+    retryable: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> Fault:
+    """A fault of the hub's own, whose message ends with what to do next."""
+    text = with_next(message, next)
+    return Fault(kind=kind, message=text, next=next, field=field, retryable=retryable, facts=dict(facts or {}))
+
+
+def refuse(
+    kind: Kind, message: str, /, *, next: str = "", field: str | None = None, retryable: bool = False, **facts: Any
+) -> Refused:
+    """The refusal to raise: `raise refuse(Kind.CONFLICT, "already in use", next="choose a new one", field="id")`."""
+    return Refused(new_fault(kind, message, next=next, field=field, retryable=retryable, facts=facts))

@@ -43,6 +43,7 @@ from dragoman.protocols.a2acp.sealing import (
     wrap_data,
 )
 from dragoman.security.keys import decode64, encode64
+from dragoman.wire.errors import with_next
 
 REMEMBERED_NONCES = 2**16
 """The broker's 10,000 messages a minute, for the 6 minutes in which one is fresh."""
@@ -56,10 +57,16 @@ class Flaw(enum.StrEnum):
 
 
 SENTENCES = {
-    Flaw.FORM: "this is no sealed payload; send alg A256GCM, kid, nonce and ciphertext as base64url without padding",
-    Flaw.KEY: "no key of that kid is in use for this collaboration; shake hands, or rotate_key",
-    Flaw.TAMPERED: "the payload does not open; seal it for this message, with its own ids, under the key its kid names",
-    Flaw.NONCE: "this nonce was used before under this key; draw a new one for every message",
+    Flaw.FORM: (
+        "this is no sealed payload",
+        "send alg A256GCM, kid, nonce and ciphertext as base64url without padding",
+    ),
+    Flaw.KEY: ("no key of that kid is in use for this collaboration", "shake hands, or rotate_key"),
+    Flaw.TAMPERED: (
+        "the payload does not open",
+        "seal it for this message, with its own ids, under the key its kid names",
+    ),
+    Flaw.NONCE: ("this nonce was used before under this key", "draw a new one for every message"),
 }
 
 
@@ -71,7 +78,7 @@ class Unopened(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        return SENTENCES[self.flaw]
+        return with_next(*SENTENCES[self.flaw])
 
     def __str__(self) -> str:
         return f"{self.message} ({self.field})" if self.field else self.message

@@ -39,6 +39,7 @@ from dragoman.security.keys import LEEWAY, Algorithm, Key, KeyRing, decode64
 from dragoman.security.refusals import Reason, Refusal
 from dragoman.wire import guard
 from dragoman.wire.errors import RemoteProtocolError
+from dragoman.wire.misfit import misfit
 
 ISSUER = "a_domain-auth-service"
 LARGEST = 8192
@@ -285,5 +286,6 @@ def _strict(data: bytes, limits: guard.Limits) -> dict[str, Any] | Refusal:
 
 def _misfit(error: msgspec.ValidationError) -> Refusal:
     """Which claim does not fit. msgspec's sentence is not passed on: it may quote names out of the token."""
-    field = next((name for name in _Wire.__struct_fields__ if re.search(rf"\$\.{name}\b|`{name}`", str(error))), None)
+    name = misfit(error).field.partition("[")[0]
+    field = name if name in _Wire.__struct_fields__ else None
     return Refusal(Reason.AUDIENCE if field == "aud" else Reason.CLAIM, field)

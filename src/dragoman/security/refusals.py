@@ -10,6 +10,8 @@ import enum
 
 import msgspec
 
+from dragoman.wire.errors import with_next
+
 
 class Reason(enum.StrEnum):
     SIZE = "size"
@@ -37,28 +39,35 @@ class Reason(enum.StrEnum):
 _AGAIN = "ask /auth/token for a new one"
 
 SENTENCES = {
-    Reason.SIZE: "the token is too long; send it as /auth/token gave it",
-    Reason.FORM: "this is not a signed token of three parts; send it as /auth/token gave it",
-    Reason.JSON: "the token holds no strict JSON object with each name once; send it as /auth/token gave it",
-    Reason.TYPE: "the token's typ is not JWT; send an access token of /auth/token",
-    Reason.EMBEDDED_KEY: "the token brings a key or the address of one; keys are never taken from a token",
-    Reason.CRITICAL: "the token demands an extension that is not known here; leave crit and b64 out",
-    Reason.KEY: f"no key of that kid is in use here (any more); {_AGAIN}",
-    Reason.ALGORITHM: "the token's algorithm is not the one its key is for; send it as /auth/token gave it",
-    Reason.SIGNATURE: f"the signature does not fit; {_AGAIN}",
-    Reason.CLAIM: f"a required claim is missing or is not what it must be; {_AGAIN}",
-    Reason.ISSUER: f"the token is from another issuer; {_AGAIN}",
-    Reason.AUDIENCE: "the token is not for this receiver alone; ask /auth/token with target_agent_id = the receiver",
-    Reason.SUBJECT: "the token is another agent's; send your own",
-    Reason.DOMAIN: "the token is for another domain than the sender's; send source_agent.domain as registered",
-    Reason.EXPIRED: f"the token is expired; {_AGAIN}",
-    Reason.NOT_YET: "the token is not valid yet; check both clocks, or wait",
-    Reason.LIFETIME: "a token lives from 1 second to 24 hours; ask for a ttl in between",
-    Reason.REVOKED: f"the token was revoked; {_AGAIN}, if you still may",
-    Reason.CAPABILITY: "none of the capabilities asked for is allowed; let the operator allow them (agent add"
-    " --capability)",
-    Reason.TOO_MANY: "these are more capabilities than fit in one token (at most 64); ask for those that this receiver"
-    " requires",
+    Reason.SIZE: ("the token is too long", "send it as /auth/token gave it"),
+    Reason.FORM: ("this is not a signed token of three parts", "send it as /auth/token gave it"),
+    Reason.JSON: ("the token holds no strict JSON object with each name once", "send it as /auth/token gave it"),
+    Reason.TYPE: ("the token's typ is not JWT", "send an access token of /auth/token"),
+    Reason.EMBEDDED_KEY: ("the token brings a key or the address of one", "keys are never taken from a token"),
+    Reason.CRITICAL: ("the token demands an extension that is not known here", "leave crit and b64 out"),
+    Reason.KEY: ("no key of that kid is in use here (any more)", _AGAIN),
+    Reason.ALGORITHM: ("the token's algorithm is not the one its key is for", "send it as /auth/token gave it"),
+    Reason.SIGNATURE: ("the signature does not fit", _AGAIN),
+    Reason.CLAIM: ("a required claim is missing or is not what it must be", _AGAIN),
+    Reason.ISSUER: ("the token is from another issuer", _AGAIN),
+    Reason.AUDIENCE: (
+        "the token is not for this receiver alone",
+        "ask /auth/token with target_agent_id = the receiver",
+    ),
+    Reason.SUBJECT: ("the token is another agent's", "send your own"),
+    Reason.DOMAIN: ("the token is for another domain than the sender's", "send source_agent.domain as registered"),
+    Reason.EXPIRED: ("the token is expired", _AGAIN),
+    Reason.NOT_YET: ("the token is not valid yet", "check both clocks, or wait"),
+    Reason.LIFETIME: ("a token lives from 1 second to 24 hours", "ask for a ttl in between"),
+    Reason.REVOKED: ("the token was revoked", f"{_AGAIN}, if you still may"),
+    Reason.CAPABILITY: (
+        "none of the capabilities asked for is allowed",
+        "let the operator allow them (agent add --capability)",
+    ),
+    Reason.TOO_MANY: (
+        "these are more capabilities than fit in one token (at most 64)",
+        "ask for those that this receiver requires",
+    ),
 }
 
 
@@ -71,7 +80,12 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        return SENTENCES[self.reason]
+        return with_next(*SENTENCES[self.reason])
+
+    @property
+    def next(self) -> str:
+        """What to do next: `message` ends with it."""
+        return SENTENCES[self.reason][1]
 
     def __str__(self) -> str:
         return f"{self.message} ({self.field})" if self.field else self.message

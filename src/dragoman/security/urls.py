@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.wire.errors import with_next
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -70,7 +72,11 @@ _COMPATIBLE = ipaddress.IPv6Network("::/96")
 
 
 class UrlRefused(ValueError):
-    """A URL the hub will not call; the text says why and what would be accepted."""
+    """A URL the hub will not call: `next` says what it would call; the text says why as well, and ends with `next`."""
+
+    def __init__(self, why: str, next: str) -> None:
+        super().__init__(f"{with_next(why, next)}." if why else f"{next}.")
+        self.next = next
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +107,9 @@ async def pin(url: str, *, allowed: Sequence[Network] = (), resolve: Resolve | N
         async with asyncio.timeout(RESOLVE_SECONDS):
             found = await (resolve or _resolve)(host, port)
     except (OSError, UnicodeError, TimeoutError):
-        raise UrlRefused(f"{host} cannot be resolved; name a host that this hub can reach.") from None
+        raise UrlRefused(f"{host} cannot be resolved", "name a host that this hub can reach") from None
     if not found:
-        raise UrlRefused(f"{host} has no address; name a host that this hub can reach.")
+        raise UrlRefused(f"{host} has no address", "name a host that this hub can reach")
     for text in found:
         _check(text, host, allowed)
     return Pinned(scheme=scheme, host=host, port=port, address=found[0], target=target)
@@ -111,18 +117,18 @@ async def pin(url: str, *, allowed: Sequence[Network] = (), resolve: Resolve | N
 
 def _parts(url: str) -> tuple[str, str, int, str]:
     if len(url) > LONGEST or not url.isascii() or any(char <= " " or char in "\\\x7f" for char in url):
-        raise UrlRefused("the URL is too long or has characters that do not belong in one; percent-encode them.")
+        raise UrlRefused("the URL is too long or has characters that do not belong in one", "percent-encode them")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise UrlRefused("this is not a URL; use http://host/path or https://host/path.") from None
+        raise UrlRefused("this is not a URL", "use http://host/path or https://host/path") from None
     if parts.scheme not in PORTS or not host:
-        raise UrlRefused("only http:// and https:// URLs with a host are called.")
+        raise UrlRefused("", "only http:// and https:// URLs with a host are called")
     if parts.username is not None or parts.password is not None:
-        raise UrlRefused("a URL with a user name or password is not called; leave them out.")
+        raise UrlRefused("a URL with a user name or password is not called", "leave them out")
     if "%" in host or port == 0:
-        raise UrlRefused("a URL with a zone or port 0 is not called; name a plain host and port.")
+        raise UrlRefused("a URL with a zone or port 0 is not called", "name a plain host and port")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return parts.scheme, host, port or PORTS[parts.scheme], target
 
@@ -133,8 +139,8 @@ def _check(text: str, host: str, allowed: Sequence[Network]) -> None:
         denied = _among(inner, DENIED)
         if denied or (not _among(inner, allowed) and (not inner.is_global or inner.is_multicast or inner.is_reserved)):
             raise UrlRefused(
-                f"{host} leads to {address}, which is not a public address; use a public one, or let the operator set "
-                "chiffon.allow_private_callbacks."
+                f"{host} leads to {address}, which is not a public address",
+                "use a public one, or let the operator set chiffon.allow_private_callbacks",
             )
 
 

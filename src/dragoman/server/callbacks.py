@@ -56,7 +56,7 @@ class Callbacks:
 
     async def check(self, url: str) -> None:
         """Raises `UrlRefused`."""
-        raise UrlRefused("this hub calls no callback URLs; poll or open a WebSocket instead.")
+        raise UrlRefused("this hub calls no callback URLs", "poll or open a WebSocket instead")
 
     def follow(self, agent: AgentId) -> None:
         """The agent registered or changed its URL: post to the one it has now, if any."""

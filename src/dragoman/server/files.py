@@ -54,8 +54,9 @@ async def find_named(
     for id in ids:
         kept = None if files is None else await files.describe(id)
         if kept is None or kept.owner != owner:
-            what = f"no file {id[:40]!r} of yours; keep it at /api/agent/files first"
-            raise refuse(Kind.NOT_FOUND, what, field=field)
+            raise refuse(
+                Kind.NOT_FOUND, f"no file {id[:40]!r} of yours", next="keep it at /api/agent/files first", field=field
+            )
         found.append(kept.ref)
     return found
 
@@ -141,8 +142,14 @@ async def remove_file(
             raise refuse(Kind.CONFLICT, what, field="file_id")
     elif await files.is_claimed(id, Instant(hub.now() - CLAIM)):
         seconds = CLAIM // SECOND
-        what = f"a message that names the file came within the last {seconds} s; try again after that"
-        raise refuse(Kind.CONFLICT, what, field="file_id", retryable=True, retry_after=seconds)
+        raise refuse(
+            Kind.CONFLICT,
+            f"a message that names the file came within the last {seconds} s",
+            next="try again after that",
+            field="file_id",
+            retryable=True,
+            retry_after=seconds,
+        )
     await hub.execute(NoteRead(principal=by, what="file.remove", about=id))
     await files.drop(id)
 

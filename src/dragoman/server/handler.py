@@ -80,12 +80,13 @@ class Handler(ABC):
         """The agent of this protocol whose credential came with a request or a handshake; raises `Refused`."""
         agent = self.holder(scope)
         if agent.protocol != self.protocol:
-            fault = Fault(
-                kind=Kind.FORBIDDEN,
-                message=f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints",
-                facts={"agent_id": agent.id, "token_status": "valid, but for another protocol"},
+            raise refuse(
+                Kind.FORBIDDEN,
+                f"{agent.id} was added to speak {agent.protocol}",
+                next="use that protocol's endpoints",
+                agent_id=agent.id,
+                token_status="valid, but for another protocol",
             )
-            raise Refused(fault)
         return agent
 
     def holder(self, scope: Scope) -> Agent:

@@ -29,7 +29,7 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, SessionId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.server.asgi import (
     ASGIApp,
     Disconnected,
@@ -267,7 +267,7 @@ class HttpEndpoint(Endpoint, Generic[H]):
         await answer(send, status, self._handler.encode_refusal(fault, agent=agent, context=about), headers=headers)
 
     async def wrong_method(self, send: Send, allowed: str) -> None:
-        fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
+        fault = new_fault(Kind.INVALID, f"this path takes {allowed}", next="use that method")
         await answer(send, 405, self._handler.encode_refusal(fault), headers=((b"allow", allowed.encode()),))
 
 

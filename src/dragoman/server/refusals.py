@@ -15,7 +15,7 @@ import structlog
 from dragoman.core.commands import NoteRefusal
 from dragoman.core.ids import NOBODY, AgentId
 from dragoman.core.ports import Intake
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault
 
 log = structlog.get_logger("dragoman.server")
 
@@ -26,8 +26,8 @@ SHED = frozenset({Kind.OVERLOADED, Kind.RATE_LIMITED})
 """Refusals for overload are not recorded: the disk may be what is overloaded."""
 SAY_SECONDS = 1.0
 """The log has a line about those no more often than this."""
-UNREADABLE = Fault(
-    kind=Kind.OVERLOADED, message="the hub cannot read its store now; try again in a moment", retryable=True
+UNREADABLE = new_fault(
+    Kind.OVERLOADED, "the hub cannot read its store now", next="try again in a moment", retryable=True
 )
 """What every endpoint answers when a read of the store fails (`StoreFailed`): nothing changed; a retry may work."""
 

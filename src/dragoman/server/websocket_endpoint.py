@@ -31,7 +31,7 @@ import structlog
 from dragoman.core.commands import CloseLink, OpenLink
 from dragoman.core.ids import AgentId, SessionId
 from dragoman.core.model.agents import Agent
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.server.asgi import JSON, ASGIApp, Receive, Scope, Send, answer
 from dragoman.server.connection import ConnectionLoop, close_link
 from dragoman.server.handler import Endpoint, Handler, instance_in
@@ -120,7 +120,7 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
-            fault = Fault(kind=Kind.INVALID, message="this path speaks WebSocket; connect with an upgrade")
+            fault = new_fault(Kind.INVALID, "this path speaks WebSocket", next="connect with an upgrade")
             await answer(send, 426, self._handler.encode_refusal(fault), headers=((b"upgrade", b"websocket"),))
             return
         await receive()  # websocket.connect
@@ -139,8 +139,12 @@ class WebSocketEndpoint(Endpoint, ABC, Generic[H]):
             if name in self.subprotocols:
                 return name
         if offered:
-            message = f"none of the offered subprotocols is spoken here; offer {' or '.join(self.subprotocols)}"
-            raise refuse(Kind.INVALID, message, stage="shape")
+            raise refuse(
+                Kind.INVALID,
+                "none of the offered subprotocols is spoken here",
+                next=f"offer {' or '.join(self.subprotocols)}",
+                stage="shape",
+            )
         return None
 
     async def _turn_away(self, send: Send, fault: Fault) -> None:

@@ -69,8 +69,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, size: int, used: int, owner: str, own: int) -> None:
         """Raises `Refused` where a file of `size` does not fit. `used`: bytes of all files; `own`: of this owner's."""
         if size > self.largest:
-            what = f"a file of {size} bytes exceeds the limit of {self.largest}; split it"
-            raise refuse(Kind.TOO_LARGE, what, field="file")
+            what = f"a file of {size} bytes exceeds the limit of {self.largest}"
+            raise refuse(Kind.TOO_LARGE, what, next="split it", field="file")
         self.check_quotas(size, used, owner, own)
 
     def check_quotas(self, size: int, used: int, owner: str, own: int) -> None:
@@ -146,9 +146,8 @@ class DirectoryFiles:
             await asyncio.to_thread(self._write, ref.id, head, data, self._now())
         except OSError as error:
             self._forget(ref.id)
-            raise refuse(
-                Kind.OVERLOADED, f"the file could not be kept ({error.strerror}); try again later", retryable=True
-            ) from error
+            what = f"the file could not be kept ({error.strerror})"
+            raise refuse(Kind.OVERLOADED, what, next="try again later", retryable=True) from error
         except Refused:
             self._forget(ref.id)
             raise
@@ -261,10 +260,10 @@ class DirectoryFiles:
         try:
             return await asyncio.to_thread(work, *given)
         except StoreFailed as failed:
-            raise refuse(Kind.OVERLOADED, f"{failed}; then try again", retryable=True) from failed
+            raise refuse(Kind.OVERLOADED, str(failed), next="then try again", retryable=True) from failed
         except OSError as error:
-            what = f"the hub's files cannot be used now ({error.strerror}); try again later"
-            raise refuse(Kind.OVERLOADED, what, retryable=True) from error
+            what = f"the hub's files cannot be used now ({error.strerror})"
+            raise refuse(Kind.OVERLOADED, what, next="try again later", retryable=True) from error
 
     async def drop(self, id: str) -> None:
         if _ours(id):

@@ -22,6 +22,11 @@ class Stage(StrEnum):
     ORDER = "order"
 
 
+def with_next(what: str, next: str) -> str:
+    """What is wrong, and what to do next where that is known: the one way to put them together."""
+    return f"{what}; {next}" if next else what
+
+
 class ProtocolError(Exception):
     """A rule of a protocol was broken; `field` is a dotted path where one is known."""
 
@@ -36,9 +41,13 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol. `retryable` says whether sending the same again can help."""
+    """The peer broke the protocol. `retryable` says whether sending the same again can help, and `next` what to do:
+    `what` ends with it."""
 
-    def __init__(self, what: str, *, stage: Stage, field: str | None = None, retryable: bool = False) -> None:
-        super().__init__(what, field=field)
+    def __init__(
+        self, what: str, *, stage: Stage, field: str | None = None, retryable: bool = False, next: str = ""
+    ) -> None:
+        super().__init__(with_next(what, next), field=field)
+        self.next = next
         self.stage = stage
         self.retryable = retryable

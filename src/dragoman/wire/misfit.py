@@ -62,15 +62,15 @@ def _joined(*parts: str | None) -> str:
 _INVALID = re.compile(r"invalid enum value '.*'", re.IGNORECASE | re.DOTALL)
 
 
-def with_choices(what: str, hint: Any, path: str = "") -> str:
-    """msgspec's error about a value, with the allowed choices if it was none of them. `path` leads from `hint` to the
-    value, by fields and dots."""
+def advice(what: str, hint: Any, path: str = "") -> str:
+    """What to do about msgspec's error about a value: the allowed choices, if it was none of them. `path` leads from
+    `hint` to the value, by fields and dots. (msgspec says which error it is in its sentence only.)"""
     if not _INVALID.fullmatch(what):
-        return what
+        return ""
     for name in filter(None, path.split(".")):
         hint = _field(hint, name)
     found = choices(hint)
-    return f"{what}; use one of: {', '.join(found)}" if found else what
+    return f"use one of: {', '.join(found)}" if found else ""
 
 
 def choices(hint: Any) -> list[str]:

@@ -14,7 +14,7 @@ from dragoman.api.routes import MANAGEMENT, OPERATIONS
 from dragoman.core.budgets.budget import Account, exceeds
 from dragoman.core.commands import Submit
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 
 
 def address(path: str) -> str:
@@ -127,8 +127,8 @@ async def test_an_input_that_does_not_fit_is_called_so(world: Any) -> None:
 
 
 async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
-    message = "scan is personal, and x takes it encrypted only; shake hands with it for a key"
-    world.intake.script[Submit] = Fault(kind=Kind.FORBIDDEN, message=message, field="contract_id")
+    message, next = "scan is personal, and x takes it encrypted only", "shake hands with it for a key"
+    world.intake.script[Submit] = new_fault(Kind.FORBIDDEN, message, next=next, field="contract_id")
     answer = await world.client.post("/api/v1/tasks", json={"type": "scan", "agent": "x"})
     told = assert_problem(answer, 403, "forbidden")
     assert told["field"] == "agent"
@@ -137,8 +137,9 @@ async def test_what_needs_a_contract_says_how_to_have_one(world: Any) -> None:
 
 
 def test_advice_is_not_repeated() -> None:
-    whole = Fault(kind=Kind.CONFLICT, message="The task is done. Retry it first.")
-    assert detail(whole, None) == "The task is done. Retry it first."
+    whole = new_fault(Kind.CONFLICT, "the task is done", next="retry it first")
+    assert detail(whole, None) == "The task is done; retry it first."
+    assert detail(whole, Next("look")) == "The task is done; retry it first. Look."
     assert detail(Fault(kind=Kind.NOT_FOUND, message="no task"), Next("look")) == "No task. Look."
 
 

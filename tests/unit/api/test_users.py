@@ -10,7 +10,7 @@ from tests.unit.api.test_refusals import assert_problem
 from dragoman.core.commands.people import AddPerson, OfferLogin, RemovePerson, SetPersonRole, SetPersonToken
 from dragoman.core.ids import ADMIN, SECOND
 from dragoman.core.model.people import Person, Role
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Kind, new_fault
 from dragoman.security.tokens import token_hash
 
 UNTIL = "2026-01-19T04:36:04Z"  # fifteen minutes after `make.now`
@@ -105,7 +105,7 @@ async def test_a_malformed_person_is_refused_with_the_field(world: Any, body: An
 
 
 async def test_what_the_core_refuses_is_answered_with_what_to_do(world: Any) -> None:
-    missing = Fault(kind=Kind.NOT_FOUND, message="there is no user 'bob'; see `dragoman user ls`", field="name")
+    missing = new_fault(Kind.NOT_FOUND, "there is no user 'bob'", next="see `dragoman user ls`", field="name")
     world.intake.script.update(dict.fromkeys((RemovePerson, SetPersonToken, SetPersonRole, OfferLogin), missing))
     for method, path, body in (
         ("DELETE", "", None),

@@ -8,7 +8,7 @@ import pytest
 from dragoman.core.ids import Instant
 from dragoman.core.rules import Rules
 from dragoman.messages.error_table import TABLE, failure_sentence, sentence
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 from dragoman.protocols.a2acp import errors as a2acp_errors
 from dragoman.protocols.a2acp.errors import ErrorBody
 from dragoman.protocols.agentmsg import errors as agentmsg_errors
@@ -93,21 +93,10 @@ def test_a_failure_carries_the_agents_own_message(words: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ("already in use; choose a new one", "Already in use; choose a new one."),
-        ("It is in use. Choose another.", "It is in use. Choose another."),
-    ],
-)
-def test_a_message_that_says_what_to_do_is_left_alone(message: str, words: str) -> None:
-    assert sentence(Fault(kind=Kind.CONFLICT, message=message)) == words
-
-
 def test_a_sentence_that_begins_with_an_id_leaves_it_as_it_is() -> None:
     fault = Fault(kind=Kind.UNAVAILABLE, message="mux-1's stream ended", facts={"agent_id": "mux-1"})
     assert sentence(fault).startswith("mux-1's stream ended. ")
-    fault = Fault(kind=Kind.TIMEOUT, message="data-agent did not answer; try again")
+    fault = new_fault(Kind.TIMEOUT, "data-agent did not answer", next="try again")
     assert sentence(fault) == "data-agent did not answer; try again."
 
 

@@ -42,11 +42,12 @@ from dragoman.app.settings.model import (
 )
 
 __all__ = (
+    "FILE",
+    "TABLES",
     "A2acpSettings",
     "AgentmsgSettings",
     "ChiffonSettings",
     "CovenSettings",
-    "FILE",
     "FileSettings",
     "ForgeSettings",
     "Loaded",
@@ -58,7 +59,6 @@ __all__ = (
     "Settings",
     "SettingsError",
     "StoreSettings",
-    "TABLES",
     "TlsSettings",
     "is_loopback",
     "keys",

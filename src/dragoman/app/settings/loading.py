@@ -15,7 +15,8 @@ import msgspec
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys, value_of
 from dragoman.core.ids import DAY, SECOND
 from dragoman.supervisor.spec import MODULES
-from dragoman.wire.misfit import explain, with_choices
+from dragoman.wire.errors import with_next
+from dragoman.wire.misfit import advice, explain
 
 FILE = "dragoman.toml"
 PREFIX = "DRAGOMAN_"
@@ -214,7 +215,7 @@ def _spread(text: str, type: Any) -> Any:
 
 
 def _wanted(value: Any, error: msgspec.ValidationError, type: Any) -> str:
-    what = with_choices(str(error), type)
+    what = with_next(str(error), advice(str(error), type))
     return f"{value!r} does not do: {what[:1].lower()}{what[1:]}."
 
 

@@ -232,7 +232,7 @@ def _a2acp_in(data: bytes, now: Instant) -> Decoded:
         raise refuse(Kind.FORBIDDEN, "its payload is encrypted, and the translator has no key")
     asks, named = message.message_type is MessageType.REQUEST, message.correlation_id
     if not asks and named is None:
-        raise refuse(Kind.INVALID, "missing; it says which request is meant", field="payload.correlation_id")
+        raise refuse(Kind.INVALID, "missing", next="it says which request is meant", field="payload.correlation_id")
     contract = _contract(sender, message.intent, now) if asks and message.intent is not None else None
     content = {name: value for name, value in (message.payload or {}).items() if name not in RESERVED}
     task = None if named is None else TaskId(named if _is_uuid(named) else str(uuid5(TASKS, named)))

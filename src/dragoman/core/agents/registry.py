@@ -55,11 +55,12 @@ def add(work: Work, command: AddAgent) -> Agent:
     if agent.id in RESERVED or work.agent(agent.id) is not None:
         raise refuse(
             Kind.CONFLICT,
-            f"there is already an agent {agent.id!r}; choose another id, or remove that one",
+            f"there is already an agent {agent.id!r}",
+            next="choose another id, or remove that one",
             field="agent_id",
         )
     if work.person(agent.id) is not None:
-        raise refuse(Kind.CONFLICT, f"{agent.id!r} is the name of a person; choose another id", field="agent_id")
+        raise refuse(Kind.CONFLICT, f"{agent.id!r} is the name of a person", next="choose another id", field="agent_id")
     work.put(agent)
     versions.go_on_counting(work, agent.id)
     return agent
@@ -77,21 +78,30 @@ def admit(work: Work, command: AdmitGuest) -> Agent:
             name=command.name,
         )
         if agent.id in RESERVED or work.person(agent.id) is not None:
-            raise refuse(Kind.FORBIDDEN, f"{agent.id!r} is a name of the hub's own; choose another", field="agent_id")
+            raise refuse(
+                Kind.FORBIDDEN, f"{agent.id!r} is a name of the hub's own", next="choose another", field="agent_id"
+            )
         work.put(agent)
         versions.go_on_counting(work, agent.id)
     elif not agent.guest:
-        raise refuse(Kind.UNAUTHENTICATED, f"{agent.id!r} has a token; send it", field="agent_id", agent_id=agent.id)
+        raise refuse(
+            Kind.UNAUTHENTICATED, f"{agent.id!r} has a token", next="send it", field="agent_id", agent_id=agent.id
+        )
     elif agent.protocol != command.protocol:
-        message = f"{agent.id!r} is known as an agent that speaks {agent.protocol}; choose another id"
-        raise refuse(Kind.FORBIDDEN, message, field="agent_id", agent_id=agent.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{agent.id!r} is known as an agent that speaks {agent.protocol}",
+            next="choose another id",
+            field="agent_id",
+            agent_id=agent.id,
+        )
     return agent
 
 
 def known(work: Work, id: AgentId) -> Agent:
     agent = work.agent(id)
     if agent is None:
-        raise refuse(Kind.NOT_FOUND, f"there is no agent {id!r}; see `dragoman agent ls`", field="agent_id")
+        raise refuse(Kind.NOT_FOUND, f"there is no agent {id!r}", next="see `dragoman agent ls`", field="agent_id")
     return agent
 
 
@@ -154,10 +164,13 @@ def revoke_token(work: Work, command: RevokeToken) -> Agent:
     agent = known(work, command.agent)
     kept = tuple(one for one in agent.revoked if one.until > work.now and one.jti != command.jti)
     if len(kept) >= REVOKED:
-        message = (
-            f"{REVOKED} tokens of {agent.id} are revoked already; `dragoman agent token {agent.id}` voids all of them"
+        raise refuse(
+            Kind.CONFLICT,
+            f"{REVOKED} tokens of {agent.id} are revoked already",
+            next=f"`dragoman agent token {agent.id}` voids all of them",
+            field="jti",
+            agent_id=agent.id,
         )
-        raise refuse(Kind.CONFLICT, message, field="jti", agent_id=agent.id)
     if command.until > work.now:
         kept += (Revoked(command.jti, command.until),)
     agent = replace(agent, revoked=kept)

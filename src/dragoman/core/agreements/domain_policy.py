@@ -47,7 +47,8 @@ def check(work: Work, source: str, target: str, intent: str) -> bool:
     if not are_open(drawn, source, target, intent):
         raise refuse(
             Kind.FORBIDDEN,
-            f"no domain policy lets {source} ask {target} for {intent}; see `dragoman policy allow`",
+            f"no domain policy lets {source} ask {target} for {intent}",
+            next="see `dragoman policy allow`",
             source_domain=source,
             target_domain=target,
             intent=intent,
@@ -59,8 +60,13 @@ def check_standing(work: Work, contract: Contract) -> None:
     """Refuse where the policies do not let these two work together on these terms any more."""
     source, target = contract.source.domain, contract.target.domain
     if check(work, source, target, contract.intent) and not contract.encrypted:
-        what = f"the domain policy wants what passes from {source} to {target} encrypted by now; shake hands anew"
-        raise refuse(Kind.FORBIDDEN, what, field="contract_id", contract_id=contract.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"the domain policy wants what passes from {source} to {target} encrypted by now",
+            next="shake hands anew",
+            field="contract_id",
+            contract_id=contract.id,
+        )
 
 
 # -- without a contract ------------------------------------------------------------------------------------------

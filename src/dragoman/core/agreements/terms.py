@@ -47,16 +47,31 @@ def agreed(work: Work, command: Submit) -> Contract | None:
         return None
     contract = work.contract(command.agreement.contract)
     if contract is None or contract.source.agent != command.principal:
-        what = "the contract is not yours to ask on; shake hands for one"
-        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=command.agreement.contract)
+        raise refuse(
+            Kind.CONTRACT,
+            "the contract is not yours to ask on",
+            next="shake hands for one",
+            field="contract_id",
+            contract_id=command.agreement.contract,
+        )
     check_in_force(work, contract)
     for field, asked, meant in (("intent", command.type, contract.intent),):
         if asked != meant:
-            what = f"the contract is about {meant!r}, not {asked!r}; shake hands for that"
-            raise refuse(Kind.CONTRACT, what, field=field, contract_id=contract.id)
+            raise refuse(
+                Kind.CONTRACT,
+                f"the contract is about {meant!r}, not {asked!r}",
+                next="shake hands for that",
+                field=field,
+                contract_id=contract.id,
+            )
     if contract.encrypted and contract.end_to_end and not command.agreement.sealed:
-        what = "the contract wants payloads that only the two agents can read; send it as aes256"
-        raise refuse(Kind.FORBIDDEN, what, field="security.encryption", contract_id=contract.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            "the contract wants payloads that only the two agents can read",
+            next="send it as aes256",
+            field="security.encryption",
+            contract_id=contract.id,
+        )
     return contract
 
 
@@ -64,12 +79,23 @@ def check_in_force(work: Work, contract: Contract) -> None:
     """Refuse where a contract is not in force now."""
     if not contract.honoured(work.now):
         standing = contract.at(work.now).value
-        what = f"the contract is {standing}; shake hands for a new one"
-        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
+        raise refuse(
+            Kind.CONTRACT,
+            f"the contract is {standing}",
+            next="shake hands for a new one",
+            field="contract_id",
+            contract_id=contract.id,
+            standing=standing,
+        )
     if not between_the_same(work, contract):
-        what = "one of the two who agreed was removed; shake hands for a new contract"
-        standing = Standing.TERMINATED.value
-        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=contract.id, standing=standing)
+        raise refuse(
+            Kind.CONTRACT,
+            "one of the two who agreed was removed",
+            next="shake hands for a new contract",
+            field="contract_id",
+            contract_id=contract.id,
+            standing=Standing.TERMINATED.value,
+        )
     domain_policy.check_standing(work, contract)
 
 
@@ -106,8 +132,13 @@ def offer_for(work: Work, command: Submit, contract: Contract | None) -> Offer |
 def check_sealed(target: Agent, type: str) -> None:
     """Refuse to send personal data unencrypted to an agent that must get it encrypted (a2acp-D13)."""
     if target.protocol in SEALS:
-        what = f"{type} is personal, and {target.id} takes it encrypted only; shake hands with it for a key"
-        raise refuse(Kind.FORBIDDEN, what, field="contract_id", pii=True)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{type} is personal, and {target.id} takes it encrypted only",
+            next="shake hands with it for a key",
+            field="contract_id",
+            pii=True,
+        )
 
 
 def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> None:
@@ -116,7 +147,7 @@ def check_granted(work: Work, command: Submit, target: Agent, offer: Offer) -> N
     missing = sorted(set(offer.required_capabilities) - granted(work, command.principal, offer.required_capabilities))
     if missing:
         lacks = f"{command.principal} lacks {', '.join(missing)}, which {target.id} requires for {offer.intent}"
-        raise refuse(Kind.FORBIDDEN, f"{lacks}; people grant it: `dragoman agent add --capability`", missing=missing)
+        raise refuse(Kind.FORBIDDEN, lacks, next="people grant it: `dragoman agent add --capability`", missing=missing)
 
 
 def granted(work: Work, principal: AgentId, wanted: Iterable[str]) -> set[str]:
@@ -163,8 +194,13 @@ def check_again(work: Work, task: Task, edited: bytes | None) -> None:
     if edited is None:
         return
     if contract is not None and contract.end_to_end:
-        what = "only the two agents can read what was asked, or write it; try it again as it is"
-        raise refuse(Kind.FORBIDDEN, what, field="input", contract_id=contract.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            "only the two agents can read what was asked, or write it",
+            next="try it again as it is",
+            field="input",
+            contract_id=contract.id,
+        )
     target = None if task.routing.pinned is None else work.agent(task.routing.pinned)
     offer = contract.offer if contract is not None else None if target is None else target.offer(task.type)
     if offer is not None and offer.input_schema is not True:

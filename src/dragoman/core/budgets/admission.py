@@ -38,7 +38,8 @@ def check(work: Work, constraints: Mapping[str, Any]) -> None:
         enabled = list(work.policy.chains)
         raise refuse(
             Kind.FORBIDDEN,
-            f"chain {chain!r} is not enabled; use one that is: {', '.join(enabled) or 'there is none'}",
+            f"chain {chain!r} is not enabled",
+            next=f"use one that is: {', '.join(enabled) or 'there is none'}",
             field="constraints.chain",
             enabled_chains=enabled,
         )

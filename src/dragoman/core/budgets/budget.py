@@ -222,7 +222,8 @@ def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = Tr
     return refuse(
         Kind.RESOURCES,
         f"{wish}{whose} may use {_written(of.limit)} {unit}: {_written(of.consumed)} are used, {_written(set_aside)} "
-        f"set aside for tasks under way (`allocated`), {_written(remaining)} remain; {advice}",
+        f"set aside for tasks under way (`allocated`), {_written(remaining)} remain",
+        next=advice,
         field=f"constraints.{NAMES[kind]}" if asked and sent else None,
         resource=kind,
         whose=whose,

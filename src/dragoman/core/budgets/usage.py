@@ -21,7 +21,7 @@ from dragoman.core.budgets import budget
 from dragoman.core.ids import HUB
 from dragoman.core.model.tasks import Spent, Task
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 
 
 def noted(task: Task, amounts: budget.Amounts) -> Task:
@@ -43,7 +43,7 @@ def excess(work: Work, task: Task) -> Fault | None:
         used, most = spent.total(kind), allowed.get(kind)
         if most is not None and used > most:
             unit = budget.UNITS[kind]
-            message = f"it has used {used:.15g} {unit}, and may use {most:.15g}; give it more, or let it do less"
+            message = f"it has used {used:.15g} {unit}, and may use {most:.15g}"
             facts = {"resource": kind, "whose": "a task", "consumed": used, "limit": most, "remaining": 0}
-            return Fault(kind=Kind.RESOURCES, message=message, facts=facts)
+            return new_fault(Kind.RESOURCES, message, next="give it more, or let it do less", facts=facts)
     return None

@@ -45,7 +45,7 @@ from dragoman.core.routing.routes import route_of
 from dragoman.core.tasks.outcome import end, end_children
 from dragoman.core.tasks.questions import question_id
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.wire.schema import compatibility
 
 PATIENCE = 5 * SECOND
@@ -56,8 +56,12 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
     known = work.one(QuestionById(id))
     if known is not None:
         if known.details.digest != command.digest:
-            message = "this message id was used before with other content; use a new id for a new message"
-            raise refuse(Kind.MISMATCH, message, field="message_id")
+            raise refuse(
+                Kind.MISMATCH,
+                "this message id was used before with other content",
+                next="use a new id for a new message",
+                field="message_id",
+            )
         return known
     target, offer = served(work, command)
     encrypt = domain_policy.check(work, command.domain, domain_of(target), command.intent)
@@ -100,23 +104,32 @@ def shake_hands(work: Work, command: ShakeHands) -> Question:
 def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
     target = work.agent(command.target)
     if target is None or target.id == command.principal:
-        message = f"there is no other agent {command.target!r}; discover who serves the intent"
-        raise refuse(Kind.NOT_FOUND, message, field="target_agent_id")
+        raise refuse(
+            Kind.NOT_FOUND,
+            f"there is no other agent {command.target!r}",
+            next="discover who serves the intent",
+            field="target_agent_id",
+        )
     offer = terms_for(target, command.intent)
     if offer is None:
         intents = sorted(intents_of(target))
-        message = f"{target.id} does not serve {command.intent!r}; it serves {', '.join(intents) or 'nothing'}"
         raise refuse(
             Kind.UNSUPPORTED_WORK,
-            message,
+            f"{target.id} does not serve {command.intent!r}",
+            next=f"it serves {', '.join(intents) or 'nothing'}",
             field="requested_intent",
             work_type_requested=command.intent,
             supported_types=intents,
         )
     actual = target.version or "1.0.0"
     if command.target_version is not None and major(command.target_version) != major(actual):
-        message = f"{target.id} is version {actual}, not {command.target_version}; they are not compatible"
-        raise refuse(Kind.UNSUPPORTED_VERSION, message, field="target_version", supported_versions=[actual])
+        raise refuse(
+            Kind.UNSUPPORTED_VERSION,
+            f"{target.id} is version {actual}, not {command.target_version}",
+            next="they are not compatible",
+            field="target_version",
+            supported_versions=[actual],
+        )
     return target, offer
 
 
@@ -127,8 +140,13 @@ def major(version: str) -> str:
 def check_grants(command: ShakeHands, offer: Offer) -> None:
     missing = sorted(set(offer.required_capabilities) - set(command.granted))
     if missing:
-        message = f"your token lacks {', '.join(missing)}, which {offer.intent} requires; ask for it at /auth/token"
-        raise refuse(Kind.UNAUTHENTICATED, message, field="security.auth_token", missing=missing)
+        raise refuse(
+            Kind.UNAUTHENTICATED,
+            f"your token lacks {', '.join(missing)}, which {offer.intent} requires",
+            next="ask for it at /auth/token",
+            field="security.auth_token",
+            missing=missing,
+        )
 
 
 def check_schemas(command: ShakeHands, offer: Offer) -> None:
@@ -142,10 +160,13 @@ def check_schemas(command: ShakeHands, offer: Offer) -> None:
         verdict = compatibility.accepts(taker, giver)
         if verdict.answer is not compatibility.Answer.YES:
             details = {**verdict.details(), "expected_schema": taker, "received_schema": giver}
-            message = (
-                f"the {field.replace('_', ' ')} does not fit what {command.target} declared; misfits say where and why"
+            raise refuse(
+                Kind.INVALID,
+                f"the {field.replace('_', ' ')} does not fit what {command.target} declared",
+                next="misfits say where and why",
+                field=field,
+                **details,
             )
-            raise refuse(Kind.INVALID, message, field=field, **details)
 
 
 def renewed(work: Work, command: ShakeHands) -> Contract | None:
@@ -153,8 +174,12 @@ def renewed(work: Work, command: ShakeHands) -> Contract | None:
         return None
     current = in_force(work, command.collaboration, command.principal)
     if (*current.parties, current.intent) != (command.principal, command.target, command.intent):
-        message = "that collaboration is about something else; shake hands anew"
-        raise refuse(Kind.CONTRACT, message, field="collaboration_id")
+        raise refuse(
+            Kind.CONTRACT,
+            "that collaboration is about something else",
+            next="shake hands anew",
+            field="collaboration_id",
+        )
     return current
 
 
@@ -163,15 +188,25 @@ def drafted(
 ) -> Contract:
     """The contract that is in force if the target agrees. Personal data is always encrypted (a2acp-D13)."""
     if command.end_to_end and target.protocol not in SHAKES_HANDS:
-        message = f"{target.id} speaks {target.protocol} and cannot decrypt; shake hands without mode, and the hub does"
-        raise refuse(Kind.FORBIDDEN, message, field="mode", protocol=target.protocol)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{target.id} speaks {target.protocol} and cannot decrypt",
+            next="shake hands without mode, and the hub does",
+            field="mode",
+            protocol=target.protocol,
+        )
     encrypted = encrypt or command.encrypt or offer.pii or command.end_to_end
     secret = command.secret
     if secret is None and former is not None and former.end_to_end == command.end_to_end:
         secret = former.secret  # in the other mode there is none: the hub has no key of two agents
     if encrypted and secret is None:
-        message = "what passes here must be encrypted; send your public_key with the handshake"
-        raise refuse(Kind.FORBIDDEN, message, field="public_key", pii=offer.pii)
+        raise refuse(
+            Kind.FORBIDDEN,
+            "what passes here must be encrypted",
+            next="send your public_key with the handshake",
+            field="public_key",
+            pii=offer.pii,
+        )
     return Contract(
         id=f"contract-{work.mint()}",
         collaboration=former.collaboration if former is not None else f"collaboration-{work.mint()}",
@@ -195,7 +230,9 @@ def answer_handshake(work: Work, command: AnswerHandshake) -> Question:
     if question is None or question.about is not Asking.HANDSHAKE or question.asked_of != command.principal:
         raise refuse(Kind.NOT_FOUND, "no such handshake, or it was not put to you", field="correlation_id")
     if question.status is not QuestionStatus.WITH_AGENT:
-        raise refuse(Kind.CONFLICT, "the handshake is over; nobody waits for this answer", status=question.status.value)
+        raise refuse(
+            Kind.CONFLICT, "the handshake is over", next="nobody waits for this answer", status=question.status.value
+        )
     if not command.accepted:
         reason = command.reason or "no reason given"
         facts = {"reason": reason, "agent_id": command.principal}
@@ -212,14 +249,15 @@ def agree(work: Work, question: Question, public_key: str | None) -> Question:
     contract = question.details.contract
     assert contract is not None
     if not between_the_same(work, contract):
-        fault = Fault(kind=Kind.CONTRACT, message="one of the two was removed meanwhile; there is no contract")
+        fault = new_fault(Kind.CONTRACT, "one of the two was removed meanwhile", next="there is no contract")
         return failed(work, question, fault)
     former = question.details.former
     old = None if former is None else work.contract(former)
     if former is not None and (old is None or old.standing is not Standing.ACTIVE):
         standing = "forgotten" if old is None else old.standing.value
-        message = f"the contract to renew is {standing} meanwhile; shake hands for a new one"
-        return failed(work, question, Fault(kind=Kind.CONTRACT, message=message, facts={"standing": standing}))
+        message = f"the contract to renew is {standing} meanwhile"
+        fault = new_fault(Kind.CONTRACT, message, next="shake hands for a new one", facts={"standing": standing})
+        return failed(work, question, fault)
     if old is not None and question.details.same_key:
         contract = replace(contract, secret=old.secret)  # it may have been rotated since
     if contract.secret is not None and public_key is not None:
@@ -253,9 +291,9 @@ def failed(work: Work, question: Question, fault: Fault) -> Question:
 
 def too_late(work: Work, question: Question) -> None:
     """The target did not answer in time."""
-    message = f"{question.asked_of} did not answer the handshake within {PATIENCE // SECOND} s; try again"
+    message = f"{question.asked_of} did not answer the handshake within {PATIENCE // SECOND} s"
     facts = {"agent_id": question.asked_of}
-    failed(work, question, Fault(kind=Kind.TIMEOUT, message=message, retryable=True, facts=facts))
+    failed(work, question, new_fault(Kind.TIMEOUT, message, next="try again", retryable=True, facts=facts))
 
 
 def conclude(work: Work, question: Question, status: QuestionStatus, answer: dict[str, Any]) -> Question:
@@ -286,8 +324,12 @@ def newest(work: Work, collaboration: str, principal: AgentId) -> tuple[Contract
 def in_force(work: Work, collaboration: str, principal: AgentId) -> Contract:
     contract, standing = newest(work, collaboration, principal)
     if standing is not Standing.ACTIVE:
-        what = f"the contract is {standing.value}; shake hands for a new one"
-        raise refuse(Kind.CONTRACT, what, standing=standing.value)
+        raise refuse(
+            Kind.CONTRACT,
+            f"the contract is {standing.value}",
+            next="shake hands for a new one",
+            standing=standing.value,
+        )
     return contract
 
 
@@ -323,7 +365,7 @@ def rotate_key(work: Work, command: RotateKey) -> Contract:
     if contract.secret is None or command.secret.kid == contract.secret.kid:
         raise refuse(Kind.CONTRACT, "the contract has no key to replace", field="public_key")
     if contract.end_to_end != (command.secret.locked is None):
-        raise refuse(Kind.CONFLICT, "the contract was renewed in another mode meanwhile; rotate_key again")
+        raise refuse(Kind.CONFLICT, "the contract was renewed in another mode meanwhile", next="rotate_key again")
     old = contract.secret
     secret = Secret(
         kid=command.secret.kid,
@@ -389,8 +431,13 @@ def end_what_waits_for(work: Work, agent: AgentId) -> int:
 
 def end_handshakes_with(work: Work, agent: AgentId) -> None:
     """The sources that wait for its answer get the fault that they would get if they asked now."""
-    message = f"{agent} was removed before it answered; discover who else serves the intent"
-    fault = Fault(kind=Kind.NOT_FOUND, message=message, field="target_agent_id", facts={"agent_id": agent})
+    fault = new_fault(
+        Kind.NOT_FOUND,
+        f"{agent} was removed before it answered",
+        next="discover who else serves the intent",
+        field="target_agent_id",
+        facts={"agent_id": agent},
+    )
     for question in work.find(PutTo(agent)):
         if question.about is Asking.HANDSHAKE:
             failed(work, question, fault)
@@ -405,6 +452,7 @@ def is_bound_to(work: Work, task: Task, agent: AgentId) -> bool:
 def part(work: Work, task: Task) -> None:
     """End a task that no agent may do any more: a new agent under the same name did not agree to the terms."""
     facts = {"contract_id": task.agreement.contract, "standing": Standing.TERMINATED.value}
-    what = "one of the two who agreed was removed, and nobody else may do it; shake hands for a new contract"
-    task = end(work, task, Status.FAILED, fault=Fault(kind=Kind.CONTRACT, message=what, facts=facts))
+    what = "one of the two who agreed was removed, and nobody else may do it"
+    fault = new_fault(Kind.CONTRACT, what, next="shake hands for a new contract", facts=facts)
+    task = end(work, task, Status.FAILED, fault=fault)
     end_children(work, task, "failed")

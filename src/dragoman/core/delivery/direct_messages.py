@@ -32,7 +32,7 @@ from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of, name_of, other_words
 from dragoman.core.rules import Rules
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 
 PAGE = 512
 
@@ -40,12 +40,17 @@ PAGE = 512
 def tell(work: Work, command: Tell) -> None:
     receiver = work.agent(command.to)
     if receiver is None:
-        message = f"there is no agent {command.to!r}; write to one that is there, or to the hub"
-        raise refuse(Kind.NOT_FOUND, message, field="to")
+        raise refuse(
+            Kind.NOT_FOUND,
+            f"there is no agent {command.to!r}",
+            next="write to one that is there, or to the hub",
+            field="to",
+        )
     if not receiver.reads_direct_messages:
         raise refuse(
             Kind.UNSUPPORTED_WORK,
-            f"{receiver.id} speaks {receiver.protocol}, which has no {command.direct_message.kind}; give it a task",
+            f"{receiver.id} speaks {receiver.protocol}, which has no {command.direct_message.kind}",
+            next="give it a task",
             field="to",
             work_type_requested=command.direct_message.kind,
             supported_types=[],
@@ -73,8 +78,14 @@ def check_terms(work: Work, command: Tell, id: str, task: Task | None) -> None:
     if not between_the_same(work, contract):
         standing, begun = Standing.TERMINATED, False
     if not begun and not (contract.honoured(work.now) and standing is not Standing.TERMINATED):
-        what = f"the contract is {standing.value}; shake hands for a new one"
-        raise refuse(Kind.CONTRACT, what, field="contract_id", contract_id=id, standing=standing.value)
+        raise refuse(
+            Kind.CONTRACT,
+            f"the contract is {standing.value}",
+            next="shake hands for a new one",
+            field="contract_id",
+            contract_id=id,
+            standing=standing.value,
+        )
     domain_policy.check_standing(work, contract)
 
 
@@ -128,8 +139,8 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
     assert dead.direct_message is not None
     assert dead.receiver is not None
     if work.agent(dead.receiver) is None:
-        message = f"there is no agent {dead.receiver!r} any more; discard the dead letter"
-        raise Refused(Fault(kind=Kind.CONFLICT, message=message, facts={"letter": dead.id}))
+        message, facts = f"there is no agent {dead.receiver!r} any more", {"letter": dead.id}
+        raise Refused(new_fault(Kind.CONFLICT, message, next="discard the dead letter", facts=facts))
     last = None if dead.task == TaskId(dead.id) else work.one(LaneEnd(dead.task, dead.receiver))
     delivery = Delivery(
         id=dead.id,
@@ -174,8 +185,8 @@ def clear_out(work: Work, command: ClearOut) -> int:
     There may be many, so one unit takes a page. If the hub stops in between, the next one finds the rest
     (`Recovered.parted`).
     """
-    message = f"{command.agent} was removed; write to somebody else"
-    fault = Fault(kind=Kind.UNAVAILABLE, message=message, facts={"agent_id": command.agent})
+    message, facts = f"{command.agent} was removed", {"agent_id": command.agent}
+    fault = new_fault(Kind.UNAVAILABLE, message, next="write to somebody else", facts=facts)
     rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(Unacknowledged(command.agent, limit=PAGE))]
     again = work.agent(command.agent)
     if again is not None:  # an agent of that name was added again: later messages are for it

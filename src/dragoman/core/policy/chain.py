@@ -58,7 +58,8 @@ class KnownPrincipal:
                 return
             raise refuse(
                 Kind.UNAUTHENTICATED,
-                f"{command.principal!r} is not known here (any more); add it with `dragoman agent add`",
+                f"{command.principal!r} is not known here (any more)",
+                next="add it with `dragoman agent add`",
                 agent_id=command.principal,
                 token_status="revoked",
             )
@@ -94,7 +95,8 @@ class Pace:
             after = min(ratelimit.SPAN, max(1, -(-wait // ratelimit.SECOND)))
             raise refuse(
                 Kind.RATE_LIMITED,
-                f"more than {limit} messages a minute of {principal}, over all its links; wait {after} s",
+                f"more than {limit} messages a minute of {principal}, over all its links",
+                next=f"wait {after} s",
                 retryable=True,
                 scope="principal",
                 limit=limit,
@@ -122,7 +124,8 @@ class RateLimit:
         if isinstance(outcome, ratelimit.Exceeded):
             raise refuse(
                 Kind.RATE_LIMITED,
-                f"more than {outcome.limit} messages a minute for this {outcome.scope}; wait {outcome.retry_after} s",
+                f"more than {outcome.limit} messages a minute for this {outcome.scope}",
+                next=f"wait {outcome.retry_after} s",
                 retryable=True,
                 scope=outcome.scope,
                 limit=outcome.limit,

@@ -38,8 +38,8 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: in
             more = f", this message has {wanted} more" if what == "bytes" else ""
             raise refuse(
                 Kind.RATE_LIMITED,
-                f"the hub keeps {has} {named} that are not done with{more}, and the hub takes {limit} at most; send "
-                f"this again when {until}",
+                f"the hub keeps {has} {named} that are not done with{more}, and the hub takes {limit} at most",
+                next=f"send this again when {until}",
                 retryable=True,
                 scope=what,
                 limit=limit,

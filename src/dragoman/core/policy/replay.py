@@ -26,8 +26,14 @@ from dragoman.messages.faults import Kind, Refused, refuse
 
 
 def replayed() -> Refused:
-    message = "this message_id was used before; send a new message under a new id"
-    return refuse(Kind.UNAUTHENTICATED, message, field="message_id", reason="replayed", token_status="valid")
+    return refuse(
+        Kind.UNAUTHENTICATED,
+        "this message_id was used before",
+        next="send a new message under a new id",
+        field="message_id",
+        reason="replayed",
+        token_status="valid",
+    )
 
 
 def first_time(work: Work, command: Command) -> None:
@@ -60,8 +66,12 @@ def one_content(work: Work, id: int, content: int) -> None:
     if known is None:
         work.note_used(id, content)
     elif known != content:
-        message = "this message_id was used before with other content; use a new message_id for a new message"
-        raise refuse(Kind.MISMATCH, message, field="message_id")
+        raise refuse(
+            Kind.MISMATCH,
+            "this message_id was used before with other content",
+            next="use a new message_id for a new message",
+            field="message_id",
+        )
 
 
 def sealed_once(work: Work, seal: str) -> None:
@@ -72,8 +82,13 @@ def sealed_once(work: Work, seal: str) -> None:
     """
     id = mark_of("seal", seal)
     if work.one(SeenMessageById(id)) is not None:
-        message = "this nonce was used before under this key; draw a new one for every message"
-        raise refuse(Kind.FORBIDDEN, message, field="payload.nonce", reason="nonce")
+        raise refuse(
+            Kind.FORBIDDEN,
+            "this nonce was used before under this key",
+            next="draw a new one for every message",
+            field="payload.nonce",
+            reason="nonce",
+        )
     remember(work, id)
 
 
@@ -90,8 +105,8 @@ def remember(work: Work, mark: str) -> None:
 
 
 def other_words() -> Refused:
-    message = "this message id was used before with other content; use a new id for a new message"
-    return refuse(Kind.MISMATCH, message, field="id")
+    message = "this message id was used before with other content"
+    return refuse(Kind.MISMATCH, message, next="use a new id for a new message", field="id")
 
 
 def name_of(sender: AgentId, message_id: str, turn: int = 0) -> str:

@@ -171,7 +171,7 @@ def claim(work: Work, command: Claim) -> Task:
     if link is not None and not room:
         raise refuse(Kind.RESOURCES, f"{agent.id} has no room for it in its allocations", task_id=task.id)
     if link is None:
-        raise refuse(Kind.CONFLICT, f"{agent.id} has its hands full; finish something first", task_id=task.id)
+        raise refuse(Kind.CONFLICT, f"{agent.id} has its hands full", next="finish something first", task_id=task.id)
     return assign(work, task, agent, link)
 
 

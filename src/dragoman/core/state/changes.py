@@ -140,7 +140,7 @@ def changed(work: Work, command: ChangeState) -> Entity:
         name = name if entity is None else entity.name
     if entity is None and command.operation is not CREATE:
         next_step = "CREATE it first" if command.operation is UPDATE else "look at what there is"
-        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}; {next_step}", field="entity_id")
+        raise refuse(Kind.NOT_FOUND, f"there is no {command.subject}", next=next_step, field="entity_id")
     held = roles(work, command.principal, subject, entity)
     permit(command, WHAT[command.entity], held)
     if command.entity is Registry.POLICY and Role.ADMIN not in held:
@@ -151,7 +151,7 @@ def changed(work: Work, command: ChangeState) -> Entity:
         expect(command, 0 if entity is None else entity.version)
     if command.operation is DELETE and entity is not None:
         if not is_there(entity):
-            raise refuse(Kind.NOT_FOUND, f"{entity.name} says nothing of itself; there is nothing to delete")
+            raise refuse(Kind.NOT_FOUND, f"{entity.name} says nothing of itself", next="there is nothing to delete")
         return delete(work, command, entity)
     return write(work, command, name, subject, entity, by_itself=held.isdisjoint(KEEPERS))
 
@@ -232,13 +232,14 @@ def permit(command: ChangeState, what: What, held: set[Role]) -> None:
     if fields and not refused:
         return
     able = [role.value for role, writes in allowed.items() if "*" in writes or refused <= writes]
-    who = f"; leave it to {', '.join(able)}" if able else "; nobody may"
+    next = f"leave it to {', '.join(able)}" if able else "nobody may"
     if not able and command.operation is not UPDATE and MAY[what, UPDATE]:
-        who += ": UPDATE it instead"
+        next += ": UPDATE it instead"
     about = f"{sorted(refused)[0]} of {what.value}" if fields and refused else what.value
     raise refuse(
         Kind.FORBIDDEN,
-        f"{command.principal} may not {command.operation.value} {about}" + (": the hub keeps it" if reserved else who),
+        f"{command.principal} may not {command.operation.value} {about}" + (": the hub keeps it" if reserved else ""),
+        next="" if reserved else next,
         field=f"changes.{sorted(refused)[0]}" if fields and refused else "entity_id",
         agent_id=command.principal,
         token_status="valid, but not for this",
@@ -252,7 +253,8 @@ def keep_domain_policies(command: ChangeState, entity: Entity | None) -> None:
     if command.changes.get(policy.DOMAINS, stands) != stands:
         raise refuse(
             Kind.FORBIDDEN,
-            f"{command.principal} may not say which domains may ask which; a person does: `dragoman policy`",
+            f"{command.principal} may not say which domains may ask which",
+            next="a person does: `dragoman policy`",
             field=f"changes.{policy.DOMAINS}",
             agent_id=command.principal,
             token_status="valid, but not for this",
@@ -261,11 +263,11 @@ def keep_domain_policies(command: ChangeState, entity: Entity | None) -> None:
 
 def expect(command: ChangeState, version: int) -> None:
     if command.version != version:
-        raise outdated(f"{command.subject} has version {version}, not {command.version}; read it again", version)
+        raise outdated(f"{command.subject} has version {version}, not {command.version}", version, "read it again")
 
 
-def outdated(message: str, version: int) -> Refused:
-    return refuse(Kind.CONFLICT, message, field="version", version=version)
+def outdated(message: str, version: int, next: str = "") -> Refused:
+    return refuse(Kind.CONFLICT, message, next=next, field="version", version=version)
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -285,10 +287,11 @@ def write(
         whose, _, kind = name.rpartition(":")
         for field, expected in (("agent_id", whose), ("resource_type", kind)):
             if command.changes.get(field) not in (None, expected):
-                raise refuse(Kind.INVALID, f"{name} says {expected}; write the same", field=f"changes.{field}")
+                raise refuse(Kind.INVALID, f"{name} says {expected}", next="write the same", field=f"changes.{field}")
         if "limit" in command.changes and command.changes["limit"] is None:
-            message = "a limit is a number; DELETE the allocation to have none"
-            raise refuse(Kind.INVALID, message, field="changes.limit")
+            raise refuse(
+                Kind.INVALID, "a limit is a number", next="DELETE the allocation to have none", field="changes.limit"
+            )
         value = budget.written(old, value | {"agent_id": whose, "resource_type": kind}, by_itself=by_itself)
     elif registry is Registry.POLICY:
         value = policy.completed(value, work.rules)
@@ -299,8 +302,13 @@ def write(
     if registry is Registry.POLICY and command.changes.get("version") is None:
         value["version"] = str(version)
     if len(msgspec.json.encode(value)) > LARGEST:
-        message = f"a shared value has at most {LARGEST} bytes; share less of it"
-        raise refuse(Kind.TOO_LARGE, message, field="changes", limit=LARGEST)
+        raise refuse(
+            Kind.TOO_LARGE,
+            f"a shared value has at most {LARGEST} bytes",
+            next="share less of it",
+            field="changes",
+            limit=LARGEST,
+        )
     new = was is None or not is_there(was)
     entity = Entity(
         registry=registry,
@@ -344,18 +352,27 @@ def check_task(work: Work, command: ChangeState, value: dict[str, Any]) -> None:
     """Refuse a task of agents that contradicts itself, or is assigned to an agent that does not exist."""
     agent, named = value.get("assigned_agent"), value.get("context", {}).get("task_id", value["id"])
     if "assigned_agent" in command.changes and agent is not None and work.agent(AgentId(agent)) is None:
-        message = f"there is no agent {agent!r}; assign it to one that is there, or to none (null)"
-        raise refuse(Kind.INVALID, message, field="changes.assigned_agent")
+        raise refuse(
+            Kind.INVALID,
+            f"there is no agent {agent!r}",
+            next="assign it to one that is there, or to none (null)",
+            field="changes.assigned_agent",
+        )
     if named != value["id"]:
-        message = f"the task is called {value['id']}; write the same, or leave it out"
-        raise refuse(Kind.INVALID, message, field="changes.context.task_id")
+        raise refuse(
+            Kind.INVALID,
+            f"the task is called {value['id']}",
+            next="write the same, or leave it out",
+            field="changes.context.task_id",
+        )
 
 
 def delete(work: Work, command: ChangeState, entity: Entity) -> Entity:
     if entity.registry is Registry.RESOURCE and entity.value.get("reserved"):
         raise refuse(
             Kind.CONFLICT,
-            f"{entity.value['reserved']:g} of {entity.name} is set aside for tasks under way; wait for them",
+            f"{entity.value['reserved']:g} of {entity.name} is set aside for tasks under way",
+            next="wait for them",
             field="entity_id",
             version=entity.version,
         )
@@ -394,8 +411,12 @@ def change_task(work: Work, command: ChangeState, task: Task) -> Entity:
     task = in_context(work, command, task)
     if (status := command.changes.get("status")) is not None:
         if status != "cancelled":
-            message = 'what a task is follows from what is said about it; only "cancelled" can be written'
-            raise refuse(Kind.INVALID, message, field="changes.status")
+            raise refuse(
+                Kind.INVALID,
+                "what a task is follows from what is said about it",
+                next='only "cancelled" can be written',
+                field="changes.status",
+            )
         fault = Fault(kind=Kind.CANCELLED, message=f"cancelled by {command.principal}")
         task = end_with_children(work, task, fault)
     task = replace(task, version=version + 1)

@@ -99,11 +99,15 @@ def ask_help(work: Work, command: AskHelp) -> Question:
     if command.to is not None:
         helper = work.agent(command.to)
         if helper is None or helper.id == command.principal:
-            message = f"there is no other agent {command.to!r}; name one that is there, or write to the hub"
-            raise refuse(Kind.NOT_FOUND, message, field="to")
+            raise refuse(
+                Kind.NOT_FOUND,
+                f"there is no other agent {command.to!r}",
+                next="name one that is there, or write to the hub",
+                field="to",
+            )
         check_open(work, command.principal, helper, spelled(command.topic))
     if command.deadline is not None and command.deadline <= work.now:
-        raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+        raise refuse(Kind.INVALID, "the deadline has passed already", next="send a later one", field="deadline")
     patience = Instant(work.now + work.rules.total_limit)
     question = Question(
         id=question_id(command.direct_message.message_id),
@@ -306,12 +310,22 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
     if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
         elsewhere = question.status in (QuestionStatus.WITH_AGENT, QuestionStatus.OPEN)
         now = "with somebody else" if elsewhere else f"already {question.status.value}"
-        message = f"the request is {now}; drop the answer"
-        raise refuse(Kind.CONFLICT, message, field="request_id", status=question.status.value)
+        raise refuse(
+            Kind.CONFLICT,
+            f"the request is {now}",
+            next="drop the answer",
+            field="request_id",
+            status=question.status.value,
+        )
     asker = work.agent(question.agent)
     if asker is None or asker.created_at > question.created_at:
-        message = f"{question.agent}, who asked, was removed; drop the answer"
-        raise refuse(Kind.CONFLICT, message, field="request_id", status=QuestionStatus.WITHDRAWN.value)
+        raise refuse(
+            Kind.CONFLICT,
+            f"{question.agent}, who asked, was removed",
+            next="drop the answer",
+            field="request_id",
+            status=QuestionStatus.WITHDRAWN.value,
+        )
     return question
 
 

@@ -27,7 +27,7 @@ from dragoman.core.tasks.handoff_candidates import can_go_on, check_domain
 from dragoman.core.tasks.outcome import call_off, end_children, end_with_children
 from dragoman.core.tasks.questions import call_back, resume_with, stood_still_for, unasked, waits_for
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.tasks import AttemptFailed, Handoff, Progress, read_request
 
 
@@ -89,14 +89,10 @@ def resume(work: Work, command: Resume) -> Task:
     """Resume a paused task, with an answer for the agent if there is one."""
     task = unfinished(work, command.task_id, command.principal)
     if task.waiting not in (Waiting.HELD, Waiting.AGENT):
-        raise refuse(
-            Kind.CONFLICT,
-            "the task waits for an answer; answer its question instead"
-            if task.waiting is Waiting.PERSON
-            else f"the task is {task.status.value}, not paused",
-            task_id=task.id,
-            status=task.status.value,
-        )
+        why, next = f"the task is {task.status.value}, not paused", ""
+        if task.waiting is Waiting.PERSON:
+            why, next = "the task waits for an answer", "answer its question instead"
+        raise refuse(Kind.CONFLICT, why, next=next, task_id=task.id, status=task.status.value)
     if command.has_answer:
         return resume_with(work, task, command.answer)
     task = work.record(unasked(work, task), EventKind.RESUMED)
@@ -131,11 +127,11 @@ WITH_AN_AGENT = frozenset({Waiting.PERSON, Waiting.HELP, Waiting.AGENT})
 """What a task may wait for while an agent owns it."""
 
 NOT_RETRIED = {
-    Waiting.HELD: "a person paused the task; resume it instead",
-    Waiting.DEPENDENCY: "the task waits for what it depends on, and begins by itself once that is done",
-    Waiting.PERSON: "a person must approve the task before an agent begins it; answer its question instead",
-    Status.QUEUED: "the task is queued: the next agent that can do it begins it",
-    Status.COMPLETED: "the task is completed, and its result cannot change; submit a new one",
+    Waiting.HELD: ("a person paused the task", "resume it instead"),
+    Waiting.DEPENDENCY: ("the task waits for what it depends on, and begins by itself once that is done", ""),
+    Waiting.PERSON: ("a person must approve the task before an agent begins it", "answer its question instead"),
+    Status.QUEUED: ("the task is queued: the next agent that can do it begins it", ""),
+    Status.COMPLETED: ("the task is completed, and its result cannot change", "submit a new one"),
 }
 """Why a task cannot be retried, and what can be done instead."""
 
@@ -152,8 +148,8 @@ def retry(work: Work, command: Retry) -> Task:
     if has_agent:
         task = taken_from_agent(work, task)
     elif task.status not in (Status.FAILED, Status.CANCELLED):
-        why = NOT_RETRIED[task.waiting or task.status]
-        raise refuse(Kind.CONFLICT, why, task_id=task.id, status=task.status.value)
+        why, next = NOT_RETRIED[task.waiting or task.status]
+        raise refuse(Kind.CONFLICT, why, next=next, task_id=task.id, status=task.status.value)
     drop_dead_letters_of_work(work, task)
     task = retry_from_start(work, task, command.input)
     if owner is not None:
@@ -162,11 +158,11 @@ def retry(work: Work, command: Retry) -> Task:
 
 
 NOT_REASSIGNED = {
-    Waiting.HELD: "a person paused the task; resume it first",
-    Waiting.DEPENDENCY: "the task waits for what it depends on; give it to another agent when it has begun",
-    Waiting.PERSON: "a person must approve the task before an agent begins it; answer its question first",
+    Waiting.HELD: ("a person paused the task", "resume it first"),
+    Waiting.DEPENDENCY: ("the task waits for what it depends on", "give it to another agent when it has begun"),
+    Waiting.PERSON: ("a person must approve the task before an agent begins it", "answer its question first"),
 }
-"""Why a task that no agent has cannot be given to one."""
+"""Why a task that no agent has cannot be given to one, and what can be done instead."""
 
 
 def reassign(work: Work, command: Reassign) -> Task:
@@ -176,20 +172,26 @@ def reassign(work: Work, command: Reassign) -> Task:
     task = unfinished(work, command.task_id, command.principal)
     agent = work.agent(command.agent)
     if agent is None:
-        message = f"there is no agent {command.agent!r}; see `dragoman agent ls`"
-        raise refuse(Kind.NOT_FOUND, message, field="agent")
+        raise refuse(
+            Kind.NOT_FOUND, f"there is no agent {command.agent!r}", next="see `dragoman agent ls`", field="agent"
+        )
     has_agent = task.owner is not None and (
         task.status in (Status.ASSIGNED, Status.RUNNING) or task.waiting in WITH_AN_AGENT
     )
     owner = task.owner if has_agent else None
     if agent.id in (owner, task.origin.principal):
         why = "has the task already" if agent.id == owner else "asked for the task itself"
-        raise refuse(Kind.CONFLICT, f"{agent.id} {why}; name another agent", task_id=task.id)
+        raise refuse(Kind.CONFLICT, f"{agent.id} {why}", next="name another agent", task_id=task.id)
     if not has_agent and task.waiting is not None:
-        raise refuse(Kind.CONFLICT, NOT_REASSIGNED[task.waiting], task_id=task.id, status=task.status.value)
+        why, next = NOT_REASSIGNED[task.waiting]
+        raise refuse(Kind.CONFLICT, why, next=next, task_id=task.id, status=task.status.value)
     if task.agreement.contract is not None:
-        message = "the task is under a contract between its caller and its agent; cancel it, and ask the other agent"
-        raise refuse(Kind.CONFLICT, message, task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT,
+            "the task is under a contract between its caller and its agent",
+            next="cancel it, and ask the other agent",
+            task_id=task.id,
+        )
     if not can_go_on(work, task, agent):
         message = f"{agent.id} does not do {task.type!r}, or not on the terms of this task"
         raise refuse(Kind.UNSUPPORTED_WORK, message, field="agent", task_id=task.id)
@@ -271,13 +273,15 @@ def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
         if command.input is not None:
             raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
         if dead_letter.kind is MessageKind.ANSWER:
-            message = "an answer cannot be sent again; discard the letter, and the agent asks anew"
-            raise Refused(Fault(kind=Kind.CONFLICT, message=message, facts={"letter": dead_letter.id}))
+            next, facts = "discard the letter, and the agent asks anew", {"letter": dead_letter.id}
+            raise Refused(new_fault(Kind.CONFLICT, "an answer cannot be sent again", next=next, facts=facts))
         assert dead_letter.receiver is not None
         offer(work, task, dead_letter.receiver, dead_letter.kind, dead_letter.event, kept=True)
         return task
     if task.status not in (Status.FAILED, Status.CANCELLED):
-        raise refuse(Kind.CONFLICT, f"its task is {task.status.value}; discard the letter instead", task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT, f"its task is {task.status.value}", next="discard the letter instead", task_id=task.id
+        )
     return retry_from_start(work, task, command.input)
 
 

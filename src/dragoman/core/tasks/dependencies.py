@@ -34,8 +34,13 @@ def begin_or_wait(work: Work, task: Task) -> Task:
     blocking = [] if not task.lineage.dependencies else _undone(work.tasks(task.lineage.dependencies))
     failed = next((one for one in blocking if one.final), None)
     if failed is not None:
-        message = f"it depends on task {failed.id}, which {how_it_ended(failed)}; retry that one first"
-        raise refuse(Kind.CONFLICT, message, task_id=failed.id, status=failed.status.value)
+        raise refuse(
+            Kind.CONFLICT,
+            f"it depends on task {failed.id}, which {how_it_ended(failed)}",
+            next="retry that one first",
+            task_id=failed.id,
+            status=failed.status.value,
+        )
     task = replace(task, lineage=replace(task.lineage, blocked_by=tuple(one.id for one in blocking)))
     if not blocking:
         return place(work, task)

@@ -113,8 +113,13 @@ def check_domain(work: Work, task: Task, agent: Agent) -> None:
         return
     source, target = contract.source.domain, domain_of(agent)
     if domain_policy.check(work, source, target, contract.intent) and not contract.encrypted:
-        what = f"the domain policy wants what passes from {source} to {target} encrypted; hand it to somebody else"
-        raise refuse(Kind.FORBIDDEN, what, field="to_agent", contract_id=contract.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"the domain policy wants what passes from {source} to {target} encrypted",
+            next="hand it to somebody else",
+            field="to_agent",
+            contract_id=contract.id,
+        )
 
 
 def is_allowed(work: Work, task: Task, agent: Agent) -> bool:

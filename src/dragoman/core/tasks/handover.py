@@ -60,7 +60,7 @@ from dragoman.core.tasks.outcome import call_off, end, failed
 from dragoman.core.tasks.questions import question_id, take_back
 from dragoman.core.tasks.submit import newborn
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.tasks import Handoff, Request, Result, read_handoff, read_request
 
 PERSON = AgentId("person")
@@ -126,24 +126,36 @@ def check(work: Work, task: Task, command: HandOver) -> None:
     if task.owner != command.principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task.id)
     if task.final or task.status not in HELD:
-        message = f"the task is {task.status.value}; hand over only what is under way"
-        raise refuse(Kind.CONFLICT, message, task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT, f"the task is {task.status.value}", next="hand over only what is under way", task_id=task.id
+        )
     if command.deadline <= work.now:
-        raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+        raise refuse(Kind.INVALID, "the deadline has passed already", next="send a later one", field="deadline")
     if command.to is not None:
         other = work.agent(command.to)
         if other is None or command.to == command.principal:
-            message = f"there is no other agent {command.to!r}; name one that is there, or `*`"
-            raise refuse(Kind.NOT_FOUND, message, field="to_agent")
+            raise refuse(
+                Kind.NOT_FOUND,
+                f"there is no other agent {command.to!r}",
+                next="name one that is there, or `*`",
+                field="to_agent",
+            )
         if (command.principal, command.to) in task.lineage.handed:
             path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
-            message = f"{command.to} was handed this task by you before ({path}): that is a loop; name somebody else"
-            raise refuse(Kind.CONFLICT, message, field="to_agent", path=path)
+            raise refuse(
+                Kind.CONFLICT,
+                f"{command.to} was handed this task by you before ({path}): that is a loop",
+                next="name somebody else",
+                field="to_agent",
+                path=path,
+            )
         check_domain(work, task, other)
     asked, before = command.known.constraints or {}, budget.needs(task.agreement.constraints)
     budget.check_task(work, budget.needs(tightened(task.agreement.constraints, asked)), before)
     if task.lineage.has_questions and any(q.about is Asking.TAKEOVER for q in work.find(OpenQuestions(task.id))):
-        raise refuse(Kind.CONFLICT, "the task is already being handed over; wait for that answer", task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT, "the task is already being handed over", next="wait for that answer", task_id=task.id
+        )
 
 
 def adopt_unknown(work: Work, command: HandOver) -> Task:
@@ -241,8 +253,9 @@ def answer_handover(work: Work, command: AnswerHandover) -> Question | None:
     assert question.task is not None
     task = work.known_task(question.task)
     if task.owner != question.agent or task.status not in HELD:
-        message = f"the task is {task.status.value} and not offered any more; leave it"
-        raise refuse(Kind.CONFLICT, message, task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT, f"the task is {task.status.value} and not offered any more", next="leave it", task_id=task.id
+        )
     if command.accepted:
         check_yes(work, question, task, command.principal)
         agent = work.agent(command.principal)
@@ -262,8 +275,8 @@ def check_yes(work: Work, question: Question, task: Task, taker: AgentId) -> Non
     """Refuse a yes that came too late. It counts as an answer all the same: the hub asks the next agent, or tells the
     owner now and not at the deadline that it keeps the task."""
     if task.waiting is Waiting.HELD:
-        message = "a person paused the task meanwhile, so it stays where it is; leave it"
-        no, why = refuse(Kind.CONFLICT, message, task_id=task.id), PAUSED
+        message = "a person paused the task meanwhile, so it stays where it is"
+        no, why = refuse(Kind.CONFLICT, message, next="leave it", task_id=task.id), PAUSED
     else:
         short = budget.no_room(work, task, taker, needs_then(work, task, question))
         if short is None:
@@ -403,9 +416,10 @@ def kept(work: Work, question: Question, why: str) -> Question:
 def exhausted(work: Work, task: Task, question: Question) -> Question:
     """The task changed hands too often: it fails."""
     path = " → ".join((task.lineage.handed[0][0], *(to for _, to in task.lineage.handed)))
-    fault = Fault(
-        kind=Kind.UNSUPPORTED_WORK,
-        message=f"handed over {len(task.lineage.handed)} times ({path}), and nobody seems able to do it; ask others",
+    fault = new_fault(
+        Kind.UNSUPPORTED_WORK,
+        f"handed over {len(task.lineage.handed)} times ({path}), and nobody seems able to do it",
+        next="ask others",
         facts={"reason": "CAPABILITY_LIMIT", "hops": len(task.lineage.handed), "path": path},
     )
     work.put(question)

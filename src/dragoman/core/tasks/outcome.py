@@ -48,7 +48,7 @@ from dragoman.core.tasks.questions import (
     take_back,
 )
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.tasks import AttemptFailed, DeadLettered, Failure, Result
 
 
@@ -60,7 +60,8 @@ def finish(work: Work, command: Finish) -> Task:
             return task  # the receipt of the first one got lost: accept it again
         raise refuse(
             Kind.CONFLICT,
-            f"the task is already {task.status.value}, and its result cannot change; assign a new task for another",
+            f"the task is already {task.status.value}, and its result cannot change",
+            next="assign a new task for another",
             field="task_id",
             task_id=task.id,
         )
@@ -177,8 +178,13 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
     if task is None or task.owner != principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
     if request_id is not None and is_of_earlier_round(task, request_id):
-        message = "the task was begun anew since, under another request_id; work on that one instead"
-        raise refuse(Kind.CONFLICT, message, field="request_id", task_id=task_id)
+        raise refuse(
+            Kind.CONFLICT,
+            "the task was begun anew since, under another request_id",
+            next="work on that one instead",
+            field="request_id",
+            task_id=task_id,
+        )
     return task
 
 
@@ -299,8 +305,8 @@ def as_reported(task: Task, fault: Fault) -> Fault:
 def without_text(fault: Fault) -> Fault:
     """The fault without its text."""
     who = "it was cancelled" if fault.kind is Kind.CANCELLED else f"its agent gave it up ({fault.kind.value})"
-    message = f"{who}; why is personal"
-    return Fault(kind=fault.kind, message=message, field=fault.field, retryable=fault.retryable, named=fault.named)
+    short = new_fault(fault.kind, who, next="why is personal", field=fault.field, retryable=fault.retryable)
+    return replace(short, named=fault.named)
 
 
 def give_up(work: Work, task: Task, fault: Fault) -> Task:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.core.commands import Finish, ReportProgress, Span
 from dragoman.core.model.tasks import Ahead, Event, EventKind, OutputCursor, Task
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import read_progress
 
@@ -23,6 +23,8 @@ MOST_AHEAD = 1024
 """Pieces of one stream that may wait for the one before them."""
 PIECE = "piece:"
 """The prefix of the entries in a task's `recent` that name a message with a piece of output."""
+FROM_THE_START = "start again at byte 0"
+"""What to do next, where a set of pieces is forgotten."""
 
 
 def field_of(stream: str) -> str:
@@ -35,17 +37,17 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     if not text and span is None:
         return task
     size, quota = len(text.encode()), work.rules.output_quota
-    exceeded = f"the task's output exceeds {quota} bytes; write it elsewhere and send a reference"
+    exceeded, elsewhere = f"the task's output exceeds {quota} bytes", "write it elsewhere and send a reference"
     if span is None:
         if task.output.bytes + size > quota:
-            raise refuse(Kind.INVALID, exceeded, field=field_of(stream))
+            raise refuse(Kind.INVALID, exceeded, next=elsewhere, field=field_of(stream))
         return replace(task, output=replace(task.output, bytes=task.output.bytes + size))
     cursor, rest = cursor_of(task, stream, span), tuple(c for c in task.output.streams if c.stream != stream)
     if task.output.bytes + size > quota or (span.total or 0) > quota:
-        raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk")
+        raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk", elsewhere)
     problem = misfit(cursor, span)
     if problem:
-        raise worthless(work, task, rest, f"{problem}; start again at byte 0", f"{field_of(stream)}_chunk")
+        raise worthless(work, task, rest, problem, f"{field_of(stream)}_chunk")
     task = replace(task, output=replace(task.output, bytes=task.output.bytes + size))
     total = span.total if span.total is not None else cursor.total
     if total is not None and span.end == total:
@@ -81,17 +83,13 @@ def hold_piece(
             return task
         if other.start < span.end and span.start < other.end:
             what = f"the chunk {span.start}-{span.end} overlaps {other.start}-{other.end}"
-            raise worthless(work, task, rest, f"{what}; start again at byte 0", field)
+            raise worthless(work, task, rest, what, field)
     total = cursor.total if span.total is None else span.total
     held = sum(one.end - one.start for cursor in task.output.streams for one in cursor.ahead)
     if task.output.bytes + held + span.end - span.start > work.rules.output_quota or len(cursor.ahead) >= MOST_AHEAD:
-        raise worthless(
-            work, task, rest, "too much has come before a piece that is missing; start again at byte 0", field
-        )
+        raise worthless(work, task, rest, "too much has come before a piece that is missing", field)
     if (total or span.end) < span.end or cursor.total not in (None, total):
-        raise worthless(
-            work, task, rest, f"the chunk and the total of {total} contradict; start again at byte 0", field
-        )
+        raise worthless(work, task, rest, f"the chunk and the total of {total} contradict", field)
     task = work.record(
         task,
         EventKind.HELD_PIECE,
@@ -144,11 +142,19 @@ def take_files(work: Work, task: Task, files: tuple[FileRef, ...]) -> Task:
         files = tuple(replace(file, name=UNNAMED) for file in files)
     measured = (*task.output.files[task.output.files_before :], *files)
     if len(measured) > work.rules.files_per_task:
-        message = f"more than {work.rules.files_per_task} files; put them into one archive"
-        raise refuse(Kind.TOO_LARGE, message, field="file")
+        raise refuse(
+            Kind.TOO_LARGE,
+            f"more than {work.rules.files_per_task} files",
+            next="put them into one archive",
+            field="file",
+        )
     if sum(file.size for file in measured) > work.rules.file_quota:
-        message = f"the task's files exceed {work.rules.file_quota} bytes; keep them elsewhere and send a reference"
-        raise refuse(Kind.TOO_LARGE, message, field="file")
+        raise refuse(
+            Kind.TOO_LARGE,
+            f"the task's files exceed {work.rules.file_quota} bytes",
+            next="keep them elsewhere and send a reference",
+            field="file",
+        )
     return replace(task, output=replace(task.output, files=(*task.output.files, *files)))
 
 
@@ -175,11 +181,13 @@ def check_complete(work: Work, task: Task) -> None:
             whole = "all" if cursor.total is None else str(cursor.total)
             problem = f"only {cursor.received} of {whole} bytes of {cursor.stream} have come without a gap"
             rest = tuple(c for c in task.output.streams if c.stream != cursor.stream)
-            again = "they are dropped; send them again from byte 0, or the result without them"
-            raise worthless(work, task, rest, f"{problem}; {again}", f"{field_of(cursor.stream)}_chunk")
+            again = "send them again from byte 0, or the result without them"
+            raise worthless(work, task, rest, f"{problem}; they are dropped", f"{field_of(cursor.stream)}_chunk", again)
 
 
-def worthless(work: Work, task: Task, rest: tuple[OutputCursor, ...], why: str, field: str) -> Refused:
+def worthless(
+    work: Work, task: Task, rest: tuple[OutputCursor, ...], why: str, field: str, next: str = FROM_THE_START
+) -> Refused:
     """Forget a set of pieces that cannot become whole, so that the agent can start it again."""
     work.put(replace(task, output=replace(task.output, streams=rest)))
-    return Refused(Fault(kind=Kind.INVALID, message=why, field=field), keep=True)
+    return Refused(new_fault(Kind.INVALID, why, next=next, field=field), keep=True)

@@ -39,7 +39,8 @@ def report_progress(work: Work, command: ReportProgress) -> Task:
     if task.final:
         raise refuse(
             Kind.CONFLICT,
-            f"the task is already {task.status.value}; stop working on it",
+            f"the task is already {task.status.value}",
+            next="stop working on it",
             field="task_id",
             task_id=task.id,
         )

@@ -118,8 +118,13 @@ def ask_person(work: Work, command: AskPerson) -> Question:
         id = QuestionId(str(uuid5(PLACES, f"{task.id}/{task.attempt.round}/{place}/{text}")))
     question = work.one(QuestionById(id))
     if (again and question is None) or (question is not None and not same_words(question, command.ask)):
-        message = "this id was used for another question; choose a new one"
-        raise refuse(Kind.CONFLICT, message, field="request_id", request_id=command.request_id)
+        raise refuse(
+            Kind.CONFLICT,
+            "this id was used for another question",
+            next="choose a new one",
+            field="request_id",
+            request_id=command.request_id,
+        )
     new = question is None or question.status is QuestionStatus.WITHDRAWN or unanswered(question)
     if question is None or new:
         question = newly_asked(work, id, task, command.principal, command.ask)
@@ -204,7 +209,9 @@ def asking(work: Work, command: AskPerson) -> Task | None:
     if task is None or task.owner != command.principal:
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=command.task_id)
     if task.final:
-        raise refuse(Kind.CONFLICT, f"the task is already {task.status.value}; stop working on it", task_id=task.id)
+        raise refuse(
+            Kind.CONFLICT, f"the task is already {task.status.value}", next="stop working on it", task_id=task.id
+        )
     return task
 
 
@@ -213,12 +220,18 @@ def answer(work: Work, command: Answer) -> Question:
     if question is None or command.principal != ADMIN:
         raise refuse(Kind.NOT_FOUND, "no such question", field="question_id")
     if question.status is QuestionStatus.WITH_AGENT:
-        message = f"{question.asked_of}, an agent, is asked; a person is only if no agent can help"
-        raise refuse(Kind.CONFLICT, message, status=question.status.value, asked_of=question.asked_of)
+        raise refuse(
+            Kind.CONFLICT,
+            f"{question.asked_of}, an agent, is asked",
+            next="a person is only if no agent can help",
+            status=question.status.value,
+            asked_of=question.asked_of,
+        )
     if question.status is not QuestionStatus.OPEN:
         raise refuse(
             Kind.CONFLICT,
-            f"the question is already {question.status.value}; its answer cannot change",
+            f"the question is already {question.status.value}",
+            next="its answer cannot change",
             status=question.status.value,
         )
     allowed = [o["value"] if isinstance(o, dict) and "value" in o else o for o in question.options]

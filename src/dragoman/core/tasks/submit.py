@@ -72,8 +72,12 @@ def submit(work: Work, command: Submit) -> Task:
     for claimed in work.find(claims):
         if claims.asked(claimed):
             if is_namesake(work.agent(command.principal), claimed):
-                message = "this request_id was used by an agent of this name that was removed; use a new one"
-                raise refuse(Kind.MISMATCH, message, field="request_id")
+                raise refuse(
+                    Kind.MISMATCH,
+                    "this request_id was used by an agent of this name that was removed",
+                    next="use a new one",
+                    field="request_id",
+                )
             if command.seen == command.request_id:  # its message counts once
                 raise replayed()
             return again(work, command, claimed)
@@ -81,7 +85,8 @@ def submit(work: Work, command: Submit) -> Task:
             return go_on(work, command, claimed, command.answer)
         raise refuse(
             Kind.CONFLICT,
-            "this task_id is already in use; choose a new one, or repeat the request_id to hear of the first again",
+            "this task_id is already in use",
+            next="choose a new one, or repeat the request_id to hear of the first again",
             field="task_id",
         )
     asked = NOTHING
@@ -130,7 +135,8 @@ def submit(work: Work, command: Submit) -> Task:
     if work.backlog(route.queue) >= work.rules.max_backlog:
         raise refuse(
             Kind.OVERLOADED,
-            f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}; try again later",
+            f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}",
+            next="try again later",
             retryable=True,
         )
     body = written(command.content)
@@ -180,11 +186,13 @@ def newborn(work: Work, command: Submit, route: Route, size: int = 0) -> Task:
     if timing.deadline is not None:
         deadline = min(deadline, timing.deadline)
         if deadline <= now:
-            raise refuse(Kind.INVALID, "the deadline has passed already; send a later one", field="deadline")
+            raise refuse(Kind.INVALID, "the deadline has passed already", next="send a later one", field="deadline")
     parent = parent_of(work, command)
     hops = parent.lineage.hops + 1 if parent else 0
     if hops > rules.hop_limit:
-        raise refuse(Kind.CONFLICT, f"more than {rules.hop_limit} tasks deep; this looks like a loop", field="parent")
+        raise refuse(
+            Kind.CONFLICT, f"more than {rules.hop_limit} tasks deep", next="this looks like a loop", field="parent"
+        )
     return Task(
         id=command.task_id or TaskId(work.mint()),
         type=command.type,
@@ -265,7 +273,8 @@ def check_pin(work: Work, command: Submit) -> None:
         return
     raise refuse(
         Kind.INVALID,
-        f"{agent.id} is {agent.kind}, and {routing.kind} is asked for; name one of that kind, or none",
+        f"{agent.id} is {agent.kind}, and {routing.kind} is asked for",
+        next="name one of that kind, or none",
         field="agent",
         agent_id=agent.id,
     )
@@ -281,7 +290,8 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
         missing = "is here" if whom is None else f"{'is called' if route.pinned else 'of kind'} {whom!r}"
         raise refuse(
             Kind.UNAVAILABLE,
-            f"no agent {missing}; add one with `dragoman agent add`",
+            f"no agent {missing}",
+            next="add one with `dragoman agent add`",
             field="to_agent",
             retryable=True,
             agent_id=whom or "",
@@ -301,8 +311,8 @@ def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
             Kind.UNSUPPORTED_WORK,
             f"no agent {whom or 'here'} does {route.type!r}"
             + (f" as {route.role}" if route.role else "")
-            + (f" with {', '.join(route.capabilities)}" if route.capabilities else "")
-            + f"; {advice}",
+            + (f" with {', '.join(route.capabilities)}" if route.capabilities else ""),
+            next=advice,
             field="work_type",
             work_type_requested=route.type,
             supported_types=supported,
@@ -319,8 +329,14 @@ def check_carried(work: Work, command: Submit, route: Route) -> None:
         return
     limit, files = max(small), len(command.files)
     what = f"{files} attachments and the work take {size}" if files > 1 else f"the attachment and the work take {size}"
-    message = f"{what} bytes, and a message to {able[0].id} may have {limit}; attach less, or name where to fetch it"
-    raise refuse(Kind.TOO_LARGE, message, field="attachments", limit=limit, size=size)
+    raise refuse(
+        Kind.TOO_LARGE,
+        f"{what} bytes, and a message to {able[0].id} may have {limit}",
+        next="attach less, or name where to fetch it",
+        field="attachments",
+        limit=limit,
+        size=size,
+    )
 
 
 def check_resources(agents: list[Agent], route: Route) -> None:
@@ -356,7 +372,8 @@ def again(work: Work, command: Submit, first: Task) -> Task:
     if first.origin.digest != command.digest:
         raise refuse(
             Kind.MISMATCH,
-            "this request_id was used before with other content; use a new request_id for a new request",
+            "this request_id was used before with other content",
+            next="use a new request_id for a new request",
             field="request_id",
             task_id=first.id,
         )
@@ -385,7 +402,8 @@ def go_on(work: Work, command: Submit, task: Task, answer: bytes) -> Task:
     if task.waiting not in (Waiting.HELD, Waiting.AGENT):
         raise refuse(
             Kind.CONFLICT,
-            f"the task is {task.status.value} and waits for no answer of yours; choose a new task_id for new work",
+            f"the task is {task.status.value} and waits for no answer of yours",
+            next="choose a new task_id for new work",
             field="task_id",
             status=task.status.value,
         )
@@ -446,8 +464,12 @@ def tell_again(work: Work, command: TellAgain) -> None:
         return
     question = work.one(QuestionById(question_id(f"{who}/{command.request_id}")))
     if question is None or question.agent != who:
-        message = "you sent no request of that id; name the one whose answer you miss"
-        raise refuse(Kind.NOT_FOUND, message, field="answer_to")
+        raise refuse(
+            Kind.NOT_FOUND,
+            "you sent no request of that id",
+            next="name the one whose answer you miss",
+            field="answer_to",
+        )
     if not under_way(work, TaskId(question.id), who, (MessageKind.ANSWER,)) and question.answer is not None:
         offer_answer(work, question)
 

@@ -48,7 +48,7 @@ from dragoman.protocols.a2acp.types import (
     Stamp,
 )
 from dragoman.wire import guard
-from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
+from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage, with_next
 from dragoman.wire.guard import Limits
 from dragoman.wire.misfit import explain
 
@@ -127,12 +127,11 @@ def interpret(tree: dict[str, Any], translations: Translations = TRANSLATIONS, *
         )
     except _Misfit as misfit:
         if misfit.field in _TOKEN and _lacks_token(tree):
-            what, details = "no token; get one at /auth/token", {"rule": "token", "reason": "missing"}
-            auth = Code.AUTH_FAILED
             raise refused(
-                tree, what, stage=misfit.stage, field="security.auth_token", code=auth, details=details
-            ) from None
-        raise refused(tree, misfit.what, stage=misfit.stage, field=misfit.field) from None
+                tree, "no token", stage=misfit.stage, field="security.auth_token", code=Code.AUTH_FAILED,
+                details={"rule": "token", "reason": "missing"}, next="get one at /auth/token",
+            ) from None  # fmt: skip
+        raise refused(tree, misfit.what, stage=misfit.stage, field=misfit.field, next=misfit.next) from None
     except OverflowError:
         what = "a time outside of the calendar in UTC"
         raise refused(tree, what, stage=Stage.MEANING, field="timestamp") from None
@@ -174,7 +173,7 @@ def message(
         if flaw is not None:
             raise _Misfit(flaw[1], flaw[0], Stage.SHAPE)
     except _Misfit as misfit:
-        raise LocalProtocolError(misfit.what, field=misfit.field) from None
+        raise LocalProtocolError(with_next(misfit.what, misfit.next), field=misfit.field) from None
     return made
 
 
@@ -248,12 +247,13 @@ def sender(tree: Mapping[str, Any]) -> Agent | None:
 
 def refused(
     tree: Mapping[str, Any], what: str, *, stage: Stage, field: str | None = None, code: Code = Code.SCHEMA_MISMATCH,
-    details: dict[str, Any] | None = None, after: float | None = None,
+    details: dict[str, Any] | None = None, after: float | None = None, next: str = "",
 ) -> A2acpError:  # fmt: skip
     """The refusal of a message, with the ids that its answer needs."""
     return A2acpError(
         what, stage=stage, field=field, code=code, about=identity(tree), thread=thread(tree), sender=sender(tree),
         is_about_error=tree.get("message_type") == MessageType.ERROR.value, details=details, after=after,
+        next=next,
     )  # fmt: skip
 
 
@@ -263,9 +263,9 @@ def refused(
 class _Misfit(Exception):
     """A field does not fit: the peer's fault in decoding, ours in encoding."""
 
-    def __init__(self, what: str, field: str | None, stage: Stage) -> None:
+    def __init__(self, what: str, field: str | None, stage: Stage, next: str = "") -> None:
         super().__init__(what)
-        self.what, self.field, self.stage = what, field, stage
+        self.what, self.field, self.stage, self.next = what, field, stage, next
 
 
 def _shaped(value: Any, kind: type[T], base: str) -> T:
@@ -292,10 +292,10 @@ def _lacks_token(tree: Mapping[str, Any]) -> bool:
 def _check_payload(message: Message) -> None:
     kind, payload = message.message_type, message.payload
     if kind is MessageType.REQUEST and message.intent is None:
-        raise _Misfit("missing; a request says what is wanted", "intent", Stage.SHAPE)
+        raise _Misfit("missing", "intent", Stage.SHAPE, "a request says what is wanted")
     if payload is None:
         if kind in (MessageType.REQUEST, MessageType.ERROR):
-            raise _Misfit(f"missing; every {kind} has one", "payload", Stage.SHAPE)
+            raise _Misfit("missing", "payload", Stage.SHAPE, f"every {kind} has one")
         payload = {}
     _shaped(payload, _Routing, "payload")
     if kind is MessageType.ERROR:

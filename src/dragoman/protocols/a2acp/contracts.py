@@ -36,7 +36,7 @@ from dragoman.protocols.a2acp.types import (
     SchemaVersion,
     Seconds,
 )
-from dragoman.wire.errors import Stage
+from dragoman.wire.errors import Stage, with_next
 from dragoman.wire.schema.library import Schema
 
 OVERLAP_SECONDS = 60.0
@@ -139,8 +139,9 @@ def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
     """Why a message breaks its contract, or None (D8, D13). The hub checks its payload against the schema."""
     if held is None or message.source_agent.agent_id not in held.contract.parties:
         named = message.contract_id
-        what = "names no contract; shake hands first" if named is None else "names a contract that you have no part in"
-        return _violation(f"{message.message_type} {what}", contract_id=named)
+        if named is None:
+            return _violation(f"{message.message_type} names no contract", "shake hands first")
+        return _violation(f"{message.message_type} names a contract that you have no part in", contract_id=named)
     terms = held.contract
     if not held.honoured(now):
         return _violation(
@@ -183,11 +184,9 @@ def _sealed(held: Held, message: Message, now: datetime) -> Refusal | None:
         if lies is not None:
             return lies
         if payload.get("kid") not in held.keys(now):
-            what = (
-                "the payload is sealed with a key that this contract does not have; use its newest, or ask for one in"
-                " the handshake (encrypt: true)"
-            )
-            return _violation(what, contract_id=terms.contract_id, field="payload.kid")
+            what = "the payload is sealed with a key that this contract does not have"
+            next = "use its newest, or ask for one in the handshake (encrypt: true)"
+            return _violation(what, next, contract_id=terms.contract_id, field="payload.kid")
     return None
 
 
@@ -207,9 +206,9 @@ def _unsealed(terms: Contract, payload: Mapping[str, Any]) -> Refusal | None:
     return Refusal(code=Code.SCHEMA_MISMATCH, message=f"{field}: {why}", details=details)
 
 
-def _violation(what: str, **details: Any) -> Refusal:
+def _violation(what: str, next: str = "", **details: Any) -> Refusal:
     kept = {name: value for name, value in details.items() if value is not None}
-    return Refusal(code=Code.CONTRACT_VIOLATION, message=what, details=kept)
+    return Refusal(code=Code.CONTRACT_VIOLATION, message=with_next(what, next), next=next, details=kept)
 
 
 # -- may these two work together at all? -------------------------------------------------------------------------

@@ -132,10 +132,12 @@ class ErrorBody(Record, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """An error that is not yet a message: no id, no author, no credential. `after` is in seconds."""
+    """An error that is not yet a message: no id, no author, no credential. `after` is in seconds; `message` ends with
+    `next`, what to do about it."""
 
     code: Code
     message: str
+    next: str = ""
     details: dict[str, Any] = {}
     after: float | None = None
 
@@ -169,8 +171,9 @@ class A2acpError(RemoteProtocolError):
         is_about_error: bool = False,
         details: dict[str, Any] | None = None,
         after: float | None = None,
+        next: str = "",
     ) -> None:
-        super().__init__(what, stage=stage, field=field, retryable=TABLE[code].retry)
+        super().__init__(what, stage=stage, field=field, retryable=TABLE[code].retry, next=next)
         self.code = code
         self.about = about
         self.thread = thread
@@ -185,7 +188,7 @@ class A2acpError(RemoteProtocolError):
         details: dict[str, Any] = {"stage": self.stage.value, **self.details}
         if self.field is not None:
             details["field"] = self.field
-        return Refusal(code=self.code, message=str(self), details=details, after=self.after)
+        return Refusal(code=self.code, message=str(self), next=self.next, details=details, after=self.after)
 
 
 # -- errors and faults -------------------------------------------------------------------------------------------
@@ -272,7 +275,9 @@ def fault_of(error: A2acpError) -> Fault:
     elif error.field == "protocol_version" and error.stage is Stage.MEANING:
         kind = Kind.UNSUPPORTED_VERSION
     facts = {"stage": error.stage.value, **error.details}
-    return Fault(kind=kind, message=error.what, field=error.field, retryable=error.retryable, facts=facts)
+    return Fault(
+        kind=kind, message=error.what, next=error.next, field=error.field, retryable=error.retryable, facts=facts
+    )
 
 
 def refused(refusal: Refusal) -> Refused:
@@ -282,7 +287,9 @@ def refused(refusal: Refusal) -> Refused:
     if refusal.after is not None:
         facts["retry_after"] = refusal.after
     kind, retryable = KINDS[refusal.code][0], TABLE[refusal.code].retry
-    return Refused(Fault(kind=kind, message=refusal.message, field=place, retryable=retryable, facts=facts))
+    return Refused(
+        Fault(kind=kind, message=refusal.message, next=refusal.next, field=place, retryable=retryable, facts=facts)
+    )
 
 
 def code_of(fault: Fault) -> Code:

@@ -40,6 +40,7 @@ from dragoman.protocols.a2acp.contracts import Capability, Contract, Mode
 from dragoman.protocols.a2acp.errors import Code, Refusal
 from dragoman.protocols.a2acp.sealing import KeyGrant, PublicKey
 from dragoman.protocols.a2acp.types import Agent, Id, Message, MessageType, Name, Record, SchemaVersion, SemVer
+from dragoman.wire.errors import with_next
 from dragoman.wire.role import Role
 from dragoman.wire.schema.library import Schema
 
@@ -239,4 +240,5 @@ def untimely(timestamp: datetime, now: datetime) -> Refusal | None:
     reason = "too_old" if age > OLDEST else "in_the_future"
     what = "timestamp is older than 5 minutes" if age > OLDEST else "timestamp is more than 60 seconds ahead"
     details = {"reason": reason, "field": "timestamp", "now": now.astimezone(UTC).isoformat().replace("+00:00", "Z")}
-    return Refusal(code=Code.AUTH_FAILED, message=f"{what}; check your clock", details=details)
+    next = "check your clock"
+    return Refusal(code=Code.AUTH_FAILED, message=with_next(what, next), next=next, details=details)

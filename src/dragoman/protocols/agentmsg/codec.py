@@ -48,7 +48,7 @@ from dragoman.protocols.agentmsg.types import (
     Welcome,
 )
 from dragoman.wire import guard
-from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage
+from dragoman.wire.errors import LocalProtocolError, RemoteProtocolError, Stage, with_next
 from dragoman.wire.guard import Limits
 from dragoman.wire.misfit import explain
 
@@ -88,6 +88,7 @@ class Contradiction(NamedTuple):
     field: str
     what: str
     error_type: ErrorType = ErrorType.VALIDATION_ERROR
+    next: str = ""
 
 
 def parse(data: bytes, limits: Limits = LIMITS) -> dict[str, Any]:
@@ -119,8 +120,8 @@ def interpret(tree: Mapping[str, Any]) -> Message:
     except OverflowError:
         what = "a time outside of the calendar in UTC"
         raise AgentmsgError(what, stage=Stage.MEANING, field="timestamp", about=identity(tree)) from None
-    for place, what, kind in _problems(message):
-        raise AgentmsgError(what, stage=Stage.MEANING, field=place, about=identity(tree), error_type=kind)
+    for place, what, kind, next in _problems(message):
+        raise AgentmsgError(what, stage=Stage.MEANING, field=place, about=identity(tree), error_type=kind, next=next)
     return message
 
 
@@ -158,8 +159,8 @@ def message(
             traceparent=traceparent,
         ),
     )
-    for place, what, _ in _problems(made):
-        raise LocalProtocolError(what, field=place)
+    for place, what, _, next in _problems(made):
+        raise LocalProtocolError(with_next(what, next), field=place)
     return made
 
 
@@ -209,11 +210,11 @@ def _problems(message: Message) -> list[Contradiction]:
     if message.metadata.correlation_id is None:
         bodies = BODIES[message.type]
         if len(bodies) > 1 and type(message.payload) is bodies[1]:
-            what = "missing; an answer names the message it answers"
-            problems.append(Contradiction("metadata.correlation_id", what))
+            next = "an answer names the message it answers"
+            problems.append(Contradiction("metadata.correlation_id", "missing", next=next))
         if message.type is MessageType.ACK and not message.payload.message_ids:
-            what = "missing; name the message that it acknowledges"
-            problems.append(Contradiction("metadata.correlation_id", what))
+            next = "name the message that it acknowledges"
+            problems.append(Contradiction("metadata.correlation_id", "missing", next=next))
     return problems
 
 
@@ -230,7 +231,7 @@ def _contradictions(message: Message) -> Iterator[Contradiction]:
     if kind is TaskHandoffResponse:
         yield from _acceptance(payload)
     if kind is TaskUpdate and not payload.message and (payload.progress, payload.output, payload.status) == (None,) * 3:
-        yield Contradiction("payload", "says nothing; give progress, message, output or status")
+        yield Contradiction("payload", "says nothing", next="give progress, message, output or status")
     if message.metadata.retry_config is not None:
         yield from _attempts(message.metadata)
 
@@ -248,9 +249,10 @@ def _attempts(metadata: MessageMetadata) -> Iterator[Contradiction]:
     if attempts is not None and attempts != metadata.max_retries + 1:
         what = (
             f"{attempts} contradicts metadata.max_retries, which is {metadata.max_retries}: attempts are retries and "
-            "the first one; let them agree, or leave max_attempts out"
+            "the first one"
         )
-        yield Contradiction("metadata.retry_config.max_attempts", what)
+        next = "let them agree, or leave max_attempts out"
+        yield Contradiction("metadata.retry_config.max_attempts", what, next=next)
 
 
 def _compare(payload: Any, path: str, expected: str, place: str, error_type: ErrorType) -> Iterator[Contradiction]:

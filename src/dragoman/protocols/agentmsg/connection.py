@@ -338,8 +338,8 @@ class Connection:
         memo = self.inbox.find(key)
         if memo is not None:
             if memo.fingerprint != content:
-                what = "already used for other content; choose a new one"
-                raise AgentmsgError(what, stage=Stage.ORDER, field="id", about=message.id)
+                what, next = "already used for other content", "choose a new one"
+                raise AgentmsgError(what, stage=Stage.ORDER, field="id", about=message.id, next=next)
             return Repeated(received, memo.done and wants_ack)
         if now is not None and routing.is_expired(message, now):
             return Outlived(message)

@@ -139,7 +139,6 @@ MOST_ITEMS = 20
 _REPORT = frozenset(ErrorReport.__struct_fields__) - {"message", "context"}
 _FIELD_AT = {place: name for name, place in FIELDS.items()}
 _KINDS = {kind.value: kind for kind in Kind}
-_ADVICE = {kind: (row.next if row.next.endswith(".") else f"{row.next}.") for kind, row in error_table.TABLE.items()}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -318,12 +317,8 @@ def _own_report(fault: Fault, own: Json, details: Json, task_id: str | None) -> 
 
 
 def advice(fault: Fault) -> str:
-    """What to do next: the fault's own advice after a semicolon, or its kind's."""
-    _, found, after = fault.message.rpartition("; ")
-    if not found:
-        return _ADVICE[fault.kind]
-    after = after.strip().rstrip(".")
-    return f"{after[:1].upper()}{after[1:]}."
+    """What to do next: the fault's own advice, or its kind's."""
+    return f"{fault.next[:1].upper()}{fault.next[1:]}." if fault.next else error_table.TABLE[fault.kind].next
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -340,8 +335,9 @@ class AgentmsgError(RemoteProtocolError):
         field: str | None = None,
         about: str | None = None,
         error_type: ErrorType = ErrorType.VALIDATION_ERROR,
+        next: str = "",
     ) -> None:
-        super().__init__(what, stage=stage, field=field, retryable=TABLE[error_type].retry)
+        super().__init__(what, stage=stage, field=field, retryable=TABLE[error_type].retry, next=next)
         self.about = about
         self.error_type = error_type
 
@@ -363,5 +359,11 @@ class AgentmsgError(RemoteProtocolError):
             kind = Kind.OVERLOADED
         elif self.stage is Stage.ORDER:
             kind = Kind.MISMATCH
-        facts = {"stage": self.stage.value}
-        return Fault(kind=kind, message=self.what, field=self.field, retryable=kind is Kind.OVERLOADED, facts=facts)
+        return Fault(
+            kind=kind,
+            message=self.what,
+            next=self.next,
+            field=self.field,
+            retryable=kind is Kind.OVERLOADED,
+            facts={"stage": self.stage.value},
+        )

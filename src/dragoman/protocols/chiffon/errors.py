@@ -240,7 +240,8 @@ class ChiffonError(RemoteProtocolError):
     @property
     def fault(self) -> Fault:
         kind = Kind.TOO_LARGE if self.stage is Stage.SIZE else Kind.INVALID
-        return Fault(kind=kind, message=self.what, field=self.field, facts={"stage": self.stage.value})
+        facts = {"stage": self.stage.value}
+        return Fault(kind=kind, message=self.what, next=self.next, field=self.field, facts=facts)
 
 
 class InvalidMessage(ChiffonError):

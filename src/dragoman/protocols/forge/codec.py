@@ -47,7 +47,7 @@ from dragoman.protocols.forge.types import (
     Success,
 )
 from dragoman.wire import guard
-from dragoman.wire.errors import RemoteProtocolError, Stage
+from dragoman.wire.errors import RemoteProtocolError, Stage, with_next
 from dragoman.wire.guard import Limits
 from dragoman.wire.misfit import explain
 from dragoman.wire.role import Role
@@ -117,11 +117,12 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Invalid(msgspec.Struct, frozen=True, kw_only=True):
-    """The peer broke the protocol. If `asks`, its sender waits for the response `answer` to the request `about`; events
-    get none."""
+    """The peer broke the protocol; `what` ends with `next`, what to do about it. If `asks`, its sender waits for the
+    response `answer` to the request `about`; events get none."""
 
     what: str
     stage: Stage
+    next: str = ""
     field: str | None = None
     about: str | None = None
     asks: bool = False
@@ -171,8 +172,9 @@ def _read(data: bytes, reader: Role, encoding: Encoding, limits: Limits, agent_i
     except RemoteProtocolError as error:
         return [_broken(data, error, reader, encoding)]
     if type(tree) is list and not isinstance(data, Part) and len(tree) > MOST_BATCHED and _families(tree):
-        what = f"a batch of {len(tree)} messages; send at most {MOST_BATCHED} at a time"
-        return [Invalid(what=what, stage=Stage.SIZE, asks=True)]
+        next = f"send at most {MOST_BATCHED} at a time"
+        what = with_next(f"a batch of {len(tree)} messages", next)
+        return [Invalid(what=what, next=next, stage=Stage.SIZE, asks=True)]
     return [_one(tree, data, reader, encoding, agent_id)]
 
 
@@ -275,8 +277,13 @@ def _one(tree: Any, data: bytes, reader: Role, encoding: Encoding, agent_id: str
     family = _family(tree)
     if family is None:
         if within := _families(tree):
-            what = "an array inside a batch; put all messages into one array"
-            return Invalid(what=what, stage=Stage.SHAPE, asks=Family.REQUEST in within)
+            next = "put all messages into one array"
+            return Invalid(
+                what=with_next("an array inside a batch", next),
+                next=next,
+                stage=Stage.SHAPE,
+                asks=Family.REQUEST in within,
+            )
         return LogReceived(_text(tree, data, encoding))
     kind: str = tree["type"]
     asks = family is Family.REQUEST

@@ -15,11 +15,12 @@ import msgspec
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.ports import Vault
-from dragoman.messages.faults import Kind, refuse
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 from dragoman.protocols.a2acp.contracts import Held
 from dragoman.protocols.a2acp.sealing import KeyGrant, associated_data
 from dragoman.protocols.a2acp.types import Message
 from dragoman.security.collaboration import (
+    SENTENCES,
     CollaborationKey,
     ExchangeError,
     NonceWatch,
@@ -120,15 +121,20 @@ class ContractKeys:
         kid = payload.get("kid")
         secret = next((one for one in row.secrets(now) if one.kid == kid), None)
         if secret is None:
-            what = "the payload is sealed with a key that this contract does not have; rotate_key, or shake hands"
-            raise refuse(Kind.CONTRACT, what, field="payload.kid", contract_id=row.id)
+            raise refuse(
+                Kind.CONTRACT,
+                "the payload is sealed with a key that this contract does not have",
+                next="rotate_key, or shake hands",
+                field="payload.kid",
+                contract_id=row.id,
+            )
         seal = self._seal(self.terms(row), secret)
         opened = seal.open(payload, associated_data(message, seal.kid), self._watch)
         if isinstance(opened, Unopened):
-            reason = opened.flaw.value
+            what, advice = SENTENCES[opened.flaw]
             field = f"payload.{opened.field or 'ciphertext'}"
-            personal = {"pii": True} if row.offer.pii else {}
-            raise refuse(Kind.FORBIDDEN, opened.message, field=field, reason=reason, contract_id=row.id, **personal)
+            facts = {"reason": opened.flaw.value, "contract_id": row.id} | ({"pii": True} if row.offer.pii else {})
+            raise Refused(new_fault(Kind.FORBIDDEN, what, next=advice, field=field, facts=facts))
         return opened
 
 

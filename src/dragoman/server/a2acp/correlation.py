@@ -144,8 +144,12 @@ class Correlations:
                 raise refuse(Kind.NOT_FOUND, "no request of that correlation id, or not yours", field="correlation_id")
         meant = [one for one in in_hand if self._fits(one, message)]
         if named is None and len(meant) != 1:
-            what = f"missing, and {len(meant)} requests are open that it may mean; say the request's correlation_id"
-            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
+            raise refuse(
+                Kind.INVALID,
+                f"missing, and {len(meant)} requests are open that it may mean",
+                next="say the request's correlation_id",
+                field="payload.correlation_id",
+            )
         return self.give((meant or in_hand)[0])
 
     async def _answered_before(self, me: AgentId, message: Message) -> Task | None:
@@ -182,8 +186,12 @@ class Correlations:
             if row is None or row.status is not QuestionStatus.WITH_AGENT:
                 asked.pop(question, None)
         if len(asked) != 1:
-            what = f"missing, and {len(asked)} handshakes are open that it may mean; say the proposal's handshake_id"
-            raise refuse(Kind.INVALID, what, field="payload.correlation_id")
+            raise refuse(
+                Kind.INVALID,
+                f"missing, and {len(asked)} handshakes are open that it may mean",
+                next="say the proposal's handshake_id",
+                field="payload.correlation_id",
+            )
         return next(iter(asked))
 
 

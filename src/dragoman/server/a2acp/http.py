@@ -36,7 +36,7 @@ from dragoman.core.ids import SECOND, AgentId, DeliveryId, Instant, SessionId, r
 from dragoman.core.memory import STRANGERS
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, owned_by, refuse
 from dragoman.messages.tasks import Json
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.contracts import Capability
@@ -84,8 +84,8 @@ CACHED = ((b"cache-control", b"public, max-age=300"),)
 TOKEN_BODY = 64 * 1024
 MOST_INTENTS = 1000
 _INBOX = "it was taken, and its answer comes to your inbox: GET /a2acp/messages"
-LEAVING = Fault(kind=Kind.OVERLOADED, message=f"the hub stops; {_INBOX}", retryable=True)
-UNANSWERED = Fault(kind=Kind.TIMEOUT, message=f"this request waits no longer; {_INBOX}", retryable=True)
+LEAVING = new_fault(Kind.OVERLOADED, "the hub stops", next=_INBOX, retryable=True)
+UNANSWERED = new_fault(Kind.TIMEOUT, "this request waits no longer", next=_INBOX, retryable=True)
 
 
 class TokenWish(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,14 +230,20 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
             message = owned_by(agent.id, declared.agent_id)
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
         if declared.domain is not None and agent.domain not in (None, declared.domain):
-            message = f"{agent.id} was added to another domain; a person may add it anew"
-            raise refuse(Kind.FORBIDDEN, message, field="domain")
+            raise refuse(
+                Kind.FORBIDDEN,
+                f"{agent.id} was added to another domain",
+                next="a person may add it anew",
+                field="domain",
+            )
         named: set[str] = set()
         for place, capability in enumerate(declared.capabilities):
             at = f"capabilities[{place}]"
             if capability.intent in named or capability.intent in INTENTS:
                 what = "is there twice" if capability.intent in named else "is an intent of the broker's own"
-                raise refuse(Kind.INVALID, f"{capability.intent!r} {what}; choose another name", field=f"{at}.intent")
+                raise refuse(
+                    Kind.INVALID, f"{capability.intent!r} {what}", next="choose another name", field=f"{at}.intent"
+                )
             named.add(capability.intent)
             check_schema(capability.input_schema, f"{at}.input_schema")
             check_schema(capability.output_schema, f"{at}.output_schema")
@@ -274,8 +280,13 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
             agent = self._holder(scope)
             wish = codec.body(self._handler.json(await read_body(scope, receive, TOKEN_BODY, agent.id)), TokenWish)
             if wish.agent_id != agent.id:
-                message = f"{owned_by(agent.id, wish.agent_id)}; ask for tokens of your own"
-                raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
+                raise refuse(
+                    Kind.UNAUTHENTICATED,
+                    f"{owned_by(agent.id, wish.agent_id)}",
+                    next="ask for tokens of your own",
+                    field="agent_id",
+                    rule="subject",
+                )
             target = wish.target_agent_id
             granted = self._handler.auth.issue(agent, target, wish.requested_capabilities, wish.ttl or self._ttl)
             await self._hub.execute(
@@ -300,8 +311,9 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         agent = self._hub.agent_of(tokens.token_hash(secret))
         if agent is None or agent.id != AgentId(name) or agent.protocol != PROTOCOL:
             facts = {"agent_id": UNKNOWN, "token_status": "invalid", "rule": "secret"}
-            message = "no a2acp agent of that name has this secret; `dragoman agent token ID` makes a new one"
-            raise Refused(Fault(kind=Kind.UNAUTHENTICATED, message=message, facts=facts))
+            message = "no a2acp agent of that name has this secret"
+            next = "`dragoman agent token ID` makes a new one"
+            raise Refused(new_fault(Kind.UNAUTHENTICATED, message, next=next, facts=facts))
         return agent
 
 

@@ -50,7 +50,7 @@ from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract, Secret
 from dragoman.core.model.deliveries import DirectMessage
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 from dragoman.protocols.a2acp import codec, errors, intents, mapping
 from dragoman.protocols.a2acp.sealing import TAG_BYTES
 from dragoman.protocols.a2acp.types import (
@@ -301,9 +301,9 @@ def check_room(inbound: InboundMessage, contract: Contract, broker: Broker) -> N
     }
     if large := oversize(_encode(whole)):
         over = large["size"] - large["limit"]
-        what = f"sent on to {target}, it would be {over} bytes larger than a message may be; ask for less at a time"
+        what = f"sent on to {target}, it would be {over} bytes larger than a message may be"
         field = "payload" if large["limit"] == PAYLOAD_BYTES else None
-        raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, field=field, facts=dict(large)))
+        raise Refused(new_fault(Kind.TOO_LARGE, what, next="ask for less at a time", field=field, facts=large))
 
 
 def _finish(inbound: InboundMessage) -> Finish:
@@ -368,8 +368,12 @@ def _report_progress(inbound: InboundMessage) -> ReportProgress:
 def _ask_person(inbound: InboundMessage) -> AskPerson:
     assert inbound.task is not None
     if inbound.sealed:
-        what = "only the two of you can read it, so no person can be asked; answer the request with what is missing"
-        raise refuse(Kind.FORBIDDEN, what, field="payload.ciphertext")
+        raise refuse(
+            Kind.FORBIDDEN,
+            "only the two of you can read it, so no person can be asked",
+            next="answer the request with what is missing",
+            field="payload.ciphertext",
+        )
     payload: dict[str, Any] = inbound.content if type(inbound.content) is dict else {}
     text, options, seconds = payload.get("question"), payload.get("options"), payload.get("timeout_seconds")
     is_patience = seconds is None or (type(seconds) in (int, float) and 0 < seconds <= LONGEST_QUESTION)

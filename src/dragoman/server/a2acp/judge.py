@@ -132,8 +132,12 @@ class Judge:
         """A request under its contract, with its payload in clear."""
         message = inbound.message
         if message.target_agent.agent_id == self._broker.agent.agent_id:
-            what = f"the broker does not serve {message.intent!r}; ask an agent, or one of {', '.join(intents.INTENTS)}"
-            raise refuse(Kind.UNSUPPORTED_WORK, what, field="intent")
+            raise refuse(
+                Kind.UNSUPPORTED_WORK,
+                f"the broker does not serve {message.intent!r}",
+                next=f"ask an agent, or one of {', '.join(intents.INTENTS)}",
+                field="intent",
+            )
         row = None if message.contract_id is None else await self._hub.contract(message.contract_id)
         if row is None:
             self._check_pii(message)
@@ -142,11 +146,13 @@ class Judge:
             raise refused(refusal)
         assert row is not None
         if not codec.compatible(message.target_agent.version, row.target.version):
-            what = f"{row.target.agent} is version {row.target.version}; they are not compatible"
-            supported = [row.target.version]
             raise refuse(
-                Kind.UNSUPPORTED_VERSION, what, field="target_agent.version", supported_versions=supported
-            )  # fmt: skip
+                Kind.UNSUPPORTED_VERSION,
+                f"{row.target.agent} is version {row.target.version}",
+                next="they are not compatible",
+                field="target_agent.version",
+                supported_versions=[row.target.version],
+            )
         if missing := sorted(set(row.offer.required_capabilities) - set(inbound.granted)):
             raise lacking(missing)
         inbound = self._opened(inbound, row, row.offer.input_schema, "input")
@@ -189,8 +195,12 @@ class Judge:
             offer = inbound.agent.offer(given.type)
             caller = self._broker.party(given.principal).agent_id
             if message.target_agent.agent_id != caller:
-                what = f"the answer is for {caller}, who asked; send it there"
-                raise refuse(Kind.CONTRACT, what, field="target_agent.agent_id")
+                raise refuse(
+                    Kind.CONTRACT,
+                    f"the answer is for {caller}, who asked",
+                    next="send it there",
+                    field="target_agent.agent_id",
+                )
             check_label(message)
             schema = True if offer is None else offer.output_schema
             return inbound._replace(content=content_of(inbound.payload, schema, None))
@@ -340,8 +350,12 @@ def is_sealed(message: Message) -> bool:
 def check_label(message: Message) -> None:
     """Refuses a payload in clear that is labelled as encrypted, where there is no contract."""
     if message.security.encryption == "aes256" and not is_sealed(message):
-        what = "the payload is labelled aes256 and not sealed; without a contract there is no key: send it as none"
-        raise refuse(Kind.FORBIDDEN, what, field="security.encryption")
+        raise refuse(
+            Kind.FORBIDDEN,
+            "the payload is labelled aes256 and not sealed",
+            next="without a contract there is no key: send it as none",
+            field="security.encryption",
+        )
 
 
 def check_schema(schema: Any, field: str) -> None:

@@ -39,7 +39,7 @@ from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Asking, Event, EventKind, Question, QuestionStatus, Task
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.tasks import Json, Progress, Request, read_failure, read_request, read_result
 from dragoman.protocols.a2acp import intents, mapping
 from dragoman.protocols.a2acp.errors import Refusal, refusal_of
@@ -217,8 +217,12 @@ class _Encoder:
         if task.agreement.personal and (
             contract is None or not contract.encrypted
         ):  # another agent handed it over, say
-            what = f"the work is personal, and there is no key to reach {self.receiver} by; let somebody else do it"
-            raise refuse(Kind.FORBIDDEN, what, pii=True)
+            raise refuse(
+                Kind.FORBIDDEN,
+                f"the work is personal, and there is no key to reach {self.receiver} by",
+                next="let somebody else do it",
+                pii=True,
+            )
         name = self.broker.called(task)
         # The agent can also answer by the message's id, if the correlation id is not the caller's.
         spare = ("traceparent",) if name == task.origin.called else ("traceparent", "correlation_id")
@@ -243,8 +247,8 @@ class _Encoder:
 
     def _sendable(self, message: bytes) -> bytes:
         if large := oversize(message):
-            what = f"the work is larger than a message to {self.receiver} may be; ask for less at a time"
-            raise Refused(Fault(kind=Kind.TOO_LARGE, message=what, facts=dict(large)))
+            what = f"the work is larger than a message to {self.receiver} may be"
+            raise Refused(new_fault(Kind.TOO_LARGE, what, next="ask for less at a time", facts=large))
         return message
 
     def control(self, intent: str) -> bytes:
@@ -288,8 +292,8 @@ class _Encoder:
         if not large:
             return message
         # A part of a result would be no result (D10).
-        what = "the result is larger than a message may be; people find it with the task"
-        fault = Fault(kind=Kind.TOO_LARGE, message=what, facts={**large, "task_id": task.id})
+        what, next = "the result is larger than a message may be", "people find it with the task"
+        fault = new_fault(Kind.TOO_LARGE, what, next=next, facts={**large, "task_id": task.id})
         return self._error(refusal_of(fault), thread_of(task), task.type)
 
     def failure(self) -> bytes:

@@ -232,12 +232,18 @@ def failed(refusal: Refusal, *, field: str | None = FIELD) -> Refused:
     facts: dict[str, Any] = {"rule": RULES.get(refusal.reason, "signature"), "reason": refusal.reason.value}
     if refusal.missing:
         facts["missing"] = list(refusal.missing)
-    return Refused(Fault(kind=Kind.UNAUTHENTICATED, message=refusal.message, field=field, facts=facts))
+    fault = Fault(kind=Kind.UNAUTHENTICATED, message=refusal.message, next=refusal.next, field=field, facts=facts)
+    return Refused(fault)
 
 
 def lacking(missing: Sequence[str]) -> Refused:
     """The token is valid, and not for this intent."""
-    message = f"the token lacks {', '.join(missing)}, which the intent requires; ask /auth/token for it"
     return refuse(
-        Kind.UNAUTHENTICATED, message, field=FIELD, rule="capability", reason="capability", missing=list(missing)
+        Kind.UNAUTHENTICATED,
+        f"the token lacks {', '.join(missing)}, which the intent requires",
+        next="ask /auth/token for it",
+        field=FIELD,
+        rule="capability",
+        reason="capability",
+        missing=list(missing),
     )

@@ -160,8 +160,12 @@ class AgentmsgHttp(HttpEndpoint[AgentmsgHandler]):
     async def _query_state(self, agent: Agent, message: Message) -> Sequence[bytes]:
         asked: StateQuery = message.payload
         if asked.watch:
-            what = "watch over the WebSocket, or at GET /agentmsg/state/watch; this request ends with its answer"
-            raise refuse(Kind.INVALID, what, field="payload.watch")
+            raise refuse(
+                Kind.INVALID,
+                "watch over the WebSocket, or at GET /agentmsg/state/watch",
+                next="this request ends with its answer",
+                field="payload.watch",
+            )
         found = await read(self._handler, agent.id, asked)
         self._handler.encode_answer(agent, About(message.id, message=message), None)
         return (found.message(self._handler, agent.id, message.id),)

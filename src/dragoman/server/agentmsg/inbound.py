@@ -64,7 +64,7 @@ from dragoman.core.model.policy import backoff_in
 from dragoman.core.model.state import Operation, Registry
 from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.core.tasks.assistance import ASKED_OF_ANOTHER
-from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, owned_by, refuse
 from dragoman.messages.tasks import Failure, Json, Result
 from dragoman.protocols.agentmsg import codec, mapping, records, routing
 from dragoman.protocols.agentmsg.errors import NUMBERS, REQUIREMENTS, fault_in
@@ -215,7 +215,9 @@ def commands_of(inbound: Inbound) -> tuple[Command, ...]:
         return ()
     make = _COMMANDS.get(kind)
     if make is None:
-        raise refuse(Kind.INVALID, f"an agent does not say this; {message.type.value} is the hub's", field="type")
+        raise refuse(
+            Kind.INVALID, "an agent does not say this", next=f"{message.type.value} is the hub's", field="type"
+        )
     command = make(inbound, message.payload)
     to = agent_named(message.to) if kind in COPIED and type(command) is not Tell else None
     return (command,) if to is None else (command, inbound.forward(to))
@@ -233,10 +235,10 @@ def forward_instead(inbound: Inbound, fault: Fault) -> Tell | None:
 def outlived(message: Message) -> Fault:
     """The time to live of a message was over before it could be delivered (D6)."""
     ttl = message.metadata.ttl_ms or 0
-    what = f"{message.type.value} {message.id} was not delivered within its {ttl:g} ms; send it anew, with more time"
-    return Fault(
-        kind=Kind.TIMEOUT,
-        message=what,
+    return new_fault(
+        Kind.TIMEOUT,
+        f"{message.type.value} {message.id} was not delivered within its {ttl:g} ms",
+        next="send it anew, with more time",
         field="metadata.ttl_ms",
         facts={"message_id": message.id, "ttl_ms": ttl},
     )

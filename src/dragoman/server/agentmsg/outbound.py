@@ -48,7 +48,7 @@ from dragoman.core.model.tasks import (
     QuestionStatus,
     Task,
 )
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Kind, new_fault
 from dragoman.messages.tasks import Handoff, Json, read_failure, read_request, read_result
 from dragoman.protocols.agentmsg import mapping, records
 from dragoman.protocols.agentmsg.codec import lowered
@@ -369,8 +369,12 @@ def _undelivered(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     delivery = outgoing.delivery
     direct_message = delivery.direct_message or outgoing.direct_message
     kind = direct_message.kind or MessageType.TASK_ASSIGNMENT.value  # which became a task
-    what = f"{kind} {direct_message.message_id} was never acknowledged; see whether its receiver is there, send it anew"
-    fault = delivery.reason or Fault(kind=Kind.UNAVAILABLE, message=what, retryable=True)
+    fault = delivery.reason or new_fault(
+        Kind.UNAVAILABLE,
+        f"{kind} {direct_message.message_id} was never acknowledged",
+        next="see whether its receiver is there, send it anew",
+        retryable=True,
+    )
     facts = {"message_id": direct_message.message_id, "type": kind, **fault.facts}
     error = error_report(replace(fault, facts=facts), error_id=derived_v4(delivery.id))
     return _message(MessageType.ERROR_REPORT, error, outgoing, agent, correlation=direct_message.message_id)

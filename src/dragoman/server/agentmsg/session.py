@@ -26,7 +26,7 @@ from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.protocols.agentmsg.mapping import PROTOCOL
 from dragoman.protocols.agentmsg.types import SUBPROTOCOL, Message, StateQuery
 from dragoman.server.agentmsg import state
@@ -63,8 +63,12 @@ class AgentmsgSession(Session):
         self._handler.encode_answer(agent, About(message.id, message=message), None)
         key = (query.entity_type, query.entity_id)
         if query.watch and key not in self._watches and len(self._watches) >= MOST_WATCHES:
-            what = f"more than {MOST_WATCHES} watches on one link; watch more at once"
-            raise refuse(Kind.RESOURCES, what, field="payload.watch")
+            raise refuse(
+                Kind.RESOURCES,
+                f"more than {MOST_WATCHES} watches on one link",
+                next="watch more at once",
+                field="payload.watch",
+            )
         answer = await state.read(self._handler, agent.id, query)
         if query.watch:
             self._stop(key)
@@ -84,7 +88,7 @@ class AgentmsgSession(Session):
         except Refused as refused:
             fault = refused.fault
         except StoreFailed:
-            fault = Fault(kind=Kind.OVERLOADED, message="the shared state cannot be read now; watch it again")
+            fault = new_fault(Kind.OVERLOADED, "the shared state cannot be read now", next="watch it again")
         await self._write([self._handler.encode_error_report(fault, About(about), self._agent)])
 
     def _stop(self, key: Watched) -> None:

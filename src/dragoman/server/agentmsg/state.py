@@ -224,7 +224,7 @@ class AgentmsgState(Endpoint):
     async def _watch(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:
         query, after = _watch_query(scope)
         if self._streams >= MOST_WATCHES:
-            raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already; try again later")
+            raise refuse(Kind.OVERLOADED, f"{MOST_WATCHES} watches are open already", next="try again later")
         self._streams += 1
         try:
             with self._handler.hub.streams.one(reader):
@@ -289,7 +289,7 @@ def _registry(name: str) -> Registry:
         return Registry(name.upper())
     except ValueError:
         known = ", ".join(registry.value for registry in Registry)
-        raise refuse(Kind.NOT_FOUND, f"no such registry; ask for one of {known}", field="entity_type") from None
+        raise refuse(Kind.NOT_FOUND, "no such registry", next=f"ask for one of {known}", field="entity_type") from None
 
 
 def _watch_query(scope: Scope) -> tuple[StateQuery, int | None]:

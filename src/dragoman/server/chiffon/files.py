@@ -20,7 +20,7 @@ import msgspec
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.authorization import is_party
 from dragoman.core.ports import Files, StoreFailed
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.files import FileRef
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header, read_body, retry_after
 from dragoman.server.chiffon.handler import ChiffonHandler
@@ -111,7 +111,9 @@ class AgentFiles(Endpoint):
             found = next((file for file in task.output.files if file.id == id), None)
             if found is not None:
                 return found
-        raise refuse(Kind.NOT_FOUND, "no such file, or not of a task of yours; say which with task_id", field="file_id")
+        raise refuse(
+            Kind.NOT_FOUND, "no such file, or not of a task of yours", next="say which with task_id", field="file_id"
+        )
 
     async def _refuse(self, send: Send, error: Refused | RemoteProtocolError) -> None:
         fault = error.fault if isinstance(error, Refused) else Fault(kind=Kind.TOO_LARGE, message=error.what)
@@ -120,7 +122,7 @@ class AgentFiles(Endpoint):
         await answer(send, status, self._handler.encode_refusal(fault), headers=headers)
 
     async def _wrong_method(self, send: Send, allowed: str) -> None:
-        fault = Fault(kind=Kind.INVALID, message=f"this path takes {allowed}; use that method")
+        fault = new_fault(Kind.INVALID, f"this path takes {allowed}", next="use that method")
         await answer(send, 405, self._handler.encode_refusal(fault), headers=((b"allow", allowed.encode()),))
 
 

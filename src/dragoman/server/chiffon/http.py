@@ -21,7 +21,7 @@ from dragoman.core.commands import Command
 from dragoman.core.ids import TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.ports import StoreFailed
-from dragoman.messages.faults import Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.security.urls import Network, Resolve, UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header_text, read_body
@@ -97,7 +97,8 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
             try:
                 await self._callbacks.check(sent.callback_url)
             except UrlRefused as refused:
-                raise refuse(Kind.INVALID, str(refused), field="callback_url") from None
+                fault = Fault(kind=Kind.INVALID, message=str(refused), next=refused.next, field="callback_url")
+                raise Refused(fault) from None
         known: Agent = await self.execute(command)
         self._callbacks.follow(agent.id)
         await answer(send, 200, outbound.registered(known))
@@ -110,7 +111,9 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
         try:
             if verb not in inbound.VERBS or not id or len(id) > 200:
                 what = "http.path"
-                raise refuse(Kind.NOT_FOUND, "there is nothing at this path; use /api/tasks/ID/cancel, pause or resume")
+                raise refuse(
+                    Kind.NOT_FOUND, "there is nothing at this path", next="use /api/tasks/ID/cancel, pause or resume"
+                )
             if scope["method"] != "POST":
                 await self.wrong_method(send, "POST")
                 return

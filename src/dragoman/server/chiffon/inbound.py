@@ -78,10 +78,10 @@ def command_of(
     """
     if message.from_agent != agent.called:
         if message.from_agent == agent.id:
-            what = f"agent {agent.id!r} was added with a kind, and sends under that: as {agent.called!r}"
+            what, next = f"agent {agent.id!r} was added with a kind, and sends under that: as {agent.called!r}", ""
         else:
-            what = f"{owned_by(agent.id, message.from_agent)}; it sends as {agent.called!r}"
-        raise refuse(Kind.FORBIDDEN, what, field="from_agent", agent_id=agent.id)
+            what, next = owned_by(agent.id, message.from_agent), f"it sends as {agent.called!r}"
+        raise refuse(Kind.FORBIDDEN, what, next=next, field="from_agent", agent_id=agent.id)
     spoken = agent.protocol_version
     if spoken is not None and message.protocol_version != spoken:
         raise refuse(
@@ -100,8 +100,13 @@ def command_of(
     if type(payload) is WorkRequest:
         return _submit(agent, message, payload, tree, raw)
     if custom.get("agent_id", agent.id) != agent.id:
-        what = f"this token belongs to agent {agent.id!r}, and the message speaks for another; send it as {agent.id!r}"
-        raise refuse(Kind.FORBIDDEN, what, field="x_custom_fields.agent_id", agent_id=agent.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"this token belongs to agent {agent.id!r}, and the message speaks for another",
+            next=f"send it as {agent.id!r}",
+            field="x_custom_fields.agent_id",
+            agent_id=agent.id,
+        )
     if type(payload) is WorkStatus:
         return _status(agent, message, payload, tree, raw)
     if type(payload) is WorkResult:
@@ -289,11 +294,13 @@ def registration_of(
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=sent.agent_id)
     kind = None if sent.agent_type == agent.id else sent.agent_type  # its own name claims no kind
     if agent.kind is not None and kind not in (None, agent.kind):
-        message = (
-            f"{agent.id} was added as {agent.kind!r} and cannot register as {kind!r}; a kind is given with"
-            " `dragoman agent add --kind`"
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{agent.id} was added as {agent.kind!r} and cannot register as {kind!r}",
+            next="a kind is given with `dragoman agent add --kind`",
+            field="agent_type",
+            agent_id=agent.id,
         )
-        raise refuse(Kind.FORBIDDEN, message, field="agent_type", agent_id=agent.id)
     version = codec.negotiate(sent.supported_versions, negotiation=negotiation)
     details: dict[str, Any] = {"supported_versions": list(sent.supported_versions)}
     if sent.limits:

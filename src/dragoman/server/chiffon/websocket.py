@@ -18,7 +18,7 @@ import msgspec
 from dragoman.core.ids import DeliveryId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault
 from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.protocols.chiffon.types import SUBPROTOCOL, Acknowledgment, Receipt
 from dragoman.server.asgi import Scope
@@ -91,6 +91,6 @@ class ChiffonSession(Session):
 
 def _acknowledged(acks: Sequence[str]) -> Decoded:
     if len(acks) > MOST_ACKS:
-        message = f"{len(acks)} acknowledgments in one frame; send at most {MOST_ACKS}"
-        return Invalid(Fault(kind=Kind.TOO_LARGE, message=message, field="ack"))
+        message = f"{len(acks)} acknowledgments in one frame"
+        return Invalid(new_fault(Kind.TOO_LARGE, message, next=f"send at most {MOST_ACKS}", field="ack"))
     return Acknowledged(tuple(map(DeliveryId, acks)))

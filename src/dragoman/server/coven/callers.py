@@ -21,7 +21,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.memory import SMALL
 from dragoman.core.model.tasks import Event, Status, Task
 from dragoman.core.ports import Intake, Store, StoreFailed, Watch
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Kind, Refused, new_fault, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.mapping import PROTOCOL
@@ -40,7 +40,7 @@ log = structlog.get_logger("dragoman.server")
 PAGE = 100
 ROOM_SECONDS = 2.0
 """How long a call waits, unread, for the hub to have room for it."""
-FULL = Fault(kind=Kind.OVERLOADED, message="the hub holds too many messages; try again in a moment", retryable=True)
+FULL = new_fault(Kind.OVERLOADED, "the hub holds too many messages", next="try again in a moment", retryable=True)
 LOOK_AGAIN = 60.0
 """Seconds after which a follower looks by itself."""
 
@@ -106,7 +106,7 @@ class Callers:
             fault = UNREADABLE
         except Exception:
             log.exception("a call failed", what=what)
-            fault = Fault(kind=Kind.INTERNAL, message="the hub failed to serve this call; its log says why")
+            fault = new_fault(Kind.INTERNAL, "the hub failed to serve this call", next="its log says why")
         self._counts[f"refused.{fault.kind.value}"] += 1
         return await turn_away(context, fault)
 
@@ -136,7 +136,7 @@ class Callers:
             principal = await self._identity.caller(metadata, message.sender)
             self._hub.streams.check(principal)
             if self._draining.is_set():
-                raise refuse(Kind.OVERLOADED, "the hub is stopping; try again in a moment", retryable=True)
+                raise refuse(Kind.OVERLOADED, "the hub is stopping", next="try again in a moment", retryable=True)
             # A caller that goes away in the middle has asked, or has not: never half of it.
             asked = self._submit(principal, message, metadata.get("traceparent"), give_back)
         except BaseException:
@@ -222,7 +222,7 @@ class Callers:
                 if task.seq > after:
                     continue
                 if self._draining.is_set():
-                    raise refuse(Kind.OVERLOADED, "the hub is stopping; follow the task again", retryable=True)
+                    raise refuse(Kind.OVERLOADED, "the hub is stopping", next="follow the task again", retryable=True)
                 await self._news(watch)
 
     async def _write(self, context: Any, event: Event, task: Task, request_id: str) -> None:

@@ -213,7 +213,7 @@ class CovenEndpoint:
         metadata = metadata_of(context.invocation_metadata())
         connection = Connection(Role.HUB, limits=self._limits.codec)
         if self._draining:
-            raise refuse(Kind.OVERLOADED, "the hub is stopping; connect again in a moment", retryable=True)
+            raise refuse(Kind.OVERLOADED, "the hub is stopping", next="connect again in a moment", retryable=True)
         if self._unregistered.total() >= self._limits.unregistered:
             raise refuse(Kind.RATE_LIMITED, "too many streams wait to register", retryable=True)
         try:
@@ -223,8 +223,12 @@ class CovenEndpoint:
             await self._record_refusal(refused.fault)
             raise
         if holder is not None and self._unregistered[holder] >= self._limits.unregistered_each:
-            what = f"too many streams of {holder} wait to register; one is enough"
-            raise refuse(Kind.RATE_LIMITED, what, retryable=True)
+            raise refuse(
+                Kind.RATE_LIMITED,
+                f"too many streams of {holder} wait to register",
+                next="one is enough",
+                retryable=True,
+            )
         self._unregistered[holder] += 1
         try:
             registration = await self._registration(connection, context)
@@ -337,10 +341,11 @@ class CovenEndpoint:
 
 def _gone(agent: AgentId, how: StreamEnd | None) -> Fault:
     """The fault of a task whose agent's stream ended; it says what the agent did wrong, if anything."""
-    why = f": {how[1]}" if how is not None and how[0] is grpc.StatusCode.INVALID_ARGUMENT else ""
+    why = f": {how[1]}" if how is not None and how[0] is grpc.StatusCode.INVALID_ARGUMENT else ""  # it has the advice
     return Fault(
         kind=Kind.UNAVAILABLE,
         message=f"{agent}'s stream ended while it worked on the task{why}",
+        next="correct the message and send it again" if why else "",
         retryable=True,
         facts={"agent_id": agent, "last_heartbeat": None},
     )

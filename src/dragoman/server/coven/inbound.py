@@ -46,8 +46,13 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 def check_registration(agent: Agent, registration: RegisterAgent) -> None:
     """Raises `Refused` unless the credential is this agent's, and for this protocol (all-D1, D4)."""
     if agent.protocol != PROTOCOL:
-        what = f"{agent.id} was added to speak {agent.protocol}; use that protocol's endpoints"
-        raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{agent.id} was added to speak {agent.protocol}",
+            next="use that protocol's endpoints",
+            field="agent_id",
+            agent_id=agent.id,
+        )
     if registration.agent_id != agent.id:
         what = owned_by(agent.id, registration.agent_id)
         raise refuse(Kind.FORBIDDEN, what, field="agent_id", agent_id=agent.id)
@@ -177,7 +182,8 @@ def submit_of(
 def fault_of(error: RemoteProtocolError) -> Fault:
     """What the codec or the connection refused, as a fault."""
     kind = Kind.TOO_LARGE if error.stage is Stage.SIZE else Kind.INVALID
-    return Fault(kind=kind, message=error.what, field=error.field, facts={"stage": error.stage.value})
+    facts = {"stage": error.stage.value}
+    return Fault(kind=kind, message=error.what, next=error.next, field=error.field, facts=facts)
 
 
 def _digest(content: object) -> str:

@@ -40,8 +40,12 @@ class Reader:
         if pattern in self.patterns:
             return False
         if len(self.patterns) >= MOST_PATTERNS:
-            message = f"a link may have {MOST_PATTERNS} subscriptions; unsubscribe from some, or use a pattern with `*`"
-            raise refuse(Kind.RESOURCES, message, field="payload.topic")
+            raise refuse(
+                Kind.RESOURCES,
+                f"a link may have {MOST_PATTERNS} subscriptions",
+                next="unsubscribe from some, or use a pattern with `*`",
+                field="payload.topic",
+            )
         self.patterns.add(pattern)
         self._readers.setdefault(pattern, {})[self] = None
         return True

@@ -46,7 +46,7 @@ from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.tasks import Priority, QuestionDetails
 from dragoman.messages import tasks as messages
-from dragoman.messages.faults import Fault, Kind, owned_by, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import mapping
 from dragoman.protocols.forge.errors import fault_in
@@ -67,7 +67,6 @@ from dragoman.protocols.forge.types import (
     UpdateTask,
 )
 
-FILE_AT_THE_END = "a file comes before the end of its task; send it with `running`, or with progress"
 _traceparent = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -175,7 +174,7 @@ def _update(
         )
         return _progress(agent, message, progress, tree, files)
     if update.file is not None:
-        raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
+        raise _file_at_the_end()
     fault = None
     if update.status == "failed":
         fault = fault_in(update.error or update.message, retryable=update.retryable)
@@ -189,7 +188,7 @@ def _progress(
 ) -> ReportProgress | Finish:
     if progress.progress == PROGRESS_DONE and progress.result is not UNSET:
         if progress.file is not None:
-            raise refuse(Kind.INVALID, FILE_AT_THE_END, field="payload.file")
+            raise _file_at_the_end()
         return _finish(agent, message, progress, tree)
     content = mapping.progress_in(progress, progress.output, files[0] if files else None)
     # No event is answered, so no agent repeats one: an id that was there before is that of another event, of a program
@@ -256,8 +255,13 @@ def _register(agent: Agent, register: Register) -> RegisterAgent:
     role = register.role
     if role is not None and role != agent.role and (agent.role is not None or role == PLANNER):
         given = f"was added as {agent.role!r}" if agent.role else "was added without a role"
-        message = f"{agent.id} {given} and cannot register as {role!r}; a role is given with `dragoman agent add`"
-        raise refuse(Kind.FORBIDDEN, message, field="payload.role", agent_id=agent.id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"{agent.id} {given} and cannot register as {role!r}",
+            next="a role is given with `dragoman agent add`",
+            field="payload.role",
+            agent_id=agent.id,
+        )
     return RegisterAgent(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -277,3 +281,8 @@ def _raw(tree: dict[str, Any], *, without: str | None = None) -> bytes:
     if without is None:
         return _encode(tree)
     return _encode({**tree, "payload": {name: value for name, value in tree["payload"].items() if name != without}})
+
+
+def _file_at_the_end() -> Refused:
+    next = "send it with `running`, or with progress"
+    return refuse(Kind.INVALID, "a file comes before the end of its task", next=next, field="payload.file")

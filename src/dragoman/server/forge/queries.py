@@ -135,8 +135,13 @@ async def check_cancel(handler: ForgeHandler, asker: Agent, task_id: str) -> Non
     """Raises `Refused` where the asker may not cancel a task. An agent that may see it may know that."""
     found = await visible(handler, asker, task_id)
     if not authorization.governs(asker, asker.id, found):
-        message = f"the task is done for {found.origin.principal}; only they, or a person, can cancel it"
-        raise refuse(Kind.FORBIDDEN, message, field="payload.taskId", taskId=task_id)
+        raise refuse(
+            Kind.FORBIDDEN,
+            f"the task is done for {found.origin.principal}",
+            next="only they, or a person, can cancel it",
+            field="payload.taskId",
+            taskId=task_id,
+        )
 
 
 async def task(handler: ForgeHandler, asker: Agent, task_id: str) -> dict[str, Any]:

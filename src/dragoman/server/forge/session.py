@@ -29,7 +29,7 @@ from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Status, Task
-from dragoman.messages.faults import Fault, Kind, Refused, refuse
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault, refuse
 from dragoman.messages.files import FileRef
 from dragoman.protocols.forge import codec, mapping
 from dragoman.protocols.forge.codec import Dropped, EventReceived, LogReceived, RequestReceived
@@ -159,7 +159,8 @@ class ForgeSession(Session):
             return self._too_many(agent, about)
         if isinstance(event, codec.Invalid):
             kind = Kind.TOO_LARGE if event.stage is Stage.SIZE else Kind.INVALID
-            fault = Fault(kind=kind, message=event.what, field=event.field, facts={"stage": event.stage.value})
+            facts = {"stage": event.stage.value}
+            fault = Fault(kind=kind, message=event.what, next=event.next, field=event.field, facts=facts)
             return Invalid(fault, event.about, about)
         return self._decode_message(agent, event.message, event.tree, about)
 
@@ -197,9 +198,10 @@ class ForgeSession(Session):
         if not about.asks:
             return NOTHING
         about = RequestInfo(about.id, "request", asks=True)
-        fault = Fault(
-            kind=Kind.RATE_LIMITED,
-            message="too many messages a second; slow down",
+        fault = new_fault(
+            Kind.RATE_LIMITED,
+            "too many messages a second",
+            next="slow down",
             retryable=True,
             facts={"retryAfterMs": int(self._handler.wait(agent.id) * 1000) + 1},
         )
@@ -321,7 +323,9 @@ class ForgeSession(Session):
         topic, bus = published.topic, self._handler.bus
         async with self._auditing(agent, message, topic):
             if ANY in topic:
-                raise refuse(Kind.INVALID, "a topic has no `*`; that is for subscriptions", field="payload.topic")
+                raise refuse(
+                    Kind.INVALID, "a topic has no `*`", next="that is for subscriptions", field="payload.topic"
+                )
         once = {"message_id": message.id, "digest": digest(("publish", tree["payload"]))}
         delivered = await self._hub.execute(self._note(agent, message, topic, count=bus.audience(topic), **once))
         if delivered is None:
@@ -408,8 +412,9 @@ class ForgeSession(Session):
 
 def _too_late(task: Task) -> Fault:
     """For an agent that reports the failure of a task which it has completed."""
-    message = f"the task is already {task.status.value}, and its result cannot change; assign a new task for another"
-    return Fault(kind=Kind.CONFLICT, message=message, field="task_id", facts={"task_id": task.id})
+    message = f"the task is already {task.status.value}, and its result cannot change"
+    next = "assign a new task for another"
+    return new_fault(Kind.CONFLICT, message, next=next, field="task_id", facts={"task_id": task.id})
 
 
 def _updated(message: Message) -> str | None:

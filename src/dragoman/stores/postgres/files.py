@@ -260,7 +260,7 @@ async def _asked(work: Awaitable[T]) -> T:
     try:
         return await work
     except StoreFailed as failed:
-        raise refuse(Kind.OVERLOADED, f"{failed}; try again later", retryable=True) from failed
+        raise refuse(Kind.OVERLOADED, str(failed), next="try again later", retryable=True) from failed
 
 
 def _hash(owner: str) -> bytes:

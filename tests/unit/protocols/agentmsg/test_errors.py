@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conformance.agentmsg import samples
 
 from dragoman.core.rules import Rules
-from dragoman.messages.faults import Fault, Kind
+from dragoman.messages.faults import Fault, Kind, new_fault
 from dragoman.protocols.agentmsg import errors
 from dragoman.protocols.agentmsg.errors import AgentmsgError, fault_in, report_out
 from dragoman.protocols.agentmsg.records import ErrorReport, ErrorType, Level
@@ -117,7 +117,7 @@ def test_a_kind_in_the_details_counts_only_in_reports_of_the_hub() -> None:
 
 
 def test_a_fault_that_says_what_to_do_is_the_suggestion() -> None:
-    fault = Fault(kind=Kind.CONFLICT, message="already in use; choose a new one")
+    fault = new_fault(Kind.CONFLICT, "already in use", next="choose a new one")
     assert report_out(fault, error_id="e")["suggested_actions"] == ["Choose a new one."]
 
 

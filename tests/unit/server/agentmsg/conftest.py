@@ -104,7 +104,9 @@ class ScriptedState(StateView):
 
     async def changes(self, after: int, limit: int = 64) -> list[Changed]:
         if after + 1 < self.first:
-            raise refuse(Kind.CONFLICT, "the log does not reach back so far; read the state again", field="cursor")
+            raise refuse(
+                Kind.CONFLICT, "the log does not reach back so far", next="read the state again", field="cursor"
+            )
         return [Changed(cursor=n, at=NOW, entries=(one,)) for n, one in self.log if n > after][:limit]
 
     async def watch(

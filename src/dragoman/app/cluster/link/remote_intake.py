@@ -58,7 +58,7 @@ from dragoman.core.pipelining import Pipelined, Then
 from dragoman.core.ports import LinkEnd, Store
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.wire.closing import CloseReason
 
 log = structlog.get_logger("dragoman.cluster")
@@ -224,7 +224,7 @@ class RemoteIntake(DirectoryView):
             if pipelining is not None:
                 self._send(RefusedHere(pipelining))
             why = f"{self.depth} commands already wait for the leader"
-            then(None, Refused(Fault(kind=Kind.OVERLOADED, message=f"{why}; try again in a moment", retryable=True)))
+            then(None, refuse(Kind.OVERLOADED, why, next="try again in a moment", retryable=True))
             return
         number = next(self._numbers)
         self._send(COMMAND_ITEMS[type(command)](number, pipelining, command))

@@ -13,7 +13,7 @@ from dragoman.core.model.contracts import Standing
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.policy import DomainPolicy
 from dragoman.core.model.tasks import EventKind
-from dragoman.messages.faults import Fault, Kind, Refused
+from dragoman.messages.faults import Fault, Kind, Refused, new_fault
 from dragoman.protocols.a2acp.errors import TABLE, refusal_of, retry_after, status_of
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
@@ -252,7 +252,7 @@ def test_a_cancel_of_personal_work_is_reported_too_with_what_to_do() -> None:
 
 
 def test_nobody_of_that_name_is_not_found_and_nobody_there_now_is_timed_out() -> None:
-    unknown = Fault(kind=Kind.UNAVAILABLE, message="no agent is called 'x'; add one", field="to_agent", retryable=True)
+    unknown = new_fault(Kind.UNAVAILABLE, "no agent is called 'x'", next="add one", field="to_agent", retryable=True)
     told = refusal_of(unknown).payload("k")["error"]
     assert (told["code"], told["retry_after"], status_of(unknown)) == ("CAPABILITY_NOT_FOUND", 0, 404)
     away = Fault(kind=Kind.UNAVAILABLE, message="x is away", retryable=True)
