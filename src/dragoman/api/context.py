@@ -76,10 +76,11 @@ class Context:
         playground: Any = None,  # Any: `api.playground.Playground`, which is above
         hosts: Hosts | None = None,
         oidc: OidcClient | None = None,
+        cluster: Any = None,  # Any: `api.cluster.Cluster`, which is above
     ) -> None:
         """`children` where the hub runs agents itself, `auth` where it signs tokens. `encode` puts an outgoing message
         into the bytes of its receiver's protocol, to show them. `hosts` are the names that this hub answers to,
-        `oidc` the identity provider that logs people in."""
+        `oidc` the identity provider that logs people in, `cluster` the one that this hub is a node of."""
         self.intake = intake
         self.files = files
         self.store = store
@@ -96,6 +97,7 @@ class Context:
         self.encode = encode
         self.oidc = oidc
         self.playground = playground
+        self.cluster = cluster
         self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
         self.overviews: dict[str, tuple[float, Any]] = {}
         self._counts: tuple[float, Mapping[str, int]] = (0.0, {})

@@ -15,6 +15,7 @@ from dragoman.api import (
     agents,
     audit,
     bodies,
+    cluster,
     contracts,
     dashboard,
     events,
@@ -262,6 +263,13 @@ MANAGEMENT = (
         body=bodies.LoginIn, refusals=(INVALID, Kind.UNAUTHENTICATED, Kind.FORBIDDEN), auth=None),
     v1("POST /logout", users.log_out, "people", "Log a browser out", {204: None}, query=bodies.LogoutQuery,
         body=bodies.Nothing, body_optional=True, auth=Role.VIEWER),
+    # cluster
+    hub("GET /cluster", cluster.show, "cluster", "The nodes of this cluster, and which of them leads",
+        {200: cluster.ClusterOut}, refusals=(NOT_FOUND, Kind.OVERLOADED)),
+    hub("POST /cluster/step-down", cluster.step_down, "cluster",
+        "Have this node hand over the lead: it commits what it accepted, and another node takes it",
+        {202: cluster.ClusterOut}, body=bodies.Nothing, body_optional=True,
+        refusals=(NOT_FOUND, CONFLICT, Kind.OVERLOADED)),
     # store
     hub("POST /backup", operations.copy_store, "store",
         "Copy the store while the hub runs; only from the hub's own machine", {200: operations.Copied},

@@ -58,6 +58,13 @@ class SystemClock:
         self._read = now, time_now
         return Instant(time_now // 1000)
 
+    def go_on_after(self, instant: Instant) -> None:
+        """Never show this millisecond again, nor an earlier one: another machine has led, and its clock may be ahead of
+        this one. From there on time passes as it does, and is steered back."""
+        then, time_then = self._read
+        now = self._steady()
+        self._read = now, max(time_then + now - then, (instant // 1000 + 1) * 1_000_000)
+
     def _notice(self, gap: int) -> None:
         if (abs(gap) > FAR) is not self._is_far:
             self._is_far = not self._is_far

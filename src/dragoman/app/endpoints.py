@@ -183,6 +183,11 @@ async def stop_coven(endpoint: CovenEndpoint | None, settings: Settings) -> None
         await endpoint.stop()
 
 
+async def abort_coven(endpoint: CovenEndpoint | None) -> None:
+    if endpoint is not None:
+        await endpoint.abort()
+
+
 def limits_of(settings: Settings) -> Limits:
     server = settings.server
     return Limits(

@@ -20,6 +20,9 @@ dictionaries (`Counters`), which costs it no lock; they become Prometheus famili
     dragoman_held_waiting                          requests and links that wait for room among them
     dragoman_held_refused_total                    requests refused because there was none
     dragoman_commit_age_seconds, dragoman_oldest_command_age_seconds    of the commit under way, and of who waits
+    dragoman_cluster_leader, dragoman_cluster_epoch    whether this node leads, and the epoch it knows of
+    dragoman_cluster_terms_total{part}             times that this node began to lead, follow or wait
+    dragoman_cluster_replication_bytes{standby}    how far PostgreSQL's standbys are behind (asked by the leader)
     dragoman_tasks{status}, dragoman_deliveries{state}, dragoman_dead_letters, dragoman_questions_open    from the store
 """
 
@@ -116,6 +119,15 @@ def _no_counts() -> Mapping[str, int]:
     return {}
 
 
+class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
+    leads: bool
+    epoch: int
+    terms: Mapping[str, int]
+    """How many terms this node began, by its part in them."""
+    behind: Mapping[str, int]
+    """Bytes that each standby of PostgreSQL has not applied yet."""
+
+
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """What a scrape reads of the running hub. `stalled` is `Intake.stalled`; `coven`: what its endpoint counts."""
 
@@ -126,6 +138,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     stalled: Callable[[], tuple[int, int]] = _not_stalled
     coven: Callable[[], Mapping[str, int]] = _no_counts
     memory: MemoryBudget
+    cluster: Callable[[], ClusterFigures] | None = None
 
 
 class Metrics:
@@ -170,6 +183,7 @@ class Metrics:
         yield GaugeMetricFamily("dragoman_store_log_bytes", "Bytes in the write-ahead log", now.log_bytes())
         yield GaugeMetricFamily("dragoman_streams_open", "Streams of events open now", now.streams_open())
         yield from self._held()
+        yield from self._of_the_cluster()
         yield from self._of_the_store()
 
     def _held(self) -> Iterator[Metric]:
@@ -180,6 +194,20 @@ class Metrics:
         yield CounterMetricFamily("dragoman_held_refused", "Requests refused for want of room", memory.refused)
         yield GaugeMetricFamily("dragoman_commit_age_seconds", "Age of the commit under way", unit / SECOND)
         yield GaugeMetricFamily("dragoman_oldest_command_age_seconds", "Age of the oldest that waits", waits / SECOND)
+
+    def _of_the_cluster(self) -> Iterator[Metric]:
+        if self._gauges.cluster is None:
+            return
+        now = self._gauges.cluster()
+        yield GaugeMetricFamily("dragoman_cluster_leader", "1 where this node leads", float(now.leads))
+        yield GaugeMetricFamily("dragoman_cluster_epoch", "The epoch that this node knows of", now.epoch)
+        yield _labelled("dragoman_cluster_terms", "Terms that this node began", "part", now.terms)
+        behind = GaugeMetricFamily(
+            "dragoman_cluster_replication_bytes", "Bytes that a standby of PostgreSQL is behind", labels=("standby",)
+        )
+        for standby, n in now.behind.items():
+            behind.add_metric((standby,), n)
+        yield behind
 
     def _of_the_store(self) -> Iterator[Metric]:
         for group, label in GAUGES.items():

@@ -6,7 +6,8 @@
 
 Start order: data directory, store (refuses a second hub, an unknown schema, a damaged file), intake, wake timer,
 endpoints. Stop order: the wake timer stops, endpoints accept no more, what was received is answered, the intake commits
-what it accepted, the store closes.
+what it accepted, the store closes. All of it is one *term*: a process over SQLite has one, a node of a cluster has one
+after another (`app.cluster.node`), on the same sockets.
 
 Every object gets all it needs when it is made; nothing is assigned into it afterwards.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,10 +36,12 @@ from dragoman.api.sessions import Sessions
 from dragoman.app.background import remove_unused_regularly, wake_rows
 from dragoman.app.certificates import Certificates
 from dragoman.app.clock import Mint, SystemClock
+from dragoman.app.cluster.membership import Membership
 from dragoman.app.datadir import DataDir, Whereabouts
 from dragoman.app.endpoints import (
     ENDPOINTS,
     HubParts,
+    abort_coven,
     forge_and_children,
     hosts_of,
     limits_of,
@@ -67,6 +71,7 @@ from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.handler import Endpoint
 from dragoman.server.server import HttpServer
 from dragoman.stores.files import DirectoryFiles, MemoryFiles
+from dragoman.supervisor.environment import Environments
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
 
 log = structlog.get_logger("dragoman")
@@ -129,6 +134,66 @@ def shown_bytes(outgoing: Outgoing, agent: HubAgent, now: Instant) -> list[bytes
         return []
 
 
+class Abandoned(Exception):
+    """Raised into a term: this node decides no more, and must not answer any more."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What lasts as long as the process, over all its terms."""
+
+    settings: Settings
+    data: DataDir
+    certificates: Certificates
+    keys: TokenKeys
+    vault: DataVault
+    admin_token: str
+    clock: Callable[[], Instant]
+    mint: Mint
+    counters: Counters
+    memory: MemoryBudget
+    streams: Streams
+    endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]]
+    """The protocols of the HTTP port."""
+    environments: Environments | None = None
+    """Of children: the realm's; None: they lie in the data directory."""
+    listener: socket.socket | None = None
+    """The socket of the HTTP port, where one term follows another; else the only term opens it."""
+
+
+def open_process(
+    settings: Settings,
+    *,
+    clock: Callable[[], Instant] | None = None,
+    counters: Counters | None = None,
+    endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
+    listener: socket.socket | None = None,
+) -> Process:
+    certificates = Certificates(settings)
+    data = DataDir(settings.data)
+    data.prepare()
+    keys = SigningKeys(settings)
+    keys.check()
+    clock = clock or SystemClock(clock_was_set)
+    of = settings.memory
+    return Process(
+        settings=settings,
+        data=data,
+        certificates=certificates,
+        keys=keys,
+        vault=DataVault(Path(settings.data), clock, given=os.environ.get(VARIABLE)),
+        admin_token=data.admin_token(),
+        clock=clock,
+        mint=Mint(clock),
+        counters=counters or Counters(),
+        memory=MemoryBudget(
+            MemoryLimits(total=of.in_flight_bytes, per_principal=of.in_flight_bytes_per_agent), free=FreeMemory()
+        ),
+        streams=Streams(each=settings.quotas.streams_per_agent, most=settings.quotas.streams),
+        endpoints=endpoints,
+        listener=listener,
+    )
+
+
 @asynccontextmanager
 async def hub(
     settings: Settings,
@@ -137,41 +202,37 @@ async def hub(
     counters: Counters | None = None,
     endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
 ) -> AsyncIterator[Running]:
-    """A hub from its settings; serves until the block ends, then drains. `dragoman.testing` brings a clock of its own,
-    and counters that look on; `endpoints` are the protocols of the HTTP port."""
-    certificates = Certificates(settings)
-    data = DataDir(settings.data)
-    data.prepare()
-    keys = SigningKeys(settings)
-    keys.check()
-    admin_token = data.admin_token()
-    clock = clock or SystemClock(_clock_was_set)
-    counters = counters or Counters()
-    vault = DataVault(Path(settings.data), clock, given=os.environ.get(VARIABLE))
-    store = open_store(settings, vault)
-    mint = Mint(clock)
-    memory = MemoryBudget(
-        MemoryLimits(total=settings.memory.in_flight_bytes, per_principal=settings.memory.in_flight_bytes_per_agent),
-        free=FreeMemory(),
-    )
-    streams = Streams(each=settings.quotas.streams_per_agent, most=settings.quotas.streams)
-    rules = settings.core_rules()
+    """A hub of one process, which is one term: it serves until the block ends, then drains. `dragoman.testing` brings a
+    clock of its own, and counters that look on; `endpoints` are the protocols of the HTTP port."""
+    process = open_process(settings, clock=clock, counters=counters, endpoints=endpoints)
+    try:
+        async with term(process, open_store(settings, process.vault)) as running:
+            yield running
+    finally:
+        process.data.withdraw()
+
+
+@asynccontextmanager
+async def term(process: Process, store: Store, cluster: Membership | None = None) -> AsyncIterator[Running]:
+    """One run of the hub over this store, from its recovery to its drain; `Abandoned`, raised into the block, ends it
+    at once and silently. A process with a store of its own has one term; a node of a cluster has one after another."""
+    settings, clock, counters, certificates = process.settings, process.clock, process.counters, process.certificates
+    memory, streams = process.memory, process.streams
     live = Live(clock)
     series = Series(clock, lambda agent: _spoken_by(intake, agent), lambda: intake.queued)
     intake = Intake(
         store,
-        rules=rules,
+        rules=settings.core_rules(),
         now=clock,
-        mint=mint,
+        mint=process.mint,
         observer=Observers(counters, series, live),
         memory=memory,
         streams=streams,
     )
-    files = open_files(settings, mint, clock, vault)
-    admin_hash = token_hash(admin_token)
+    files = open_files(settings, process.mint, clock, process.vault)
+    admin_hash = token_hash(process.admin_token)
     async with contextlib.AsyncExitStack() as stops:
         await intake.start()
-        stops.callback(data.withdraw)
         stops.push_async_callback(intake.stop)
         timer = await stops.enter_async_context(running_beside(wake_rows(intake), "wake timer"))
         keep_unused = int(settings.files.keep_unused_hours * HOUR)
@@ -190,18 +251,18 @@ async def hub(
                 return False, f"the last commit failed: {intake.last_failure}"
             if (why := intake.why_stalled(settings.server.stalled_seconds)) is not None:
                 return False, why
-            return True, "serving"
+            return True, "serving" if cluster is None else cluster.serving
 
         limits = limits_of(settings)
-        forge, children = forge_and_children(settings, intake, store, files, limits)
-        auth = open_auth(settings, intake, keys, clock)
-        await stops.enter_async_context(running_beside(keys.follow(auth.use), "signing keys"))
+        forge, children = forge_and_children(settings, intake, store, files, limits, process.environments)
+        auth = open_auth(settings, intake, process.keys, clock)
+        await stops.enter_async_context(running_beside(process.keys.follow(auth.use), "signing keys"))
         parts = HubParts(
             settings=settings,
             intake=intake,
             store=store,
             files=files,
-            vault=vault,
+            vault=process.vault,
             auth=auth,
             forge=forge,
             admin_hash=admin_hash,
@@ -216,6 +277,7 @@ async def hub(
             stalled=lambda: intake.stalled,
             coven=lambda: {} if coven is None else coven.counts,
             memory=memory,
+            cluster=None if cluster is None else cluster.figures,
         )
 
         def place_of(protocol: str) -> Address | None:
@@ -226,10 +288,10 @@ async def hub(
         context = ApiContext(
             intake,
             store,
-            admin_token=admin_token,
+            admin_token=process.admin_token,
             ready=ready,
             metrics=Metrics(counters, gauges),
-            protocols=(*endpoints, COVEN),
+            protocols=(*process.endpoints, COVEN),
             max_body_bytes=settings.server.max_message_bytes,
             files=files,
             metrics_token_hash=metrics_token_hash(settings),
@@ -241,11 +303,12 @@ async def hub(
             playground=Playground(place_of),
             hosts=hosts,
             oidc=None if provider is None else OidcClient(provider, intake.now),
+            cluster=cluster,
         )
         await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(
             intake,
-            tuple(endpoint for make in endpoints.values() for endpoint in make(parts)),
+            tuple(endpoint for make in process.endpoints.values() for endpoint in make(parts)),
             fallback=management(context),
             host=settings.server.host,
             port=settings.server.port,
@@ -253,27 +316,38 @@ async def hub(
             tls=certificates.http,
             patience=settings.memory.wait_seconds,
             hosts=hosts,
+            listener=process.listener,
         )
         grpc = ""
+        abandoned = False
         try:
             await serving.start()
             grpc = await start_coven(coven, settings)
             await children.start(declared(settings))
-            running = Running(intake, serving, grpc, admin_token, data, children, certificates, context.sessions)
+            running = Running(
+                intake, serving, grpc, process.admin_token, process.data, children, certificates, context.sessions
+            )
             running.announce()
             async with running_beside(certificates.watch(running.announce), "certificates"):
                 yield running
+        except Abandoned:
+            intake.fence()
+            abandoned = True
+            raise
         finally:
             draining = True
             timer.cancel()  # an agent that cannot reach the hub any more is not late
             intake.part()
             context.waiters.close()
             await context.playground.close()
-            await asyncio.gather(
-                serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
-                stop_coven(coven, settings),
-                children.drain(settings.server.drain_seconds),
-            )
+            if abandoned:
+                await asyncio.gather(serving.abort(), abort_coven(coven))
+            else:
+                await asyncio.gather(
+                    serving.stop(min(settings.server.drain_seconds, REQUESTS_DRAIN)),
+                    stop_coven(coven, settings),
+                    children.drain(settings.server.drain_seconds),
+                )
             await children.stop()
 
 
@@ -308,7 +382,7 @@ async def running_beside(loop: Coroutine[Any, Any, None], name: str) -> AsyncIte
             await task
 
 
-def _clock_was_set(seconds: int) -> None:
+def clock_was_set(seconds: int) -> None:
     log.warning(
         "this machine's clock was set: the hub follows it by 1 %; restart the hub to take it over at once",
         seconds=seconds,

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 import uvicorn
 
-from dragoman.core.ids import SECOND
-from dragoman.core.ports import Intake
+from dragoman.core.ids import SECOND, Instant
+from dragoman.core.memory import MemoryBudget
 from dragoman.security.tls import Renewal
 from dragoman.server.asgi import ASGIApp, Hosts, Router
 from dragoman.server.handler import Endpoint
@@ -48,13 +48,23 @@ class GrpcPortBusy(PortBusy):
     """Another process listens on coven's port."""
 
 
+class ServedHub(Protocol):
+    """What the server itself asks of the hub: the time for its answers, and the memory that requests share."""
+
+    @property
+    def now(self) -> Callable[[], Instant]: ...
+
+    @property
+    def memory(self) -> MemoryBudget: ...
+
+
 class HttpServer:
     """A server that can be started once and stopped once; also an async context manager. `fallback` answers every path
     that no endpoint has."""
 
     def __init__(
         self,
-        hub: Intake,
+        hub: ServedHub,
         endpoints: Sequence[Endpoint],
         *,
         fallback: ASGIApp,

@@ -17,7 +17,7 @@ whose process died is seen to be gone without waiting for the end of its lease.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -80,6 +80,11 @@ NOTE = f"""
     ON CONFLICT (name) DO UPDATE SET http = $2, grpc = $3, last_seen = clock_timestamp()
 """
 NODES = "SELECT name, http, grpc, extract(epoch FROM last_seen)::float8 AS last_seen FROM node ORDER BY name"
+
+BEHIND = """
+    SELECT application_name, pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint FROM pg_stat_replication
+    WHERE replay_lsn IS NOT NULL
+"""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +177,11 @@ class LeaseTable:
 
     async def nodes(self) -> Sequence[NodeRow]:
         return [NodeRow(*row) for row in await self._rows(NODES)]
+
+    async def behind(self) -> Mapping[str, int]:
+        """By the name of each standby of PostgreSQL, the bytes that it has not applied yet. A role without `pg_monitor`
+        sees none."""
+        return {row[0]: row[1] for row in await self._rows(BEHIND)}
 
     async def close(self) -> None:
         async with self._turn:

@@ -1,0 +1,60 @@
+"""What this node tells people of its cluster (`api.cluster.Cluster`), and their wish that it hands over the lead."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman.api.cluster import Found, Member
+from dragoman.app.cluster.keeper import Following, Keeper, Leading
+from dragoman.app.metrics import ClusterFigures
+from dragoman.stores.postgres.lease import LeaseTable
+
+
+class Membership:
+    def __init__(self, keeper: Keeper, table: LeaseTable) -> None:
+        self._keeper = keeper
+        self._table = table
+        self.told_to_step_down = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return self._keeper.place.name
+
+    @property
+    def serving(self) -> str:
+        match self._keeper.role:
+            case Leading(lease):
+                return f"serving: {self.name} leads, epoch {lease.epoch}"
+            case Following(to):
+                return f"serving: {self.name} follows {to.holder}, epoch {to.epoch}"
+            case waiting:
+                return f"{self.name} waits: {waiting.why.value}"
+
+    def figures(self) -> ClusterFigures:
+        keeper = self._keeper
+        return ClusterFigures(
+            leads=isinstance(keeper.role, Leading),
+            epoch=0 if keeper.lease is None else keeper.lease.epoch,
+            terms=keeper.terms,
+            behind=keeper.behind,
+        )
+
+    async def found(self) -> Found:
+        return await found(self._table)
+
+    def step_down(self) -> bool:
+        if not isinstance(self._keeper.role, Leading):
+            return False
+        self.told_to_step_down.set()
+        return True
+
+
+async def found(table: LeaseTable) -> Found:
+    """Raises `StoreFailed`."""
+    lease = await table.read()
+    return Found(
+        realm=lease.realm,
+        epoch=lease.epoch,
+        leader=lease.holder if lease.now < lease.expires_at else None,
+        nodes=[Member(one.name, one.http, one.last_seen) for one in await table.nodes()],
+    )
