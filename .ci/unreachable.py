@@ -51,6 +51,7 @@ UNDER_WAY = (
     "dragoman.app.intake:Intake.is_attached",
     "dragoman.core.work:Work.audited",
     "dragoman.app.shared_keys",
+    "dragoman.app.clock:SystemClock.go_on_after",
 )
 """What is being built piece by piece (issue 16, a cluster over PostgreSQL), by the beginnings of names. To be emptied
 when `serve` reaches all of it."""

@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from dragoman.api.context import Context, Plain
+from dragoman.api.bodies import Nothing
+from dragoman.api.context import Call, Context, Plain
 from dragoman.api.problems import Next, Problem
 from dragoman.core.ids import Instant, rfc3339
 from dragoman.messages.faults import Kind
@@ -92,7 +93,7 @@ async def show(context: Context, call: Plain) -> ClusterOut:
     return shown(await _of(context).found())
 
 
-async def step_down(context: Context, call: Plain) -> ClusterOut:
+async def step_down(context: Context, call: Call[None, Nothing]) -> ClusterOut:
     cluster = _of(context)
     found = await cluster.found()
     if not cluster.step_down():

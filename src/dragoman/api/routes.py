@@ -264,7 +264,7 @@ MANAGEMENT = (
     v1("POST /logout", users.log_out, "people", "Log a browser out", {204: None}, query=bodies.LogoutQuery,
         body=bodies.Nothing, body_optional=True, auth=Role.VIEWER),
     # cluster
-    hub("GET /cluster", cluster.show, "cluster", "The nodes of this cluster, and which of them leads",
+    v1("GET /cluster", cluster.show, "cluster", "The nodes of this cluster, and which of them leads",
         {200: cluster.ClusterOut}, refusals=(NOT_FOUND, Kind.OVERLOADED)),
     hub("POST /cluster/step-down", cluster.step_down, "cluster",
         "Have this node hand over the lead: it commits what it accepted, and another node takes it",

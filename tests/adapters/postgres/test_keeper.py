@@ -1,5 +1,6 @@
-"""The keeper of a node over a real lease: who takes it when, and what a leader does that cannot renew it. The steady clock
-of each node is the test's; PostgreSQL's is real, so leases end by being released or by the end of a session."""
+"""The keeper of a node over a real lease: who takes it when, and what a leader does that cannot renew it.
+
+The steady clock of each node is the test's. PostgreSQL's is real, so leases end by a release, or with a session."""
 
 from __future__ import annotations
 

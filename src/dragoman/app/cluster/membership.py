@@ -14,7 +14,7 @@ class Membership:
     def __init__(self, keeper: Keeper, table: LeaseTable) -> None:
         self._keeper = keeper
         self._table = table
-        self.told_to_step_down = asyncio.Event()
+        self.hands_over = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Membership:
     def step_down(self) -> bool:
         if not isinstance(self._keeper.role, Leading):
             return False
-        self.told_to_step_down.set()
+        self.hands_over.set()
         return True
 
 
