@@ -50,6 +50,7 @@ UNDER_WAY = (
     "dragoman.app.cluster",
     "dragoman.app.intake:Intake.is_attached",
     "dragoman.core.work:Work.audited",
+    "dragoman.app.shared_files",
     "dragoman.app.shared_keys",
     "dragoman.app.clock:SystemClock.go_on_after",
 )

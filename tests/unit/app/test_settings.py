@@ -66,6 +66,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
     text, value = {
         "chiffon.negotiation": ("highest", "highest"),
         "store.kind": ("memory", "memory"),
+        "files.url": ("s3://bucket/prefix", "s3://bucket/prefix"),
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "tls.clients": ("required", "required"),
@@ -331,3 +332,17 @@ def test_certificates_are_meant_from_the_files_directory(file: Path) -> None:
     file.write_text('tls.certificate = "tls/server.pem"\ntls.key = "tls/server.key"\n')
     tls = load(file=file).settings.tls
     assert (tls.certificate, tls.key) == (str(file.parent / "tls/server.pem"), str(file.parent / "tls/server.key"))
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-1"])
+def test_a_bucket_for_files_may_be_named(url: str) -> None:
+    assert load(environ={"DRAGOMAN_FILES__URL": url}).settings.files.url == url
+
+
+def test_what_names_no_bucket_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"files\.url \(environment .*names no bucket: write s3://BUCKET/PREFIX"):
+        load(environ={"DRAGOMAN_FILES__URL": "https://bucket"})
+
+
+def test_the_master_key_in_the_environment_is_no_setting() -> None:
+    load(environ={"DRAGOMAN_MASTER_KEY": "0" * 64})

@@ -14,6 +14,8 @@ import msgspec
 
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys, value_of
 from dragoman.core.ids import DAY, SECOND
+from dragoman.stores.s3_files import BucketProblem
+from dragoman.stores.s3_files import check as check_bucket
 from dragoman.supervisor.spec import MODULES
 from dragoman.wire.errors import with_next
 from dragoman.wire.misfit import advice, explain
@@ -244,6 +246,11 @@ def contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterato
     for id in sorted({id for id in ids if ids.count(id) > 1}):
         yield f"agents ({origins['agents']}): {id!r} stands there twice: give each agent an id of its own."
     yield from _unsafe(settings, origins)
+    if settings.files.url is not None:
+        try:
+            check_bucket(settings.files.url)
+        except BucketProblem as problem:
+            yield f"files.url ({origins['files.url']}): {problem}"
     rules = settings.rules
     for name in ("retry_delays_seconds", "unreachable_delays_seconds"):
         if not getattr(rules, name):

@@ -310,8 +310,11 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that belong to tasks; they lie in `files` in the data directory."""
+    """Files that belong to tasks. They lie in `files` in the data directory, or, where the store is PostgreSQL, there."""
 
+    url: str | None = None
+    """`s3://BUCKET/PREFIX`: where their bytes lie instead, where the store is PostgreSQL. With
+    `?endpoint=https://…&region=…` for storage that is not AWS's; credentials come from the environment (`AWS_…`)."""
     largest_bytes: Count = 16 * 1024 * 1024
     quota_bytes: Count = 10 * 1024 * 1024 * 1024
     """All of them together."""
