@@ -310,7 +310,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that belong to tasks. They lie in `files` in the data directory, or, where the store is PostgreSQL, there."""
+    """Files that belong to tasks: in `files` in the data directory; in PostgreSQL, where the store is there."""
 
     url: str | None = None
     """`s3://BUCKET/PREFIX`: where their bytes lie instead, where the store is PostgreSQL. With
