@@ -1,14 +1,8 @@
 """Callbacks: the hub posts messages to agents that registered a URL (chiffon-D10).
 
 Each such agent has an ordered session that is open as long as the agent is registered. An outgoing message is one POST;
-2xx acknowledges it. Outgoing messages of one task go one after the other, those of different tasks side by side, so
-this is no wire of the connection loop, which has one order for all.
-
-    what fails     then
-    -------------  ---------------------------------------------------------------------------
-    work           this attempt failed: the hub retries, and counts it against the agent
-    a notice       the session is closed and opened again after a pause, which doubles each time;
-                   the hub offers what was not acknowledged again, in order
+2xx acknowledges it (`server.lanes`). When a notice fails, the session is closed and opened again after a pause, which
+doubles each time.
 
 An ordered session that the agent opens itself (a WebSocket) replaces this one, which opens again when that one ends.
 
@@ -20,22 +14,19 @@ the trace it belongs to.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from dragoman.core.commands import Acknowledge, CloseLink, OpenLink, ReportFault
-from dragoman.core.ids import AgentId, SessionId, TaskId
-from dragoman.core.model.deliveries import MessageKind
+from dragoman.core.ids import AgentId
+from dragoman.core.model.agents import Agent
 from dragoman.core.model.outgoing import Outgoing
-from dragoman.messages.faults import Fault, Kind, Refused
-from dragoman.security.redaction import disclosed
+from dragoman.messages.faults import Refused
 from dragoman.security.urls import Network, Pinned, Resolve, UrlRefused, pin
-from dragoman.server.connection import close_link
 from dragoman.server.content import traceparent
 from dragoman.server.handler import Endpoint, HttpHandler
+from dragoman.server.lanes import LaneLink
 from dragoman.wire.closing import CloseReason
 
 if TYPE_CHECKING:
@@ -157,24 +148,20 @@ async def _skim(response: httpx2.Response) -> None:
             return
 
 
-class CallbackConnection:
-    """One agent's link: `core.ports.LinkEnd`."""
+class CallbackConnection(LaneLink):
+    """One agent's link."""
+
+    not_taken = "the agent's callback URL did not take the work"
 
     def __init__(
         self, sender: CallbackSender, handler: HttpHandler, agent: AgentId, url: str, first_pause: float
     ) -> None:
+        super().__init__(handler, agent, side_by_side=SIDE_BY_SIDE)
         self._sender = sender
-        self._handler = handler
-        self._hub = handler.hub
-        self._agent = agent
         self._url = url
         self._pause = self._first_pause = first_pause
-        self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
-        self._broken = asyncio.Event()
+        self._over = asyncio.Event()
         self._replaced = False
-        self._lanes: dict[TaskId, deque[Outgoing]] = {}
-        self._sending: set[asyncio.Task[None]] = set()
-        self._session = SessionId("")
         self._to: Pinned | None = None
 
     async def run(self) -> None:
@@ -196,70 +183,26 @@ class CallbackConnection:
     async def _serve(self) -> None:
         """Open the session and send outgoing messages until it breaks."""
         self._to = await self._sender.pinned(self._url)
-        self._session = SessionId(self._hub.mint())
-        self._broken.clear()
+        self._over.clear()
         self._replaced = False
-        self._hub.attach(self._session, self)
         try:
-            await self._hub.execute(
-                OpenLink(
-                    principal=self._agent,
-                    protocol=self._handler.protocol,
-                    session=self._session,
-                    ordered=True,
-                    acknowledges=True,
-                )
-            )
-            await self._broken.wait()
+            await self.open()
+            await self._over.wait()
         finally:
-            for sending in self._sending:
-                sending.cancel()
-            self._lanes.clear()
-            close_link(self._hub, CloseLink(principal=self._agent, session=self._session))
-
-    # -- the hub calls
-
-    def deliver(self, outgoing_messages: Sequence[Outgoing]) -> None:
-        for outgoing in outgoing_messages:
-            task = outgoing.delivery.task
-            if task in self._lanes:
-                self._lanes[task].append(outgoing)
-                continue
-            self._lanes[task] = deque((outgoing,))
-            sending = asyncio.ensure_future(self._send_lane(task, self._lanes[task]))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+            self.close()
 
     def hang_up(self, reason: CloseReason) -> None:
         self._replaced = reason is CloseReason.NEWER_CONNECTION
-        self._broken.set()
+        self._over.set()
 
-    # -- the work
+    def _broken(self) -> None:
+        self._over.set()
 
-    async def _send_lane(self, task: TaskId, lane: deque[Outgoing]) -> None:
-        while lane:
-            outgoing = lane[0]
-            try:
-                async with self._turns:
-                    taken = await self._send(outgoing)
-            except Exception as error:  # else nothing would send this lane again
-                why = disclosed(error, personal=outgoing.personal)
-                log.error("not sent", task=task, kind=outgoing.delivery.kind.value, exc_info=why)
-                taken = False
-            if not taken and outgoing.delivery.kind is not MessageKind.WORK:
-                self._broken.set()
-                return
-            try:
-                await self._report(outgoing, taken)
-            except Refused as refused:
-                log.info("not recorded", agent=self._agent, why=refused.fault.kind.value)
-            lane.popleft()
-        if self._lanes.get(task) is lane:
-            del self._lanes[task]
+    def _took(self) -> None:
+        self._pause = self._first_pause
 
-    async def _send(self, outgoing: Outgoing) -> bool:
-        agent = self._hub.agent(self._agent)
-        if agent is None or self._to is None:
+    async def _send(self, outgoing: Outgoing, agent: Agent) -> bool:
+        if self._to is None:
             return False
         trace = traceparent(outgoing.task, outgoing.delivery.id)  # all-D7
         frames = await self._handler.encode(outgoing, agent, self._hub.now())
@@ -268,22 +211,3 @@ class CallbackConnection:
             if not await self._sender.post(self._to, frame, about):
                 return False
         return True
-
-    async def _report(self, outgoing: Outgoing, taken: bool) -> None:
-        if taken:
-            self._pause = self._first_pause
-            await self._hub.execute(
-                Acknowledge(principal=self._agent, deliveries=(outgoing.delivery.id,), session=self._session)
-            )
-            return
-        fault = Fault(
-            kind=Kind.UNAVAILABLE,
-            message="the agent's callback URL did not take the work",
-            retryable=True,
-            facts={"agent_id": self._agent, "last_heartbeat": None},
-        )
-        await self._hub.execute(
-            ReportFault(
-                principal=self._agent, protocol=self._handler.protocol, fault=fault, task_id=outgoing.delivery.task
-            )
-        )
