@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dragoman.amqp import place_of
 from dragoman.app.intake import Intake
 from dragoman.app.settings import Settings, is_loopback
 from dragoman.core.ports import Files, Store, Vault
 from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
+from dragoman.security import trust
 from dragoman.security.tls import Renewal
 from dragoman.security.tokens import token_hash
 from dragoman.security.urls import PRIVATE
@@ -63,7 +65,25 @@ def open_chiffon(hub: HubParts) -> tuple[Endpoint, ...]:
     of = hub.settings.chiffon
     handler = ChiffonHandler(hub.intake, hub.store, limits=hub.limits, admin_hash=hub.admin_hash, files=hub.files)
     networks = PRIVATE if of.allow_private_callbacks else ()
-    return chiffon.endpoints(handler, negotiation=of.negotiation, callback_networks=networks)
+    over_http = chiffon.endpoints(handler, negotiation=of.negotiation, callback_networks=networks)
+    return over_http if hub.settings.amqp.url is None else (*over_http, open_amqp(hub.settings, handler))
+
+
+def open_amqp(settings: Settings, handler: ChiffonHandler) -> Endpoint:
+    """Chiffon's connection to the broker."""
+    from dragoman.server.chiffon.amqp import ChiffonAmqp
+
+    of = settings.amqp
+    assert of.url is not None
+    place = place_of(of.url)
+    trusted = {**os.environ, trust.CA: of.ca} if of.ca else os.environ
+    return ChiffonAmqp(
+        handler,
+        place,
+        tls=lambda: trust.context(environ=trusted) if place.secure else None,
+        negotiation=settings.chiffon.negotiation,
+        presence_seconds=of.presence_seconds,
+    )
 
 
 def open_forge(hub: HubParts) -> tuple[Endpoint, ...]:

@@ -129,7 +129,7 @@ class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scrape reads of the running hub. `stalled` is `Intake.stalled`; `coven`: what its endpoint counts."""
+    """What a scrape reads of the running hub. `stalled` is `Intake.stalled`; `coven`, `endpoints`: what they count."""
 
     links_open: Callable[[], int] = _zero
     intake_depth: Callable[[], int] = _zero
@@ -137,6 +137,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     streams_open: Callable[[], int] = _zero
     stalled: Callable[[], tuple[int, int]] = _not_stalled
     coven: Callable[[], Mapping[str, int]] = _no_counts
+    endpoints: Callable[[], Mapping[str, int]] = _no_counts
     memory: MemoryBudget
     cluster: Callable[[], ClusterFigures] | None = None
 
@@ -182,6 +183,8 @@ class Metrics:
         yield GaugeMetricFamily("dragoman_intake_depth", "Commands waiting to be decided", now.intake_depth())
         yield GaugeMetricFamily("dragoman_store_log_bytes", "Bytes in the write-ahead log", now.log_bytes())
         yield GaugeMetricFamily("dragoman_streams_open", "Streams of events open now", now.streams_open())
+        for name, count in now.endpoints().items():
+            yield GaugeMetricFamily(f"dragoman_{name}", "What an endpoint of the hub counts", count)
         yield from self._held()
         yield from self._of_the_cluster()
         yield from self._of_the_store()

@@ -251,7 +251,7 @@ async def term(process: Process, store: Store, cluster: Membership | None = None
                 return False, f"the last commit failed: {intake.last_failure}"
             if (why := intake.why_stalled(settings.server.stalled_seconds)) is not None:
                 return False, why
-            return True, "serving" if cluster is None else cluster.serving
+            return True, serving.trouble or ("serving" if cluster is None else cluster.serving)
 
         limits = limits_of(settings)
         forge, children = forge_and_children(settings, intake, store, files, limits, process.environments)
@@ -276,6 +276,7 @@ async def term(process: Process, store: Store, cluster: Membership | None = None
             streams_open=lambda: streams.open,
             stalled=lambda: intake.stalled,
             coven=lambda: {} if coven is None else coven.counts,
+            endpoints=lambda: serving.counts,
             memory=memory,
             cluster=None if cluster is None else cluster.figures,
         )

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from dragoman.app.settings import Settings
 
 ReadyJson = Annotated[bool, Parameter(negative=(), help="Print one line of JSON on stdout once it serves.")]
+Amqp = Annotated[
+    str | None,
+    Parameter(help="A broker for chiffon, amqp://user:password@host/vhost; DRAGOMAN_AMQP keeps it out of `ps`."),
+]
 
 
 def dev(
@@ -40,6 +44,7 @@ def dev(
     allow_plain: Annotated[
         bool | None, Parameter(negative=(), help="Serve without TLS even if other machines can reach the ports.")
     ] = None,
+    amqp: Amqp = None,
     data: Annotated[Path | None, Parameter(help="The data directory [.dragoman].")] = None,
     demo: Annotated[bool, Parameter(help="Start demo agents beside it.")] = False,
     ready_json: ReadyJson = False,
@@ -54,6 +59,7 @@ def dev(
         "tls.certificate": str(certificate) if certificate is not None else None,
         "tls.key": str(key) if key is not None else None,
         "coven.guests": True,
+        "amqp.url": amqp,
         "data": str(data) if data is not None else None,
     }
     typed = {
@@ -70,9 +76,9 @@ def dev(
     return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, typed=typed)
 
 
-def serve(*, config: Config = None, ready_json: ReadyJson = False) -> int:
+def serve(*, amqp: Amqp = None, config: Config = None, ready_json: ReadyJson = False) -> int:
     """Start a hub as its settings file says."""
-    return _start(load_settings({}, config), demo=False, ready_json=ready_json, typed=None)
+    return _start(load_settings({"amqp.url": amqp}, config), demo=False, ready_json=ready_json, typed=None)
 
 
 def load_settings(flags: dict[str, Any], config: Path | None) -> Settings:

@@ -10,6 +10,7 @@
     http  https                    the management API       clients
     chiffon+http  chiffon+https    chiffon over HTTP        agents, clients
     chiffon+ws  chiffon+wss        chiffon over WebSocket   agents, clients
+    chiffon+amqp  chiffon+amqps    chiffon over a broker    agents, clients
     agentmsg+http  agentmsg+https  agentmsg over HTTP       agents, clients
     agentmsg+ws  agentmsg+wss      agentmsg over WebSocket  agents, clients
     a2acp+http  a2acp+https        a2acp over HTTP          agents, clients
@@ -21,7 +22,7 @@
                                    streams                  hub starts
 
 An agent given a plain http address speaks chiffon over WebSocket there. Coven on loopback needs no token (coven-D11).
-The token never shows in a repr.
+The userinfo of a broker's address is for the broker, and the token comes from elsewhere. Neither shows in a repr.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from dragoman.sdk.errors import Misconfigured
 from dragoman.security.datahome import data_home
 
 API = "api"
+AMQP = "amqp"
 #: scheme → (protocol, transport, scheme of the hub's HTTP side)
 SCHEMES: dict[str, tuple[str, str, str]] = {
     "http": (API, "http", "http"),
@@ -47,6 +49,8 @@ SCHEMES: dict[str, tuple[str, str, str]] = {
     "chiffon+https": ("chiffon", "http", "https"),
     "chiffon+ws": ("chiffon", "ws", "http"),
     "chiffon+wss": ("chiffon", "ws", "https"),
+    "chiffon+amqp": ("chiffon", AMQP, "amqp"),
+    "chiffon+amqps": ("chiffon", AMQP, "amqps"),
     "agentmsg+http": ("agentmsg", "http", "http"),
     "agentmsg+https": ("agentmsg", "http", "https"),
     "agentmsg+ws": ("agentmsg", "ws", "http"),
@@ -77,6 +81,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     transport: str
     base: str
     token: str | None = None
+    login: str = ""
+    """The userinfo of a broker's address."""
     instance: str | None = None
     """Which process of an agent this is: another process does not have the work that the hub gave to this one."""
     certificate: str = ""
@@ -98,7 +104,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_secure(self) -> bool:
-        return self.base.startswith("https:")
+        return self.base.startswith(("https:", "amqps:"))
 
     @property
     def is_loopback(self) -> bool:
@@ -114,6 +120,12 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     def needs_token(self) -> bool:
         """Whether agents and clients need a token there."""
         return self.transport != STDIO and not (self.protocol == "coven" and self.is_loopback)
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker, with what it needs to let us in."""
+        scheme, _, place = self.base.partition("://")
+        return f"{scheme}://{self.login}@{place}" if self.login else self.base
 
     def websocket(self, path: str) -> str:
         """The address of a WebSocket endpoint."""
@@ -193,6 +205,9 @@ def parse(url: str, token: str | None = None) -> Address:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     netloc = host if port is None else f"{host}:{port}"
     base = urlunsplit((scheme, netloc, parts.path.rstrip("/"), "", ""))
+    if transport == AMQP:
+        login = parts.netloc.rpartition("@")[0]
+        return Address(protocol=protocol, transport=transport, base=base, token=token, login=login)
     userinfo = parts.password or parts.username
     return Address(
         protocol=protocol, transport=transport, base=base, token=token or (unquote(userinfo) if userinfo else None)

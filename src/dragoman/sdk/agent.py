@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from dragoman.sdk import program
-from dragoman.sdk.address import Address, resolve_agent
+from dragoman.sdk.address import AMQP, Address, resolve_agent
 from dragoman.sdk.calling.backend import Backend
 from dragoman.sdk.client import Client
 from dragoman.sdk.conversation.peer_handlers import help_as_work
@@ -254,7 +254,7 @@ class Agent(Declarations):
         try:
             async with serve(self._participant, address, self._runtime) as made:
                 service = msgspec.structs.replace(made, converses=row.converses)
-                if row.fetches_files:
+                if row.fetches_files and address.transport != AMQP:
                     from dragoman.sdk.network.http import bringer, fetcher
 
                     service = msgspec.structs.replace(service, fetch=fetcher(address), bring=bringer(address))

@@ -45,6 +45,16 @@ class Endpoint:
         """Handlers of everything below a path, which ends with a slash."""
         return {}
 
+    @property
+    def trouble(self) -> str | None:
+        """What this endpoint lacks of the world, while the hub serves otherwise."""
+        return None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """For the metrics, by name."""
+        return {}
+
     def start(self) -> None:
         """The server calls this when the port is open."""
 
@@ -78,7 +88,11 @@ class Handler(ABC):
 
     def agent(self, scope: Scope) -> Agent:
         """The agent of this protocol whose credential came with a request or a handshake; raises `Refused`."""
-        agent = self.holder(scope)
+        return self.agent_with(tokens.bearer(header(scope, b"authorization")))
+
+    def agent_with(self, token: str | None) -> Agent:
+        """The agent of this protocol with this token; raises `Refused`."""
+        agent = self.holder_of(token)
         if agent.protocol != self.protocol:
             raise refuse(
                 Kind.FORBIDDEN,
@@ -90,9 +104,11 @@ class Handler(ABC):
         return agent
 
     def holder(self, scope: Scope) -> Agent:
-        """The agent of any protocol whose credential came; raises `Refused`. Agents are in memory: this reads no
-        store."""
-        token = tokens.bearer(header(scope, b"authorization"))
+        """The agent of any protocol whose credential came; raises `Refused`."""
+        return self.holder_of(tokens.bearer(header(scope, b"authorization")))
+
+    def holder_of(self, token: str | None) -> Agent:
+        """The agent of any protocol with this token; raises `Refused`. Agents are in memory: this reads no store."""
         agent = None if token is None else self.hub.agent_of(tokens.token_hash(token))
         if agent is None:
             status = "missing" if token is None else "invalid"

@@ -99,6 +99,16 @@ class HttpServer:
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
+    def trouble(self) -> str | None:
+        """What an endpoint lacks of the world; the hub serves all the same."""
+        return next((endpoint.trouble for endpoint in self._endpoints if endpoint.trouble is not None), None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What endpoints count, for the metrics."""
+        return {name: count for endpoint in self._endpoints for name, count in endpoint.counts.items()}
+
+    @property
     def connections(self) -> int:
         return len(self._server.server_state.connections) if self._server is not None else 0
 

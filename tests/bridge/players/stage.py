@@ -12,7 +12,15 @@ from typing import Any
 import httpx2
 
 from dragoman.app.endpoints import ENDPOINTS, HubParts
-from dragoman.app.settings import A2acpSettings, CovenSettings, RuleSettings, Server, Settings, StoreSettings
+from dragoman.app.settings import (
+    A2acpSettings,
+    AmqpSettings,
+    CovenSettings,
+    RuleSettings,
+    Server,
+    Settings,
+    StoreSettings,
+)
 from dragoman.app.wiring import hub
 from dragoman.server.handler import Endpoint
 from tests.bridge.players.sockets import PATIENCE
@@ -107,6 +115,7 @@ async def playing(
     store: StoreSettings = IN_MEMORY,
     a2acp: A2acpSettings = WITHOUT_END,
     endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
+    amqp: str | None = None,
 ) -> AsyncIterator[Stage]:
     """A hub."""
     settings = Settings(
@@ -115,6 +124,7 @@ async def playing(
         server=Server(port=0, grpc_port=0, drain_seconds=1),
         coven=CovenSettings(guests=True, shutdown_seconds=0.1),
         a2acp=a2acp,
+        amqp=AmqpSettings(url=amqp, presence_seconds=0.2),
         rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
     )
     async with AsyncExitStack() as held:

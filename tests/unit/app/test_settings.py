@@ -67,6 +67,7 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
         "chiffon.negotiation": ("highest", "highest"),
         "store.kind": ("memory", "memory"),
         "files.url": ("s3://bucket/prefix", "s3://bucket/prefix"),
+        "amqp.url": ("amqps://broker/agents", "amqps://broker:5671/agents"),
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "tls.clients": ("required", "required"),

@@ -14,8 +14,8 @@ from dragoman.app.settings.model import Settings
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 
-NO_SETTINGS = {"v1", "proto"}
-"""`chiffon.v1` is a subprotocol, `coven.proto` a file."""
+NO_SETTINGS = {"v1", "proto", "hub", "dead"}
+"""`chiffon.v1` is a subprotocol, `coven.proto` a file; `chiffon.hub` and `chiffon.dead` are queues of a broker."""
 
 
 def groups() -> dict[str, set[str]]:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.amqp import place_of
 from dragoman.app.settings.model import TABLES, Origin, Settings, keys, value_of
 from dragoman.core.ids import DAY, SECOND
 from dragoman.stores.s3_files import BucketProblem
@@ -28,6 +29,7 @@ SHORT = {
     "DRAGOMAN_HOST": "server.host",
     "DRAGOMAN_PORT": "server.port",
     "DRAGOMAN_GRPC_PORT": "server.grpc_port",
+    "DRAGOMAN_AMQP": "amqp.url",
     "DRAGOMAN_LOG_LEVEL": "log.level",
     "DRAGOMAN_LOG_FORMAT": "log.format",
 }
@@ -42,7 +44,7 @@ the key that is in no file."""
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
-    "a2acp.hs256_secret", "server.metrics_token", "oidc.client_secret",
+    "a2acp.hs256_secret", "server.metrics_token", "oidc.client_secret", "amqp.ca",
 })  # fmt: skip
 
 
@@ -283,6 +285,17 @@ def _unsafe(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
     if tls.clients == "required" and not tls.client_ca:
         origin = origins["tls.clients"]
         yield f"tls.clients ({origin}) is required, but no CA is named that signs them: set tls.client_ca."
+    if settings.amqp.url is not None:
+        try:
+            broker = place_of(settings.amqp.url)
+        except ValueError as error:
+            yield f"amqp.url ({origins['amqp.url']}): {error}."
+        else:
+            if not broker.secure and not server.allow_plain and not is_loopback(broker.host):
+                yield (
+                    f"amqp.url ({origins['amqp.url']}) leads to {broker.shown}, and tokens would be sent there without"
+                    " TLS. Write amqps://, or set server.allow_plain = true where nobody else can listen."
+                )
     if settings.oidc.issuer is not None:
         issuer, origin = urlsplit(settings.oidc.issuer), origins["oidc.issuer"]
         if issuer.scheme != "https" and not (issuer.scheme == "http" and is_loopback(issuer.hostname or "")):

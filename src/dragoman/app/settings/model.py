@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dragoman.amqp import place_of
 from dragoman.core.ids import DAY, HOUR, SECOND
 from dragoman.core.rules import Rules
 from dragoman.sandbox.model import Level
@@ -224,6 +225,18 @@ class ChiffonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether callback URLs may lead into private networks. Off: only public addresses are called."""
 
 
+class AmqpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Chiffon's message queue: a broker of the user's, to which the hub connects."""
+
+    url: str | None = None
+    """amqp://user:password@host:port/vhost, or amqps://…; it may have a password, so it is not shown. None: no
+    broker."""
+    ca: str | None = None
+    """A file with the CAs that sign the broker's certificate; by default, those of the system."""
+    presence_seconds: Span = 5.0
+    """How often the hub looks whether agents consume their queues."""
+
+
 class CovenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The gRPC port. `server.grpc_port` says which; without `enabled` it is not opened."""
 
@@ -360,6 +373,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSettings = StoreSettings()
     rules: RuleSettings = RuleSettings()
     chiffon: ChiffonSettings = ChiffonSettings()
+    amqp: AmqpSettings = AmqpSettings()
     coven: CovenSettings = CovenSettings()
     forge: ForgeSettings = ForgeSettings()
     agentmsg: AgentmsgSettings = AgentmsgSettings()
@@ -442,6 +456,8 @@ def value_of(settings: Settings, name: str) -> Any:
         value = getattr(value, part)
     if name in TABLES:  # for people: values that may be secrets are left out
         return [shown(one) for one in value]
+    if name == "amqp.url" and value is not None:
+        return place_of(value).shown
     return value
 
 

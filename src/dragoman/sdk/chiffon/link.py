@@ -68,8 +68,11 @@ PROTOCOL_CAPABILITIES = ProtocolCapabilities(name="chiffon", refuses_each=True)
 class ChiffonLink:
     """`links.Link` in chiffon."""
 
-    def __init__(self, pipe: Pipe, runtime: Runtime) -> None:
+    def __init__(self, pipe: Pipe, runtime: Runtime, *, words_are_receipts: bool = True) -> None:
         self._pipe = pipe
+        self._protocol_capabilities = msgspec.structs.replace(
+            PROTOCOL_CAPABILITIES, words_are_receipts=words_are_receipts
+        )
         self._runtime = runtime
         self._name = ""
         self._version = PROTOCOL_VERSION
@@ -78,7 +81,7 @@ class ChiffonLink:
 
     @property
     def protocol_capabilities(self) -> ProtocolCapabilities:
-        return PROTOCOL_CAPABILITIES
+        return self._protocol_capabilities
 
     async def open(self, who: Introduction) -> None:
         self._name = who.kind or who.agent_id
