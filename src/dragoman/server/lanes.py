@@ -73,6 +73,13 @@ class LaneLink(ABC):
         self._lanes.clear()
         close_link(self._hub, CloseLink(principal=self._agent, session=self._session))
 
+    def abort(self) -> None:
+        """Send nothing more, and say nothing of it to the hub: it decides nothing any more."""
+        for sending in self._sending:
+            sending.cancel()
+        self._lanes.clear()
+        self._hub.detach(self._session)
+
     # -- what a transport implements
 
     @abstractmethod

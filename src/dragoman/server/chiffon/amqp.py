@@ -118,6 +118,18 @@ class ChiffonAmqp(Endpoint):
         if broker is not None:
             await broker.close()
 
+    async def abort(self) -> None:
+        """Another node leads: cut the connection, and acknowledge nothing more. The broker gives the next hub all of
+        it."""
+        self._inbox.detach()
+        tasks = [task for task in (self._running, *self._opening.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in self._links.values():
+            link.abort()
+        self._links.clear()
+
     async def _run(self) -> None:
         """One connection after the other."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE

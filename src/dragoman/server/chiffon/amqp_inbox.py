@@ -149,6 +149,14 @@ class AmqpInbox:
             peer.forget()
         self._consumer = await broker.consume(amqp.INBOX, self.receive, prefetch=prefetch)
 
+    def detach(self) -> None:
+        """Acknowledge nothing more, whatever is decided."""
+        self._broker = None
+        for refusing in self._refusing:
+            refusing.cancel()
+        for peer in self._peers.values():
+            peer.forget()
+
     async def drain(self, seconds: float) -> None:
         """Take nothing more, and wait until everything that came is decided, save what is held."""
         if self._broker is None:
