@@ -216,6 +216,12 @@ class CancelIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reason: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
 
 
+class RenewIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hours` is how long the contract lasts from now; without it as long as a new one."""
+
+    hours: Annotated[float, Meta(gt=0, le=24 * 366)] | None = None
+
+
 class ResumeIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`answer` is what the paused agent waited for, if anything."""
 

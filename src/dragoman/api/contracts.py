@@ -1,4 +1,4 @@
-"""Contracts between agents: look at them, end one; and which domains may ask which (a2acp-D19). Never keys."""
+"""Contracts between agents: look at them, renew or end one; and which domains may ask which (a2acp-D19). Never keys."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery
+from dragoman.api.bodies import CancelIn, ContractsQuery, DomainPolicyIn, DomainsQuery, RenewIn
 from dragoman.api.context import PROTOCOL, Call, Context, Plain, page_of
 from dragoman.api.problems import Problem, list_of
-from dragoman.core.commands import EndContract, SetDomainPolicy
-from dragoman.core.ids import ADMIN, AgentId, Instant, rfc3339
+from dragoman.core.commands import EndContract, RenewContract, SetDomainPolicy
+from dragoman.core.ids import ADMIN, HOUR, AgentId, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Party, Standing
 from dragoman.core.model.policy import NAME, domain_policies_in
 from dragoman.core.model.state import Entity, Registry
@@ -124,6 +124,21 @@ async def end_contract(context: Context, call: Call[None, CancelIn]) -> Contract
         ),
     )
     return contract_out(ended, context.intake.now())
+
+
+async def renew_contract(context: Context, call: Call[None, RenewIn]) -> ContractOut:
+    hours = call.body.hours
+    row = await find_contract(context, call.id)
+    renewed: Contract = await context.execute(
+        call,
+        RenewContract(
+            principal=ADMIN,
+            protocol=PROTOCOL,
+            collaboration=row.collaboration,
+            lasts=None if hours is None else int(hours * HOUR),
+        ),
+    )
+    return contract_out(renewed, context.intake.now())
 
 
 class DomainPolicy(msgspec.Struct, frozen=True, kw_only=True):

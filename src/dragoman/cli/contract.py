@@ -15,7 +15,7 @@ from dragoman.cli.hubclient import Hub
 from dragoman.cli.lists import Since, cut
 from dragoman.cli.printing import Column, col
 
-app = App(name="contract", help="Contracts between agents: ls, show, end.")
+app = App(name="contract", help="Contracts between agents: ls, show, renew, end.")
 
 ContractName = Annotated[str, Parameter(name="ID", help="The contract's id, or its collaboration's, or enough of it.")]
 
@@ -85,10 +85,28 @@ def show(id: ContractName, /, *, output: Output = "table", location: HubLocation
         ]
     )
     if standing == "active":
-        printing.suggest(f"dragoman contract end {line(id)}")
+        printing.suggest(f"dragoman contract renew {line(id)}", f"dragoman contract end {line(id)}")
     else:
         source, target = (line((contract.get(side) or {}).get("agent")) for side in ("source", "target"))
         printing.suggest(f"to go on, {source} must make a new contract with {target}", "dragoman contract ls")
+
+
+@app.command
+def renew(
+    id: ContractName,
+    /,
+    *,
+    hours: Annotated[
+        float | None, Parameter(help="How long it lasts from now; without this as long as a new contract.")
+    ] = None,
+    output: Output = "table",
+    location: HubLocation = LOCAL,
+) -> None:
+    """Let a contract end later, on the same terms. The hub informs both agents."""
+    body = {} if hours is None else {"hours": hours}
+    contract = lists.post(Hub.find(location), "contracts", id, "renew", body)
+    said = f"the contract {line(contract.get('id'))} lasts until {line(contract.get('expires_at'))}"
+    printing.done(contract, output, said, f"dragoman contract show {line(id)}")
 
 
 @app.command

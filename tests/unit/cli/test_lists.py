@@ -138,6 +138,7 @@ def test_what_nothing_begins_or_ends_with_is_not_found(hub: Any, run: Any, make_
     [
         (("dlq", "show"), "deadletters", ""), (("dlq", "redrive"), "deadletters", "/redrive"),
         (("dlq", "discard"), "deadletters", "/discard"), (("contract", "end"), "contracts", "/end"),
+        (("contract", "renew"), "contracts", "/renew"),
         (("ask", "answer"), "questions", "/answer"), (("task", "retry"), "tasks", "/retry"),
         (("task", "pause"), "tasks", "/pause"), (("task", "resume"), "tasks", "/resume"),
         (("trace",), "tasks", "/trace"),

@@ -31,7 +31,14 @@ from dragoman.core.commands.agents import (
     TellAgain,
 )
 from dragoman.core.commands.base import Command, Outcome
-from dragoman.core.commands.contracts import AnswerHandshake, EndContract, RotateKey, SetDomainPolicy, ShakeHands
+from dragoman.core.commands.contracts import (
+    AnswerHandshake,
+    EndContract,
+    RenewContract,
+    RotateKey,
+    SetDomainPolicy,
+    ShakeHands,
+)
 from dragoman.core.commands.conversation import (
     AnswerHandover,
     AskHelp,
@@ -128,6 +135,7 @@ __all__ = (
     "RefillLink",
     "RegisterAgent",
     "RemoveAgent",
+    "RenewContract",
     "Reply",
     "ReportError",
     "ReportFault",

@@ -75,6 +75,19 @@ class EndContract(Command, frozen=True, gc=False, kw_only=True):
         return self.collaboration
 
 
+class RenewContract(Command, frozen=True, gc=False, kw_only=True):
+    """A person lets a contract go on for longer, on the terms that both agents agreed to; both are notified. `lasts` is
+    how long from now, without it as long as a new contract. Outcome: the contract."""
+
+    action: ClassVar = "contract.renew"
+    collaboration: str
+    lasts: int | None = None
+
+    @property
+    def subject(self) -> str:
+        return self.collaboration
+
+
 class RotateKey(Command, frozen=True, gc=False, kw_only=True):
     """A party wants a new key for a collaboration; both get it. Outcome: the contract."""
 

@@ -32,9 +32,9 @@ from msgspec.structs import replace
 from dragoman.core.agreements import domain_policy
 from dragoman.core.agreements.domain_policy import domain_of
 from dragoman.core.agreements.terms import between_the_same, still_agreed
-from dragoman.core.commands import AnswerHandshake, EndContract, EndContractsOf, RotateKey, ShakeHands
+from dragoman.core.commands import AnswerHandshake, EndContract, EndContractsOf, RenewContract, RotateKey, ShakeHands
 from dragoman.core.delivery.outbox import NOBODY, await_answer, offer_answer, put_on_its_way, settle
-from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, DeliveryId, Instant, QuestionId, TaskId, rfc3339
 from dragoman.core.lookups import Bound, Lane, PutTo, QuestionById, Ready, Terms
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.contracts import Contract, Party, Secret, Standing, intents_of, terms_for
@@ -346,6 +346,27 @@ def end_contract(work: Work, command: EndContract) -> Contract:
     for party in contract.parties:
         if party != command.principal:
             tell(work, party, MessageKind.CONTRACT, contract=contract.id)
+    return contract
+
+
+def renew_contract(work: Work, command: RenewContract) -> Contract:
+    """A person lets a contract end later. Its id and its terms stay, so no agent has to agree again; both learn the new
+    end. A contract that is over never comes back."""
+    contract, standing = newest(work, command.collaboration, command.principal)
+    if standing is Standing.ACTIVE and not between_the_same(work, contract):
+        standing = Standing.TERMINATED
+    if standing is not Standing.ACTIVE:
+        what = f"the contract is {standing.value} and does not come back; {contract.source.agent} must make a new one"
+        raise refuse(Kind.CONFLICT, what, standing=standing.value)
+    lasts = work.rules.contract_lasts if command.lasts is None else command.lasts
+    until = Instant(work.now + lasts)
+    if until <= contract.expires_at:
+        what = f"the contract lasts until {rfc3339(contract.expires_at)} already; renew it for longer"
+        raise refuse(Kind.INVALID, what, field="hours", expires_at=rfc3339(contract.expires_at))
+    contract = replace(contract, expires_at=until)
+    work.put(contract)
+    for party in contract.parties:
+        tell(work, party, MessageKind.CONTRACT, contract=contract.id)
     return contract
 
 

@@ -4,6 +4,7 @@
 and replaces the terms; the old ones, and a key after its rotation, are honoured for `OVERLAP`. A contract that is over
 never comes back.
 
+    active ──a person renews it──▶ active, with a later end
     active ──renewed──▶ superseded        active ──ended by a party──▶ terminated        active ──time──▶ expired
 
 What an agent may be asked for under a contract: one definition for discovery and for the handshake.

@@ -20,6 +20,7 @@ from dragoman.core.commands import (
     Reassign,
     Redrive,
     RemoveAgent,
+    RenewContract,
     ResumeAgent,
     RevokeToken,
     RotateKey,
@@ -70,7 +71,7 @@ class PeopleOnly:
 
     COMMANDS = (
         AddAgent, RemoveAgent, RotateToken, RevokeToken, PauseAgent, ResumeAgent, Reassign, Redrive, Discard,
-        SetDomainPolicy, AddPerson, RemovePerson, SetPersonToken, SetPersonRole, OfferLogin, LogIn,
+        SetDomainPolicy, RenewContract, AddPerson, RemovePerson, SetPersonToken, SetPersonRole, OfferLogin, LogIn,
         LogInByProvider, RecordLogin, EndSessions,
     )  # fmt: skip
 

@@ -414,9 +414,11 @@ class _Encoder:
         contract = self.outgoing.contract
         if contract.standing is Standing.TERMINATED:
             return self._frame("event", intents.TERMINATE, terminated(contract))
-        # Only the target gets an event when the two agree; the key may have changed again since.
-        is_agreement = self.receiver == contract.target.agent and self.outgoing.delivery.created_at <= contract.since
-        if contract.rotated_at is not None and not is_agreement:
+        # Only the target gets an event when the two agree; the key may have changed again since. A notice that is newer
+        # than the newest key is about a later end.
+        written = self.outgoing.delivery.created_at
+        is_agreement = self.receiver == contract.target.agent and written <= contract.since
+        if contract.rotated_at is not None and written <= contract.rotated_at and not is_agreement:
             return self._frame("event", intents.ROTATE, rotated(contract, self._key(contract)))
         return self._frame("event", intents.ACCEPT, established(contract, self._key(contract)))
 

@@ -183,6 +183,7 @@ def test_the_end_of_a_handshake_is_a_contract_or_an_error(kit: Any) -> None:
         ({"rotated_at": 9, "since": 0}, "accept_handshake"),
         ({"rotated_at": 0, "since": -1}, "rotate_key"),
         ({"rotated_at": 9, "since": -1}, "rotate_key"),  # and once more since then
+        ({"rotated_at": -1, "since": -2}, "accept_handshake"),  # a person renewed it after that
     ],
 )
 def test_news_of_a_contract(kit: Any, changed: dict[str, Any], intent: str) -> None:
