@@ -19,7 +19,7 @@ from dragoman.api.problems import Next, Problem, list_of
 from dragoman.core.agreements.terms import LIBRARY
 from dragoman.core.commands import AddAgent, PauseAgent, RemoveAgent, ResumeAgent, RotateToken
 from dragoman.core.ids import ADMIN, AgentId, rfc3339
-from dragoman.core.model.agents import Agent, Offer, Profile
+from dragoman.core.model.agents import Agent, ConnectionEvent, Offer, Profile
 from dragoman.core.model.holdings import NOTHING
 from dragoman.core.model.state import AWAY, Registry
 from dragoman.core.ports import TaskFilter
@@ -115,10 +115,16 @@ class StatusHistory(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[dict[str, Any], ...]
 
 
+class ConnectionChangeOut(msgspec.Struct, frozen=True, kw_only=True):
+    at: str
+    event: ConnectionEvent
+    why: str
+
+
 class AgentDetails(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
     """`child` is set for an agent that the hub runs; then `status` may also be the state of its process. An agent that
-    reported that it takes no work has that as its status. `reported` and `pending` (what the hub holds for it) are set
-    where one agent is shown."""
+    reported that it takes no work has that as its status. `reported`, `pending` (what the hub holds for it) and
+    `connections` (the last changes of its connection, the newest first) are set where one agent is shown."""
 
     status: str  # type: ignore[assignment]
 
@@ -126,6 +132,7 @@ class AgentDetails(AgentOut, frozen=True, kw_only=True, omit_defaults=True):
     child: ChildOut | None = None
     reported: Reported | None = None
     pending: Pending | None = None
+    connections: tuple[ConnectionChangeOut, ...] = ()
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,11 +319,20 @@ async def list_agents(context: Context, call: Call[AgentsQuery, None]) -> AgentL
 
 
 async def show_agent(context: Context, call: Plain) -> AgentDetails:
-    agent = find_agent(context, call.id)
+    return whole_agent(context, find_agent(context, call.id))
+
+
+def whole_agent(context: Context, agent: Agent) -> AgentDetails:
+    """With what is only shown of one agent."""
     held = context.intake.holding(agent.id)
-    pending = None if held == NOTHING else Pending(held.bytes, held.direct_messages, held.entities)
     return msgspec.structs.replace(
-        agent_details(context, agent), reported=_reported(context, agent.id), pending=pending
+        agent_details(context, agent),
+        reported=_reported(context, agent.id),
+        pending=None if held == NOTHING else Pending(held.bytes, held.direct_messages, held.entities),
+        connections=tuple(
+            ConnectionChangeOut(at=rfc3339(change.at), event=change.event, why=change.why)
+            for change in reversed(agent.connections)
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.api.agents import AgentDetails, Line, agent_details, agent_logs, find_agent
+from dragoman.api.agents import AgentDetails, Line, agent_logs, find_agent, whole_agent
 from dragoman.api.bodies import BulkDeadLettersIn, BulkTasksIn, LogsQuery, WireQuery
 from dragoman.api.context import PROTOCOL, Call, Context, Plain
 from dragoman.api.events import TaskRow, task_row
@@ -232,7 +232,7 @@ async def show_agent_view(context: Context, call: Plain) -> AgentView:
     agent = find_agent(context, call.id)
     tasks, _ = await context.store.tasks(TaskFilter(agent=agent.id), after=None, limit=LAST_TASKS)
     return AgentView(
-        agent=agent_details(context, agent),
+        agent=whole_agent(context, agent),
         tasks=tuple(task_row(context, task) for task in tasks),
         logs=(await agent_logs(context, Call(call.request, LogsQuery(tail=LAST_LINES), None))).logs,
     )

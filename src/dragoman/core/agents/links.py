@@ -12,7 +12,7 @@ from dragoman.core.delivery.outbox import settle
 from dragoman.core.delivery.redelivery import NOTHING_YET, send_waiting
 from dragoman.core.ids import SECOND, Instant
 from dragoman.core.lookups import Lane
-from dragoman.core.model.agents import Agent, BreakerState, Link
+from dragoman.core.model.agents import Agent, BreakerState, ConnectionEvent, Link
 from dragoman.core.model.deliveries import MessageKind
 from dragoman.core.model.tasks import HELD, Status, Task, Waiting
 from dragoman.core.routing.dispatch import fill
@@ -23,6 +23,9 @@ from dragoman.wire.closing import CloseReason
 
 SEEN_EVERY = 15 * SECOND
 """How often a poll writes `last_seen_at`, which is for people."""
+REPLACES = "it replaces the connection before it"
+NEW_PROCESS = "a new process of the agent"
+LOST = "the connection broke"
 MOST_INSTANCES = 8
 """How many earlier processes of an agent the hub remembers."""
 
@@ -39,9 +42,11 @@ def open_link(work: Work, command: OpenLink) -> int:
         vouches=command.vouches,
         behind=NOTHING_YET if command.ordered else None,
     )
+    replaces = False
     if command.ordered:
         for old in work.links_to(agent.id):
             if old.ordered:
+                replaces = True
                 work.close_link(old.session, CloseReason.NEWER_CONNECTION)
                 lose(work, old)
     work.put_link(link)
@@ -53,6 +58,9 @@ def open_link(work: Work, command: OpenLink) -> int:
     if fresh or command.ordered or work.now - (agent.last_seen_at or 0) > SEEN_EVERY:
         connected = any(one.ordered for one in work.links_to(agent.id))
         agent = replace(agent, connected=connected, last_seen_at=work.now)
+        if command.ordered:
+            why = REPLACES if replaces else NEW_PROCESS if fresh and agent.connections else ""
+            agent = replace(agent, connections=agent.noted(work.now, ConnectionEvent.CONNECTED, why))
         work.put(followed_by(agent, command.instance) if fresh else agent)
     if fresh:
         take_back(work, link)
@@ -109,7 +117,9 @@ def close_link(work: Work, command: CloseLink) -> None:
         return
     agent = work.agent(link.agent)
     if agent is not None and not any(other.ordered for other in work.links_to(agent.id)):
-        work.put(replace(agent, connected=False, last_seen_at=work.now))
+        why = LOST if command.fault is None and command.lost else "" if command.fault is None else command.fault.message
+        connections = agent.noted(work.now, ConnectionEvent.DISCONNECTED, why)
+        work.put(replace(agent, connected=False, last_seen_at=work.now, connections=connections))
     if command.fault is not None:
         give_back(work, link, command.fault, stopping=work.directory.stopping or command.stopping)
     elif command.lost and not command.stopping:

@@ -23,7 +23,7 @@ from dragoman.core.budgets import budget
 from dragoman.core.budgets.wake_times import RESOURCES, with_wake_time
 from dragoman.core.commands import Beat, ReportError, ReportStatus, Severity
 from dragoman.core.ids import HUB, AgentId, Instant, rfc3339
-from dragoman.core.model.agents import Agent
+from dragoman.core.model.agents import Agent, ConnectionEvent
 from dragoman.core.model.shapes import fitted
 from dragoman.core.model.state import AgentState, Change, Entity, Operation, Registry, difference, moment_of
 from dragoman.core.model.tasks import EventKind, Status, Task
@@ -232,6 +232,8 @@ def note_sign_of_life(work: Work, id: AgentId) -> None:
         return
     back = agent.silent_since is not None
     agent = replace(agent, silent_at=_next_look(work, work.now), silent_since=None, last_seen_at=work.now)
+    if back:
+        agent = replace(agent, connections=agent.noted(work.now, ConnectionEvent.BACK))
     work.put(with_wake_time(work, agent))
     if back:
         entity = work.entity(Registry.AGENT, id)
@@ -255,7 +257,9 @@ def look(work: Work, agent: Agent) -> Agent:
     due = _next_look(work, sign)
     if due > work.now:
         return replace(agent, silent_at=due)
-    return fallen_silent(work, replace(agent, silent_at=None, silent_since=work.now), Instant(sign))
+    connections = agent.noted(work.now, ConnectionEvent.SILENT, f"not heard since {rfc3339(Instant(sign))}")
+    agent = replace(agent, silent_at=None, silent_since=work.now, connections=connections)
+    return fallen_silent(work, agent, Instant(sign))
 
 
 def fallen_silent(work: Work, agent: Agent, sign: Instant) -> Agent:

@@ -53,6 +53,27 @@ class Revoked(msgspec.Struct, frozen=True, gc=False):
     until: Instant
 
 
+class ConnectionEvent(enum.StrEnum):
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    SILENT = "silent"
+    BACK = "back"
+    """It shows signs of life again, without a new connection."""
+
+
+class ConnectionChange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One entry of an agent's connection history; `why` is a sentence, or empty."""
+
+    at: Instant
+    event: ConnectionEvent
+    why: str = ""
+
+
+MOST_CONNECTION_CHANGES = 24
+"""How much of its connection history an agent's row keeps: the row is written whole."""
+LONGEST_WHY = 200
+
+
 PLANNER = "planner"
 """The role of an agent that controls the others."""
 
@@ -68,8 +89,9 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     `added_concurrent` is how many tasks at once it was added with, where it declares another number itself. `wake_at`
     is when the hub must look at this row again: the end of its breaker's pause, `silent_at` (the next check for signs
     of life of an agent that converses), or a time that it named itself. `silent_since`: it shows no sign of life any
-    more. `paused`: a person lets it get no new work. `instance` is the newest of its processes, where they name
-    themselves, `former_instances` are those before it.
+    more. `connections` are the last changes of its connection, the newest last: links that keep order, and silence. An
+    agent that only polls has no connection. `paused`: a person lets it get no new work. `instance` is the newest of its
+    processes, where they name themselves, `former_instances` are those before it.
     """
 
     id: AgentId
@@ -104,6 +126,11 @@ class Agent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     offers: tuple[Offer, ...] = ()
     revoked: tuple[Revoked, ...] = ()
     paused: bool = False
+    connections: tuple[ConnectionChange, ...] = ()
+
+    def noted(self, now: Instant, event: ConnectionEvent, why: str = "") -> tuple[ConnectionChange, ...]:
+        """Its `connections` with one more."""
+        return (*self.connections, ConnectionChange(now, event, why[:LONGEST_WHY]))[-MOST_CONNECTION_CHANGES:]
 
     @property
     def called(self) -> str:
