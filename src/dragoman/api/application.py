@@ -19,6 +19,7 @@ from starlette.routing import Route
 from dragoman.api.bodies import read_call
 from dragoman.api.context import PROTOCOL, ApiRoute, Context, respond
 from dragoman.api.problems import Next, Problem, Reason, problem
+from dragoman.api.refusal_page import OPENED, refusal_page, wants_page
 from dragoman.api.routes import SERVED
 from dragoman.api.sessions import Caller
 from dragoman.core.ids import ADMIN
@@ -77,9 +78,15 @@ def _dispatch(context: Context, methods: dict[str, ApiRoute]) -> Callable[[Reque
             return answer if isinstance(answer, Response) else respond(next(iter(route.answers)), answer)
         except Problem as refusal:
             await _audit_refusal(context, route, request, refusal, caller)
-            return problem(refusal.fault, instance, reason=refusal.reason, next=refusal.next, status=refusal.status)
+            answer = problem(refusal.fault, instance, reason=refusal.reason, next=refusal.next, status=refusal.status)
+            if route.path in OPENED and wants_page(request):
+                return refusal_page(route.path, refusal.fault, refusal.next, answer.status_code)
+            return answer
         except Refused as refusal:
-            return problem(refusal.fault, instance)
+            answer = problem(refusal.fault, instance)
+            if route.path in OPENED and wants_page(request):
+                return refusal_page(route.path, refusal.fault, None, answer.status_code)
+            return answer
         except StoreFailed as error:
             log.error("the store cannot be read", method=request.method, path=route.path, why=str(error))
             fault = Fault(kind=Kind.OVERLOADED, message="the store cannot be read now", retryable=True)
@@ -115,4 +122,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
     other = (None, Fault(kind=Kind.INVALID, message=str(error.detail)), None)
     reason, fault, next = UNROUTED.get(error.status_code, other)
     status, headers = error.status_code, error.headers
+    if status == 404 and wants_page(request):
+        return refusal_page(request.url.path, fault, None, status)
     return problem(fault, request.url.path, reason=reason, next=next, status=status, headers=headers)

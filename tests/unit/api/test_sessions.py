@@ -355,3 +355,22 @@ async def test_a_logout_removes_the_cookie_and_everywhere_ends_all_sessions(worl
     assert {"max-age=0", "httponly", "samesite=strict"} <= flags(here)
     assert (await world.stranger.post("/api/v1/logout?everywhere=1", headers=headers)).status_code == 204
     assert world.intake.asked == [EndSessions(principal=ADMIN, protocol="api", person="ann", name="ann")]
+
+
+async def test_a_browser_that_opens_a_used_link_gets_a_page_that_says_what_to_do(world: Any) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = await world.stranger.get("/login/wrong-code", headers=browser)
+    assert (answer.status_code, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert (answer.headers["cache-control"], answer.headers["referrer-policy"]) == ("no-store", "no-referrer")
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "used already or is too old" in answer.text
+    assert "dragoman user login NAME" in answer.text
+    assert ("wrong-code" in answer.text, "set-cookie" in answer.headers) == (False, False)
+
+
+async def test_a_mistyped_address_is_a_page_for_a_browser_and_a_problem_for_a_script(world: Any) -> None:
+    page = await world.stranger.get('/taskz"><script>alert(1)</script>', headers={"Accept": "text/html"})
+    assert (page.status_code, "There is no such page" in page.text, "alert" in page.text) == (404, True, False)
+    assert (await world.stranger.get("/taskz")).json()["status"] == 404
+    below_the_api = await world.stranger.get("/api/v1/tasks", headers={"Accept": "text/html"})
+    assert below_the_api.json()["status"] == 401
