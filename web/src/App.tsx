@@ -1,7 +1,7 @@
 // The frame: who is logged in, the navigation, the keyboard, and the page that the address names.
 
 import { signal } from "@preact/signals";
-import type { ComponentType } from "preact";
+import { Component, type ComponentChildren, type ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { Problem, post } from "./api/client";
 import { connection, deadLetters, openQuestions } from "./live/stream";
@@ -87,7 +87,9 @@ export function App() {
       <Navigation />
       <main class="page" id="main" tabIndex={-1}>
         {found ? (
-          <found.page.view key={path.value} {...found.values} />
+          <Guard key={path.value}>
+            <found.page.view {...found.values} />
+          </Guard>
         ) : (
           <Empty title="There is no such page">
             <a href="/">Go to the overview</a>
@@ -98,6 +100,18 @@ export function App() {
       {help.value ? <KeyHelp /> : null}
     </div>
   );
+}
+
+/** What a page throws while it is drawn stays with the page: the navigation works on, and the person reads what to do. */
+class Guard extends Component<{ children: ComponentChildren }, { error: unknown }> {
+  override state = { error: null };
+  static override getDerivedStateFromError(error: unknown) {
+    return { error };
+  }
+  override render() {
+    const { error } = this.state;
+    return error === null ? this.props.children : <ErrorBox error={error} onRetry={() => this.setState({ error: null })} />;
+  }
 }
 
 function skip(event: Event): void {

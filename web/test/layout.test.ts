@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Participant, Sequence, SequenceStep } from "../src/api/types";
-import { BREAK_SECONDS, fit, layout, textOf } from "../src/sequence/layout";
+import { BREAK_SECONDS, fit, layout, sidesOf, textOf } from "../src/sequence/layout";
 import { atEnd, kept } from "../src/sequence/place";
 
 const PEOPLE: Participant[] = [
@@ -52,7 +52,7 @@ test("an agent's lane is marked while it has the task, and stays open while the 
   expect(drawn(begun, true).bars.map((bar) => bar.open)).toEqual([true]);
   const ended = drawn([...begun, step(3, "completed", "mux", "planner", 1)]);
   expect(ended.bars).toEqual([
-    { key: "t/2", agent: "mux", x: ended.lanes[2]?.x, from: ended.rows[1]?.y, to: ended.rows[2]?.y, open: false },
+    { key: "t/2", agent: "mux", protocol: "coven", x: ended.lanes[2]?.x, from: ended.rows[1]?.y, to: ended.rows[2]?.y, open: false },
   ]);
 });
 
@@ -144,6 +144,7 @@ test("a step that is added moves none that is there", () => {
 
 test("the sentence of an assignment leaves out the agent that the arrow names", () => {
   expect(textOf(step(1, "assigned", "hub", "mux", 0, { text: "to mux · attempt 2" }))).toBe("assigned · attempt 2");
+  expect(textOf(step(1, "assigned", "hub", "mux", 0, { text: "to mux · attempt 1" }))).toBe("assigned");
 });
 
 test("zooming keeps what is in the middle of the frame there", () => {
@@ -154,4 +155,35 @@ test("zooming keeps what is in the middle of the frame there", () => {
 
 test("a frame at its end follows, one that was scrolled up does not", () => {
   expect([atEnd(500, 400, 900), atEnd(480, 400, 900), atEnd(200, 400, 900)]).toEqual([true, true, false]);
+});
+
+test("agents stand on both sides of the hub, the earliest next to it, and keep their side when more come", () => {
+  const agents = ["a", "b", "c", "d", "e"].map((id) => ({ id, kind: "agent" as const, protocol: "forge" }));
+  const others: Participant[] = [
+    { id: "caller", kind: "caller", protocol: "api" },
+    { id: "hub", kind: "hub", protocol: null },
+  ];
+  const order = (count: number) => sidesOf([...others, ...agents.slice(0, count)]).map((one) => one.id);
+  expect(order(1)).toEqual(["caller", "hub", "a"]);
+  expect(order(3)).toEqual(["caller", "c", "hub", "a", "b"]);
+  expect(order(5)).toEqual(["caller", "e", "c", "hub", "a", "b", "d"]);
+});
+
+test("a text that is longer than its arrow begins at the hub and stays in the drawing", () => {
+  const { rows, lanes, width } = drawn([step(1, "progress", "mux", "hub", 0, { text: "x".repeat(400) })]);
+  const row = rows[0];
+  expect([row?.anchor, row?.textX]).toEqual(["start", (lanes[1]?.x ?? 0) + 16]);
+  expect((row?.textX ?? 0) + (row?.text.length ?? 0) * 6.7).toBeLessThan(width);
+});
+
+test("a drawing of caller, hub and agent fits a phone", () => {
+  const three = PEOPLE.filter((one) => ["mux", "hub", "planner"].includes(one.id));
+  const { width, compact } = layout({ trace_id: "x", task_id: "t", participants: three, steps: [], running: false }, 358);
+  expect(compact).toBe(true);
+  expect(width).toBeLessThanOrEqual(358);
+});
+
+test("a time is written once where several steps have it", () => {
+  const { rows } = drawn([step(1, "submitted", "planner", "hub", 0), step(2, "assigned", "hub", "mux", 0)]);
+  expect(rows.map((row) => row.time)).toEqual(["+0 ms", ""]);
 });

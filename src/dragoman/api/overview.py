@@ -23,6 +23,7 @@ from dragoman.core.queries import ErrorOut, error_out
 FRESH_SECONDS = 1.0
 """How long an answer is shown to others who ask."""
 MOST_FAILING = 8
+MOST_COSTS = 6
 MOST_QUESTIONS = 500
 COUNTED = ("submitted", "completed", "failed", "cancelled", "retried", "dead_lettered")
 
@@ -64,12 +65,14 @@ class AgentSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 class SeriesOut(msgspec.Struct, frozen=True, kw_only=True):
     """`values` are counts in each step; `queue_depth` is the most that waited, the
-    latencies are seconds, null where nothing ended."""
+    latencies are seconds, null where nothing ended. `costs` are US dollars in each step, of the agents that cost most
+    in the range."""
 
     step_seconds: int
     at: tuple[int, ...]
     values: dict[str, tuple[float | None, ...]]
     agents: dict[str, AgentSeries]
+    costs: dict[str, tuple[float, ...]]
 
 
 class OverviewOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +176,7 @@ def series_out(buckets: list[Bucket], shown_range: str, now: int) -> SeriesOut:
     for name, share in (("latency_p50", 0.5), ("latency_p95", 0.95)):
         values[name] = tuple(bucket.percentile(share) for bucket in shown)
     agents = total(buckets, 1, 0).agents
+    dearest = sorted((id for id, one in agents.items() if one.cost > 0), key=lambda one: (-agents[one].cost, one))
     return SeriesOut(
         step_seconds=step,
         at=at,
@@ -180,5 +184,9 @@ def series_out(buckets: list[Bucket], shown_range: str, now: int) -> SeriesOut:
         agents={
             id: AgentSeries(completed=one.completed, failed=one.failed, cost=round(one.cost, 6))
             for id, one in sorted(agents.items())
+        },
+        costs={
+            id: tuple(round(bucket.agents[id].cost, 6) if id in bucket.agents else 0.0 for bucket in shown)
+            for id in dearest[:MOST_COSTS]
         },
     )

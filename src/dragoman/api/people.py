@@ -6,6 +6,7 @@ import msgspec
 
 from dragoman.api.bodies import AnswerIn, DeadLettersQuery, EditedIn, Nothing, QuestionsQuery
 from dragoman.api.context import PROTOCOL, Call, Context, Plain, page_of
+from dragoman.api.events import TaskRow, task_row
 from dragoman.api.store_reads import find_dead_letter, find_question, find_task, whole_task
 from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.ids import ADMIN
@@ -14,9 +15,18 @@ from dragoman.core.model.tasks import Question
 from dragoman.core.queries import DeadLetterOut, QuestionOut, TaskOut, dead_letter_out, is_hidden, question_out
 
 
+class AskedAbout(TaskRow, frozen=True, kw_only=True):
+    """The task around a question. `requested_by` is who gave it to the hub."""
+
+    requested_by: str
+
+
 class QuestionList(msgspec.Struct, frozen=True, kw_only=True):
+    """`tasks` are those that the questions are about, by their ids."""
+
     questions: tuple[QuestionOut, ...]
     next: str | None
+    tasks: dict[str, AskedAbout]
 
 
 async def list_questions(context: Context, call: Call[QuestionsQuery, None]) -> QuestionList:
@@ -26,7 +36,13 @@ async def list_questions(context: Context, call: Call[QuestionsQuery, None]) -> 
         status=query.status, task=task, after=query.cursor or "", limit=query.limit + 1
     )
     page, on = page_of(questions, query.limit, lambda one: one.id)
-    return QuestionList(questions=tuple(map(question_out, page)), next=on)
+    tasks: dict[str, AskedAbout] = {}
+    for id in dict.fromkeys(one.task for one in page if one.task is not None):
+        found = await context.store.task(id)
+        if found is not None:
+            row = msgspec.structs.asdict(task_row(context, found))
+            tasks[id] = AskedAbout(**row, requested_by=found.origin.principal)
+    return QuestionList(questions=tuple(map(question_out, page)), next=on, tasks=tasks)
 
 
 async def show_question(context: Context, call: Plain) -> QuestionOut:

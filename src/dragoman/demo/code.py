@@ -28,6 +28,7 @@ def run(id: str, state_dir: Path | None) -> None:
         for number, remark in enumerate(REMARKS, start=1):
             time.sleep(0.6)
             task.progress(30 * number, f"file {number} of {len(REMARKS)}", output=remark + "\n")
+            task.used(tokens=len(remark), cost_usd=0.012)
         return {"change": change, "verdict": "changes requested", "remarks": len(REMARKS)}
 
     @agent.on("run_tests", timeout=300)

@@ -32,6 +32,7 @@ def run(id: str, state_dir: Path | None) -> None:
         if release not in NOTES:
             raise task.reject(f"nothing is known of release {release}; there are {', '.join(NOTES)}")
         entries = NOTES[release]
+        task.used(tokens=900, cost_usd=0.004 * len(entries))
         await task.progress(20, "drafting", output=f"# {release}\n\n{entries[0]}\n")
         await asyncio.sleep(0.6)
         advice = await task.help(

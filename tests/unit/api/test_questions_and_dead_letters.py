@@ -40,6 +40,7 @@ async def test_open_questions_are_listed_with_options_and_deadline(world: Any, m
             }
         ],
         "next": None,
+        "tasks": {},
     }  # fmt: skip
     assert len((await world.client.get("/api/v1/questions")).json()["questions"]) == 2
     first = (await world.client.get("/api/v1/questions?limit=1")).json()
@@ -235,3 +236,11 @@ async def test_a_backup_is_not_asked_for_from_another_machine(world: Any, tmp_pa
         answer = await far.post("/api/v1/backup", json={"target": str(tmp_path / "x")})
     assert answer.status_code == 403
     assert not (tmp_path / "x").exists()
+
+
+async def test_the_task_around_a_question_is_listed_with_it(world: Any, make: Any) -> None:
+    task = make.task()
+    await world.put(task, question(make, 1, task=task.id))
+    told = (await world.client.get("/api/v1/questions")).json()
+    about = told["tasks"][task.id]
+    assert (about["type"], about["requested_by"], about["status"]) == (task.type, task.origin.principal, task.status)

@@ -89,7 +89,7 @@ async def test_the_desk_of_an_idle_hub_is_empty_and_ready(client: httpx2.AsyncCl
 
     assert await get("/api/v1/tasks") == {"tasks": [], "next": None, "total": 0, "searched": None}
     assert await get("/api/v1/agents") == {"agents": []}
-    assert await get("/api/v1/questions?status=open") == {"questions": [], "next": None}
+    assert await get("/api/v1/questions?status=open") == {"questions": [], "next": None, "tasks": {}}
     assert await get("/api/v1/deadletters") == {"deadletters": [], "next": None}
     assert (await client.get("/api/v1/deadletters/0123abcd")).status_code == 404
     assert (await client.get("/api/v1/questions/0123abcd")).status_code == 404

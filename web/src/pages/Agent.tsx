@@ -4,9 +4,140 @@ import { post, remove } from "../api/client";
 import type { AgentView, Credential } from "../api/types";
 import { go } from "../router";
 import { may } from "../session";
-import { clock, humanKind, plural } from "../ui/format";
-import { Ago, Copy, Dialog, Empty, ErrorBox, Json, Protocol, Status, TaskLink, failed, toast } from "../ui/parts";
+import { bytes, clock, humanKind, plural, readable } from "../ui/format";
+import { Ago, Copy, Dialog, Empty, ErrorBox, Json, Protocol, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
+
+function Capabilities({ agent }: { agent: AgentView["agent"] }) {
+  const offers = agent.offers ?? []; // fields with their default are left out of the answer
+  const offered = new Set(offers.map((offer) => offer.intent));
+  const plain = (agent.work_types ?? []).filter((work) => !offered.has(work));
+  return (
+    <section class="card" data-testid="agent-capabilities">
+      <header>
+        <h2 class="grow">Capabilities</h2>
+        {agent.capabilities.map((one) => (
+          <span class="tag" key={one}>
+            {one}
+          </span>
+        ))}
+      </header>
+      {offered.size + plain.length ? (
+        <ul class="rows">
+          {offers.map((offer) => (
+            <li class="offer" key={offer.intent}>
+              <details>
+                <summary>
+                  <strong>{offer.intent}</strong> <span class="muted">{offer.description}</span>
+                  <span class="row tight">
+                    <span class="tag">{offer.version ?? "1.0.0"}</span>
+                    {offer.pii ? <span class="tag">personal data</span> : null}
+                    {(offer.required_capabilities ?? []).map((one) => (
+                      <span class="tag" key={one}>
+                        needs {one}
+                      </span>
+                    ))}
+                  </span>
+                </summary>
+                <div class="two-columns">
+                  <div class="stack-s">
+                    <h3>Takes</h3>
+                    <Json value={offer.input_schema} label={`What ${offer.intent} takes`} />
+                  </div>
+                  <div class="stack-s">
+                    <h3>Gives</h3>
+                    <Json value={offer.output_schema ?? true} label={`What ${offer.intent} gives`} />
+                  </div>
+                </div>
+              </details>
+            </li>
+          ))}
+          {plain.map((work) => (
+            <li class="offer row" key={work}>
+              <strong class="grow">{work}</strong>
+              <a class="small" href={`/playground?agent=${encodeURIComponent(agent.id)}&work=${encodeURIComponent(work)}`}>
+                Call
+              </a>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p class="body muted">It declared none, so it gets any work of its kind{agent.kind ? ` (${agent.kind})` : ""}.</p>
+      )}
+    </section>
+  );
+}
+
+function Connections({ agent }: { agent: AgentView["agent"] }) {
+  const connections = agent.connections ?? [];
+  return (
+    <section class="card" data-testid="agent-connections">
+      <header>
+        <h2 class="grow">Connections</h2>
+        <span class="muted small">the newest first</span>
+      </header>
+      {connections.length ? (
+        <ol class="rows">
+          {connections.map((change, index) => (
+            <li class="line" key={`${change.at} ${index}`}>
+              <Status status={change.event} />
+              <span class="grow muted small wrap">{readable(change.why, now.value)}</span>
+              <span class="small muted">
+                <Ago at={change.at} />
+              </span>
+            </li>
+          ))}
+        </ol>
+      ) : (
+        <p class="body muted">
+          It had no lasting connection. An agent that polls over HTTP needs none: the hub notes when it saw it last.
+        </p>
+      )}
+    </section>
+  );
+}
+
+/** What an agent reported about itself, and the process that the hub runs for it. */
+function Process({ agent }: { agent: AgentView["agent"] }) {
+  const { child, reported, pending } = agent;
+  if (!child && !reported && !pending) return null;
+  const facts: [string, ComponentChildren][] = [
+    ["Command", child ? <code>{child.command.join(" ")}</code> : null],
+    ["Process", child?.pid ? `${child.pid}, since ${new Date(child.since).toLocaleString()}` : child ? child.state : null],
+    ["Restarts", child ? `${child.restarts} (${child.restart})` : null],
+    ["Last end", child?.last_end],
+    ["Directory", child?.cwd],
+    ["Environment", child?.env.length ? child.env.join(", ") : null],
+    ["Reported", reported ? <Ago at={reported.at} /> : null],
+    ["Held for it", pending ? `${bytes(pending.bytes)} in messages and state` : null],
+  ];
+  return (
+    <section class="card" data-testid="agent-process">
+      <header>
+        <h2>{child ? "Process" : "What it reported"}</h2>
+      </header>
+      <div class="body stack">
+        <dl class="facts">
+          {facts.map(([name, value]) =>
+            value ? (
+              <>
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+              </>
+            ) : null,
+          )}
+        </dl>
+        {reported ? <Json value={reported.status} label="Reported status" /> : null}
+        {reported?.errors.length ? (
+          <div class="stack-s">
+            <h3>Its last errors</h3>
+            <Json value={reported.errors} label="Its last errors" />
+          </div>
+        ) : null}
+      </div>
+    </section>
+  );
+}
 
 export function Agent({ id }: { id: string }) {
   const path = `/agents/${encodeURIComponent(id)}`;
@@ -33,7 +164,8 @@ export function Agent({ id }: { id: string }) {
         <Protocol name={agent.protocol} /> {agent.protocol_version}
       </>,
     ],
-    ["Does", (agent.work_types ?? []).join(", ") || "not declared"],
+    ["Kind", agent.kind],
+    ["Role", agent.role],
     ["Load", `${agent.current_tasks.length} of ${agent.max_concurrent}`],
     [
       "Breaker",
@@ -56,20 +188,22 @@ export function Agent({ id }: { id: string }) {
           </a>
           {may("operator") ? (
             agent.paused ? (
-              <button type="button" class="button" onClick={() => act("resume", "The agent gets work again")}>
+              <button type="button" class="button" data-testid="agent-resume" onClick={() => act("resume", "The agent gets work again")}>
                 Resume
               </button>
             ) : (
-              <button type="button" class="button" onClick={() => act("pause", "The agent gets no new work")}>
+              <button type="button" class="button" data-testid="agent-pause" onClick={() => act("pause", "The agent gets no new work")}>
                 Pause
               </button>
             )
           ) : null}
           {may("admin") ? (
             <>
-              <button type="button" class="button" onClick={() => act("token", "The old token ended")}>
-                New token
-              </button>
+              {agent.child ? null : (
+                <button type="button" class="button" onClick={() => act("token", "The old token ended")}>
+                  New token
+                </button>
+              )}
               <button type="button" class="button danger" onClick={() => (removing.value = true)}>
                 Remove
               </button>
@@ -77,7 +211,9 @@ export function Agent({ id }: { id: string }) {
           ) : null}
         </div>
       </div>
+      <ViewOnly to="pause or remove an agent" />
       <section class="card">
+        {agent.name && agent.name !== agent.id ? <p class="body agent-says">{agent.name}</p> : null}
         <dl class="strip body">
           {facts
             .filter(([, value]) => value !== null)
@@ -89,24 +225,7 @@ export function Agent({ id }: { id: string }) {
             ))}
         </dl>
       </section>
-      {agent.offers?.length ? (
-        <section class="card">
-          <header>
-            <h2>Capabilities</h2>
-          </header>
-          <div class="body stack">
-            {agent.offers?.map((offer) => (
-              <details key={offer.intent}>
-                <summary>{offer.intent}</summary>
-                <div class="two-columns">
-                  <Json value={offer.input_schema ?? {}} label="Input schema" />
-                  <Json value={offer.output_schema ?? {}} label="Output schema" />
-                </div>
-              </details>
-            ))}
-          </div>
-        </section>
-      ) : null}
+      <Capabilities agent={agent} />
       <section class="card">
         <header>
           <h2 class="grow">Last tasks</h2>
@@ -127,12 +246,21 @@ export function Agent({ id }: { id: string }) {
             ))}
           </ul>
         ) : (
-          <Empty title="It had no task yet" />
+          <Empty title="It had no task yet">
+            <p>
+              <a href={`/playground?agent=${encodeURIComponent(id)}`}>Send it one from the playground</a>
+            </p>
+          </Empty>
         )}
       </section>
+      <div class="two-columns">
+        <Connections agent={agent} />
+        <Process agent={agent} />
+      </div>
       <section class="card">
         <header>
-          <h2>Log</h2>
+          <h2 class="grow">{agent.child ? "Log of its process" : "Log"}</h2>
+          <span class="muted small">{logs.length ? `the last ${plural(logs.length, "line")}` : ""}</span>
         </header>
         <pre class="block log" tabIndex={0} role="group" aria-label="Log">
           {logs.length

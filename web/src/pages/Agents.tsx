@@ -5,7 +5,7 @@ import { go, place } from "../router";
 import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
 import { plural } from "../ui/format";
-import { Ago, Copy, Dialog, Empty, ErrorBox, Protocol, Status, failed } from "../ui/parts";
+import { Ago, Copy, Dialog, Empty, ErrorBox, Protocol, Status, ViewOnly, failed } from "../ui/parts";
 import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 
@@ -44,6 +44,7 @@ export function Agents() {
         <Choice name="status" label="Status" options={["idle", "busy", "connecting", "offline", "paused"]} />
         <Choice name="protocol" label="Protocol" options={PROTOCOLS} />
       </div>
+      <ViewOnly to="add, pause or remove an agent" />
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
       <section class="card">
         {view.data && !agents.length ? (

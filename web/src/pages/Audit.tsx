@@ -6,6 +6,9 @@ import { Ago, Empty, ErrorBox, Status } from "../ui/parts";
 import { useView } from "../ui/view";
 import { VirtualList } from "../ui/VirtualList";
 
+/** Records that the hub answers at most. */
+const SHOWN = 200;
+
 export function Audit() {
   const { query } = place.value;
   const filters = { principal: query.get("who"), action: query.get("action"), outcome: query.get("outcome") };
@@ -34,10 +37,13 @@ export function Audit() {
         </p>
       ) : null}
       <div class="row" role="search">
-        <Search name="who" label="Who" wide />
-        <Search name="action" label="Action" />
+        <Search name="who" label="Who, by the whole name" wide />
+        <Search name="action" label="Action, e.g. task." />
         <Choice name="outcome" label="Outcome" options={["accepted", "refused"]} />
       </div>
+      {view.data && records.length === SHOWN ? (
+        <p class="muted small">These are the newest {number(SHOWN)} that fit. The export has all of them.</p>
+      ) : null}
       <section class="card">
         {view.data && !records.length ? (
           <Empty title="No record fits">
@@ -81,8 +87,9 @@ export function Audit() {
                     record.subject
                   )}
                 </span>
-                <span role="cell">
+                <span role="cell" class="row tight nowrap" title={record.reason ?? ""}>
                   <Status status={record.outcome} />
+                  {record.reason ? <span class="cut muted small wide">{record.reason}</span> : null}
                 </span>
                 <span role="cell" class="small muted">
                   <Ago at={record.at} />

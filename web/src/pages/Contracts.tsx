@@ -1,37 +1,34 @@
+// Who works for whom on which terms, until when, and who did not keep to it.
+
 import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { Contract, ContractList } from "../api/types";
-import { place } from "../router";
+import type { AuditView, Contract, ContractList, Task, TaskList } from "../api/types";
+import { place, withQuery } from "../router";
 import { may } from "../session";
-import { Choice } from "../ui/Filters";
+import { Choice, Search } from "../ui/Filters";
 import { duration, plural } from "../ui/format";
-import { AgentLink, Dialog, Empty, ErrorBox, Json, Status, failed, now, toast } from "../ui/parts";
+import { AgentLink, Ago, Dialog, Empty, ErrorBox, Json, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
 const MOST = 500;
+const LASTS: [string, number][] = [
+  ["1 day", 24],
+  ["1 week", 7 * 24],
+  ["30 days", 30 * 24],
+];
 
 export function Contracts() {
-  const standing = place.value.query.get("standing");
-  const view = useView<ContractList>("/contracts", { limit: MOST });
-  const open = useSignal<Contract | null>(null);
+  const { query } = place.value;
+  const standing = query.get("standing");
+  const agent = query.get("agent");
+  const view = useView<ContractList>("/contracts", { limit: MOST, agent });
+  const renewing = useSignal<Contract | null>(null);
+  const ending = useSignal<Contract | null>(null);
   const all = view.data?.contracts ?? [];
   const contracts = all.filter((contract) => !standing || contract.standing === standing);
-  const show = async (id: string) => {
-    try {
-      open.value = await get<Contract>(`/contracts/${encodeURIComponent(id)}`);
-    } catch (problem) {
-      failed(problem);
-    }
-  };
-  const end = async (contract: Contract) => {
-    try {
-      await post(`/contracts/${encodeURIComponent(contract.id)}/end`, { reason: "ended by a person" });
-      toast("The contract ended; the hub informed both agents");
-      view.refresh();
-    } catch (problem) {
-      failed(problem);
-    }
-  };
+  const open = query.get("open");
   return (
     <>
       <div class="page-head">
@@ -39,60 +36,261 @@ export function Contracts() {
         <span class="muted small" role="status">
           {view.data ? plural(contracts.length, "contract") : ""}
         </span>
+      </div>
+      <div class="row" role="search">
+        <Search name="agent" label="Agent" wide />
         <Choice name="standing" label="Standing" options={["active", "expired", "superseded", "terminated"]} />
       </div>
+      <ViewOnly to="renew or end a contract" />
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
       <section class="card">
         {view.data && !contracts.length ? (
-          <Empty title={all.length ? "No contract has this standing" : "No agents have a contract"}>
+          <Empty title={standing || agent ? "No contract fits these filters" : "No agents have a contract"}>
             <p>Agents that speak a2acp agree on terms by a handshake before they work together.</p>
           </Empty>
         ) : (
           <ul class="rows">
-            {contracts.map((contract) => {
-              const left = (Date.parse(contract.expires_at) - now.value) / 1000;
-              return (
-                <li class="line contract" key={contract.id} data-testid="contract-row" data-id={contract.id}>
-                  <AgentLink id={contract.source.agent} />
-                  <span class="muted" aria-label="asks">
-                    →
+            {contracts.map((contract) => (
+              <li class="line contract" key={contract.id} data-testid="contract-row" data-id={contract.id}>
+                <span class="contract-who">
+                  <span>
+                    <AgentLink id={contract.source.agent} />{" "}
+                    <span class="muted" aria-label="asks">
+                      →
+                    </span>{" "}
+                    <AgentLink id={contract.target.agent} />
                   </span>
-                  <AgentLink id={contract.target.agent} />
-                  <strong class="grow cut">{contract.intent}</strong>
+                  <strong class="cut">{contract.intent}</strong>
+                </span>
+                <span class="row tight">
                   <Status status={contract.standing} />
                   {contract.pii ? <span class="tag">personal data</span> : null}
                   {contract.encryption !== "none" ? <span class="tag">{contract.encryption}</span> : null}
-                  <span class="muted small">
-                    {contract.standing === "active" && left > 0 ? `${duration(left)} left` : new Date(contract.expires_at).toLocaleString()}
-                  </span>
-                  <button type="button" class="button" onClick={() => show(contract.id)}>
-                    Schemas
+                </span>
+                <span class="muted small contract-end" data-testid="contract-until">
+                  <Until contract={contract} />
+                </span>
+                <span class="row tight actions">
+                  <button type="button" class="button" onClick={() => withQuery({ open: contract.id })}>
+                    Terms
                   </button>
                   {contract.standing === "active" && may("operator") ? (
-                    <button type="button" class="button danger" onClick={() => end(contract)}>
-                      End
-                    </button>
+                    <>
+                      <button type="button" class="button" data-testid="contract-renew" onClick={() => (renewing.value = contract)}>
+                        Renew
+                      </button>
+                      <button type="button" class="button danger" data-testid="contract-end" onClick={() => (ending.value = contract)}>
+                        End
+                      </button>
+                    </>
                   ) : null}
-                </li>
-              );
-            })}
+                </span>
+              </li>
+            ))}
           </ul>
         )}
       </section>
-      {open.value ? (
-        <Dialog title={`${open.value.source.agent} → ${open.value.target.agent}: ${open.value.intent}`} onClose={() => (open.value = null)}>
+      {open ? <Terms id={open} key={open} onClose={() => withQuery({ open: null })} /> : null}
+      {renewing.value ? <Renew contract={renewing.value} onClose={() => (renewing.value = null)} onDone={view.refresh} /> : null}
+      {ending.value ? <End contract={ending.value} onClose={() => (ending.value = null)} onDone={view.refresh} /> : null}
+    </>
+  );
+}
+
+function Until({ contract }: { contract: Contract }) {
+  const left = (Date.parse(contract.expires_at) - now.value) / 1000;
+  const until = new Date(contract.expires_at).toLocaleString();
+  if (contract.standing === "active" && left > 0) return <time title={until}>{duration(left)} left</time>;
+  return (
+    <>
+      over since <Ago at={contract.standing === "expired" ? contract.expires_at : contract.since} />
+    </>
+  );
+}
+
+const named = ({ source, target, intent }: Contract): string => `${source.agent} → ${target.agent}: ${intent}`;
+
+function Renew({ contract, onClose, onDone }: { contract: Contract; onClose: () => void; onDone: () => void }) {
+  const hours = useSignal(String(LASTS[0]?.[1] ?? 24));
+  return (
+    <Dialog title={`Renew ${named(contract)}`} onClose={onClose}>
+      <form
+        class="form"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          try {
+            const renewed = await post<Contract>(`/contracts/${encodeURIComponent(contract.id)}/renew`, { hours: Number(hours.value) });
+            toast(`It lasts until ${new Date(renewed.expires_at).toLocaleString()}; the hub informed both agents`);
+            onDone();
+            onClose();
+          } catch (problem) {
+            failed(problem);
+          }
+        }}
+      >
+        <p class="muted">
+          The terms and the id stay as they are, so neither agent has to agree again. It ends{" "}
+          {new Date(contract.expires_at).toLocaleString()} now.
+        </p>
+        <label>
+          How long from now, in hours
+          <input
+            class="field"
+            type="number"
+            min="0.1"
+            max={24 * 366}
+            step="any"
+            required
+            value={hours.value}
+            onInput={(event) => (hours.value = event.currentTarget.value)}
+          />
+        </label>
+        <div class="row tight" role="group" aria-label="Usual times">
+          {LASTS.map(([words, count]) => (
+            <button type="button" class="tab" key={words} aria-pressed={hours.value === String(count)} onClick={() => (hours.value = String(count))}>
+              {words}
+            </button>
+          ))}
+        </div>
+        <button type="submit" class="button primary">
+          Renew the contract
+        </button>
+      </form>
+    </Dialog>
+  );
+}
+
+function End({ contract, onClose, onDone }: { contract: Contract; onClose: () => void; onDone: () => void }) {
+  const reason = useSignal("");
+  return (
+    <Dialog title={`End ${named(contract)}?`} onClose={onClose}>
+      <form
+        class="form"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          try {
+            await post(`/contracts/${encodeURIComponent(contract.id)}/end`, { reason: reason.value.trim() || "ended by a person" });
+            toast("The contract ended; the hub informed both agents");
+            onDone();
+            onClose();
+          } catch (problem) {
+            failed(problem);
+          }
+        }}
+      >
+        <p class="muted">{contract.source.agent} cannot ask on it any more. To go on, the two have to agree again.</p>
+        <label>
+          Reason, which both agents get
+          <input class="field" maxLength={1000} value={reason.value} onInput={(event) => (reason.value = event.currentTarget.value)} />
+        </label>
+        <button type="submit" class="button danger">
+          End the contract
+        </button>
+      </form>
+    </Dialog>
+  );
+}
+
+interface Violations {
+  refused: AuditView["records"];
+  failed: Task[];
+}
+
+function Terms({ id, onClose }: { id: string; onClose: () => void }) {
+  const contract = useSignal<Contract | null>(null);
+  const found = useSignal<Violations | null>(null);
+  const error = useSignal<unknown>(null);
+  useEffect(() => {
+    const read = async () => {
+      const one = await get<Contract>(`/contracts/${encodeURIComponent(id)}`);
+      contract.value = one;
+      const [audit, tasks] = await Promise.all([
+        get<AuditView>("/audit/view", { principal: one.source.agent, outcome: "refused" }),
+        get<TaskList>("/tasks", { status: "failed", type: one.intent, agent: one.target.agent, limit: 100 }),
+      ]);
+      found.value = {
+        refused: audit.records.filter((record) => record.action === "task.submit").slice(0, 10),
+        failed: tasks.tasks.filter((task) => task.contract === one.id && task.error?.kind === "contract").slice(0, 10),
+      };
+    };
+    read().catch((problem: unknown) => {
+      error.value = problem;
+    });
+  }, [id]);
+  const one = contract.value;
+  const facts: [string, ComponentChildren][] = one
+    ? [
+        ["Standing", <Status status={one.standing} />],
+        ["Asks", `${one.source.agent} ${one.source.version} of ${one.source.domain}`],
+        ["Serves", `${one.target.agent} ${one.target.version} of ${one.target.domain}`],
+        ["Agreed", new Date(one.created_at).toLocaleString()],
+        ["Until", new Date(one.expires_at).toLocaleString()],
+        ["Answers within", duration(one.timeout_seconds)],
+        ["Requires", one.required_capabilities.join(", ")],
+        ["Encrypted", one.encryption === "none" ? "" : `${one.encryption}${one.validated ? "" : ", only the two agents can read it"}`],
+        ["Ended by", one.by],
+        ["Reason", one.reason],
+        ["Id", <code>{one.id}</code>],
+      ]
+    : [];
+  return (
+    <Dialog title={one ? named(one) : "Contract"} onClose={onClose} wide>
+      {error.value ? <ErrorBox error={error.value} /> : null}
+      {one ? (
+        <div class="stack">
+          <dl class="strip">
+            {facts.map(([name, value]) =>
+              value ? (
+                <div key={name}>
+                  <dt>{name}</dt>
+                  <dd>{value}</dd>
+                </div>
+              ) : null,
+            )}
+          </dl>
           <div class="two-columns">
-            <div>
-              <h3>The caller sends</h3>
-              <Json value={open.value.input_schema ?? {}} label="Input schema" />
+            <div class="stack-s">
+              <h3>What {one.source.agent} sends</h3>
+              <Json value={one.input_schema ?? true} label="Input schema" />
             </div>
-            <div>
-              <h3>The agent answers</h3>
-              <Json value={open.value.output_schema ?? {}} label="Output schema" />
+            <div class="stack-s">
+              <h3>What {one.target.agent} answers</h3>
+              <Json value={one.output_schema ?? true} label="Output schema" />
             </div>
           </div>
-        </Dialog>
-      ) : null}
-    </>
+          <div class="stack-s" data-testid="contract-violations">
+            <h3>Violations</h3>
+            {!found.value ? (
+              <p class="muted">Reading…</p>
+            ) : found.value.refused.length + found.value.failed.length ? (
+              <ul class="rows">
+                {found.value.failed.map((task) => (
+                  <li class="line" key={task.id}>
+                    <TaskLink id={task.id} />
+                    <span class="grow why-error">{task.error?.message}</span>
+                    <span class="muted small">
+                      <Ago at={task.updated_at} />
+                    </span>
+                  </li>
+                ))}
+                {found.value.refused.map((record) => (
+                  <li class="line" key={record.seq}>
+                    <a href={`/audit?who=${encodeURIComponent(record.principal)}&outcome=refused`}>refused</a>
+                    <span class="grow why-error">{record.reason ?? record.subject}</span>
+                    <span class="muted small">
+                      <Ago at={record.at} />
+                    </span>
+                  </li>
+                ))}
+              </ul>
+            ) : (
+              <p class="muted">Both sides kept to it, as far as the newest records say.</p>
+            )}
+          </div>
+        </div>
+      ) : error.value ? null : (
+        <p class="muted">Reading…</p>
+      )}
+    </Dialog>
   );
 }

@@ -5,7 +5,7 @@ import type { BulkResult, DeadLetter, DeadLetterList } from "../api/types";
 import { place, withQuery } from "../router";
 import { may } from "../session";
 import { humanKind, plural, pretty, readable } from "../ui/format";
-import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, failed, now, toast } from "../ui/parts";
+import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
 export function DeadLetters() {
@@ -73,6 +73,7 @@ export function DeadLetters() {
           </button>
         </div>
       ) : null}
+      <ViewOnly to="redrive or discard" />
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
       <section class="card">
         {view.data && !shown.length ? (
@@ -80,44 +81,21 @@ export function DeadLetters() {
             <p>What the hub could not deliver or get done after all attempts is kept here until a person decides.</p>
           </Empty>
         ) : (
-          <ul class="rows">
-            {shown.map((letter) => (
-              <li class="line letter" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
-                <input
-                  type="checkbox"
-                  aria-label={`Select dead letter ${letter.id}`}
-                  checked={chosen.value.has(letter.id)}
-                  onChange={() => {
-                    const next = new Set(chosen.value);
-                    if (!next.delete(letter.id)) next.add(letter.id);
-                    chosen.value = next;
-                  }}
-                />
-                <strong>{humanKind(letter.error.kind)}</strong>
-                <span class="grow cut" title={letter.error.message}>
-                  {readable(letter.error.message, now.value)}
-                </span>
-                <TaskLink id={letter.task_id} />
-                <AgentLink id={letter.receiver} />
-                <span class="muted small">{plural(letter.attempts, "attempt")}</span>
-                <span class="muted small">
-                  <Ago at={letter.at} />
-                </span>
-                <button type="button" class="button" data-testid="deadletter-edit" onClick={() => edit(letter.id)}>
-                  Inspect
-                </button>
-                <button
-                  type="button"
-                  class="button"
-                  data-testid="deadletter-redrive"
-                  disabled={!may("operator")}
-                  onClick={() => bulk("redrive", [letter.id])}
-                >
-                  Redrive
-                </button>
-              </li>
-            ))}
-          </ul>
+          [...new Set(shown.map((one) => one.error.kind))].map((kind) => (
+            <Group
+              key={kind}
+              kind={kind}
+              letters={shown.filter((one) => one.error.kind === kind)}
+              chosen={chosen.value}
+              onChoose={(ids, on) => {
+                const next = new Set(chosen.value);
+                for (const id of ids) if (on) next.add(id); else next.delete(id);
+                chosen.value = next;
+              }}
+              onEdit={edit}
+              onBulk={bulk}
+            />
+          ))
         )}
       </section>
       {editing.value ? (
@@ -131,6 +109,80 @@ export function DeadLetters() {
         />
       ) : null}
     </>
+  );
+}
+
+interface GroupProps {
+  kind: string;
+  letters: DeadLetter[];
+  chosen: ReadonlySet<string>;
+  onChoose: (ids: string[], on: boolean) => void;
+  onEdit: (id: string) => void;
+  onBulk: (action: "redrive" | "discard", ids: string[]) => void;
+}
+
+/** The dead letters of one reason: what went wrong is usually one thing, and is decided at once. */
+function Group({ kind, letters, chosen, onChoose, onEdit, onBulk }: GroupProps) {
+  const ids = letters.map((one) => one.id);
+  const all = ids.every((id) => chosen.has(id));
+  return (
+    <section class="letters" aria-label={humanKind(kind)}>
+      <header class="letters-head">
+        <input
+          type="checkbox"
+          aria-label={`Select all of the reason ${humanKind(kind)}`}
+          checked={all}
+          disabled={!may("operator")}
+          onChange={() => onChoose(ids, !all)}
+        />
+        <h2 class="grow">
+          {humanKind(kind)} <span class="muted">{letters.length}</span>
+        </h2>
+      </header>
+      <ul class="rows">
+        {letters.map((letter) => (
+          <li class="line letter" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
+            <input
+              type="checkbox"
+              aria-label={`Select dead letter ${letter.id}`}
+              checked={chosen.has(letter.id)}
+              disabled={!may("operator")}
+              onChange={() => onChoose([letter.id], !chosen.has(letter.id))}
+            />
+            <div class="letter-text">
+              <p>{readable(letter.error.message, now.value)}</p>
+              <p class="row tight muted small">
+                <span>
+                  task <TaskLink id={letter.task_id} />
+                </span>
+                {letter.receiver ? (
+                  <span>
+                    for <AgentLink id={letter.receiver} />
+                  </span>
+                ) : null}
+                <span>{plural(letter.attempts, "attempt")}</span>
+                <Ago at={letter.at} />
+              </p>
+            </div>
+            <span class="row tight actions">
+              <button type="button" class="button" data-testid="deadletter-edit" onClick={() => onEdit(letter.id)}>
+                {may("operator") ? "Inspect and edit" : "Inspect"}
+              </button>
+              {may("operator") ? (
+                <>
+                  <button type="button" class="button" data-testid="deadletter-redrive" onClick={() => onBulk("redrive", [letter.id])}>
+                    Redrive
+                  </button>
+                  <button type="button" class="button danger" data-testid="deadletter-discard" onClick={() => onBulk("discard", [letter.id])}>
+                    Discard
+                  </button>
+                </>
+              ) : null}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 

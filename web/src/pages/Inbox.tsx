@@ -1,9 +1,12 @@
 import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
 import { post } from "../api/client";
 import type { Question, QuestionList } from "../api/types";
+import { go } from "../router";
 import { may } from "../session";
 import { plural } from "../ui/format";
-import { AgentLink, Ago, Empty, ErrorBox, Json, TaskLink, failed, now, toast } from "../ui/parts";
+import { AgentLink, Ago, Empty, ErrorBox, Json, Route, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
+import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 
 const KINDS: Record<string, string> = {
@@ -15,20 +18,27 @@ const KINDS: Record<string, string> = {
 
 export function Inbox() {
   const view = useView<QuestionList>("/questions", { status: "open", limit: 200 }, (changes) => changes.questions.changed.length > 0);
-  const chosen = useSignal<ReadonlySet<string>>(new Set());
   const questions = [...(view.data?.questions ?? [])].sort((one, other) => one.created_at.localeCompare(other.created_at));
-  const together = questions.filter((one) => chosen.value.has(one.id));
-  const shared = together.length ? optionsOf(together) : [];
+  const ids = questions.map((one) => one.id);
+  const rows = useRows(ids, (id) => {
+    const task = questions.find((one) => one.id === id)?.task_id;
+    if (task) go(`/tasks/${encodeURIComponent(task)}`);
+  });
+  const together = questions.filter((one) => rows.chosen.has(one.id));
+  const list = useRef<HTMLUListElement>(null);
+  useEffect(() => {
+    list.current?.querySelector(".question.current")?.scrollIntoView({ block: "nearest" });
+  }, [rows.current]);
 
-  const answer = async (list: Question[], given: unknown, note: string) => {
+  const answer = async (asked: Question[], given: unknown, note: string) => {
     const results = await Promise.allSettled(
-      list.map((one) => post(`/questions/${encodeURIComponent(one.id)}/answer`, note ? { answer: given, note } : { answer: given })),
+      asked.map((one) => post(`/questions/${encodeURIComponent(one.id)}/answer`, note ? { answer: given, note } : { answer: given })),
     );
     const refused = results.find((one) => one.status === "rejected");
     if (refused) failed((refused as PromiseRejectedResult).reason);
     const done = results.filter((one) => one.status === "fulfilled").length;
     if (done) toast(`${plural(done, "answer")} sent`);
-    chosen.value = new Set();
+    rows.choose([]);
     view.refresh();
   };
 
@@ -39,19 +49,19 @@ export function Inbox() {
         <span class="muted small" role="status">
           {view.data ? (questions.length ? `${plural(questions.length, "agent waits", "agents wait")}, oldest first` : "") : ""}
         </span>
+        {questions.length > 1 && may("operator") ? (
+          <button
+            type="button"
+            class="button quiet"
+            onClick={() => rows.choose(together.length === questions.length ? [] : ids)}
+          >
+            {together.length === questions.length ? "Select none" : "Select all"}
+          </button>
+        ) : null}
       </div>
+      <ViewOnly to="answer" />
       {view.error ? <ErrorBox error={view.error} onRetry={view.refresh} /> : null}
-      {together.length > 1 ? (
-        <div class="row bulk" role="toolbar" aria-label="Answer together">
-          <strong>{together.length} selected</strong>
-          {shared.map((option) => (
-            <button type="button" class="button" key={String(option)} onClick={() => answer(together, option, "")}>
-              Answer all: {String(option)}
-            </button>
-          ))}
-          {shared.length ? null : <span class="muted">They have no option in common.</span>}
-        </div>
-      ) : null}
+      {together.length > 1 ? <Together questions={together} onAnswer={(given, note) => answer(together, given, note)} /> : null}
       {view.data && !questions.length ? (
         <section class="card">
           <Empty title="No agent waits for you">
@@ -59,22 +69,72 @@ export function Inbox() {
           </Empty>
         </section>
       ) : null}
-      <ul class="stack">
-        {questions.map((question) => (
+      <ul class="stack" ref={list}>
+        {questions.map((question, index) => (
           <QuestionCard
             question={question}
             key={question.id}
-            chosen={chosen.value.has(question.id)}
-            onChoose={() => {
-              const next = new Set(chosen.value);
-              if (!next.delete(question.id)) next.add(question.id);
-              chosen.value = next;
-            }}
+            task={question.task_id ? view.data?.tasks[question.task_id] : undefined}
+            current={rows.current === index}
+            chosen={rows.chosen.has(question.id)}
+            onChoose={() => rows.toggle(question.id)}
             onAnswer={(given, note) => answer([question], given, note)}
           />
         ))}
       </ul>
     </>
+  );
+}
+
+/** One answer to several questions: an option that they have in common, or a text where none has options. */
+function Together({ questions, onAnswer }: { questions: Question[]; onAnswer: (answer: unknown, note: string) => void }) {
+  const text = useSignal("");
+  const note = useSignal("");
+  const shared = optionsOf(questions);
+  const free = questions.every((one) => !one.options.length);
+  return (
+    <form
+      class="row bulk"
+      aria-label="Answer together"
+      data-testid="answer-together"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (free && text.value.trim()) onAnswer(text.value, note.value);
+      }}
+    >
+      <strong>{questions.length} selected</strong>
+      {shared.map((option) => (
+        <button type="button" class="button" key={String(option)} onClick={() => onAnswer(option, note.value)}>
+          Answer all: {String(option)}
+        </button>
+      ))}
+      {free ? (
+        <>
+          <input
+            class="field grow"
+            aria-label="One answer to all of them"
+            placeholder="One answer to all of them"
+            value={text.value}
+            onInput={(event) => (text.value = event.currentTarget.value)}
+          />
+          <button type="submit" class="button" disabled={!text.value.trim()}>
+            Answer all
+          </button>
+        </>
+      ) : null}
+      {shared.length || free ? (
+        <input
+          class="field"
+          aria-label="Note, kept with each answer"
+          placeholder="Note (optional)"
+          maxLength={2000}
+          value={note.value}
+          onInput={(event) => (note.value = event.currentTarget.value)}
+        />
+      ) : (
+        <span class="muted">They have no option in common. Answer them one by one.</span>
+      )}
+    </form>
   );
 }
 
@@ -85,24 +145,30 @@ const optionsOf = (questions: Question[]): unknown[] =>
 
 interface CardProps {
   question: Question;
-  chosen: boolean;
-  onChoose: () => void;
+  /** The task around it; the task's own page needs none. */
+  task?: QuestionList["tasks"][string] | undefined;
+  current?: boolean;
+  chosen?: boolean;
+  /** Given where several may be answered together. */
+  onChoose?: () => void;
   onAnswer: (answer: unknown, note: string) => void;
 }
 
-export function QuestionCard({ question, chosen, onChoose, onAnswer }: CardProps) {
+export function QuestionCard({ question, task, current, chosen, onChoose, onAnswer }: CardProps) {
   const text = useSignal("");
   const note = useSignal("");
   const left = question.deadline ? Date.parse(question.deadline) - now.value : null;
   const id = `question-${question.id}`;
   return (
-    <li class="card question" data-testid="question" data-id={question.id}>
+    <li class={current ? "card question current" : "card question"} data-testid="question" data-id={question.id}>
       <header>
-        <input type="checkbox" aria-label="Select this question" checked={chosen} onChange={onChoose} />
+        {onChoose && may("operator") ? (
+          <input type="checkbox" aria-label="Select this question" checked={chosen} onChange={onChoose} />
+        ) : null}
         <strong>{KINDS[question.about] ?? question.about}</strong>
         <span class="muted">
           from <AgentLink id={question.agent} />
-          {question.task_id ? (
+          {question.task_id && !task ? (
             <>
               {" "}
               about task <TaskLink id={question.task_id} />
@@ -124,6 +190,25 @@ export function QuestionCard({ question, chosen, onChoose, onAnswer }: CardProps
         <p class="question-text" id={id}>
           {question.question}
         </p>
+        {task ? (
+          <p class="row tight asked-about small">
+            <a class="task-type" href={`/tasks/${encodeURIComponent(task.id)}`}>
+              {task.type}
+            </a>
+            {task.name ? <span class="cut muted">{task.name}</span> : null}
+            <Status status={task.status} detail={task.progress ? `${task.progress} %` : null} />
+            <Route from={task.protocol_in} to={task.protocol_out} />
+            <span class="muted">
+              asked for by {task.requested_by} <Ago at={task.created_at} />
+            </span>
+            <TaskLink id={task.id} />
+          </p>
+        ) : null}
+        {question.asked_before.length ? (
+          <p class="muted small">
+            {question.asked_before.join(", ")} could not help: {question.escalations.at(-1)?.content ?? "no reason given"}
+          </p>
+        ) : null}
         {question.context ? (
           <details>
             <summary>What the agent says about it</summary>
@@ -179,7 +264,6 @@ export function QuestionCard({ question, chosen, onChoose, onAnswer }: CardProps
             </button>
           )}
         </form>
-        {may("operator") ? null : <p class="muted small">You may look, not answer: ask an admin for the role operator.</p>}
       </div>
     </li>
   );

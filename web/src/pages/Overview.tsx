@@ -85,6 +85,19 @@ export function Overview() {
             { label: "p95", values: line("latency_p95"), colour: "--wait" },
           ]}
         />
+        {Object.keys(series.costs).length ? (
+          <Plot
+            title="Cost by agent"
+            at={series.at}
+            least={0.01}
+            format={dollars}
+            lines={Object.entries(series.costs).map(([agent, values], index) => ({
+              label: agent,
+              values: [...values],
+              colour: COLOURS[index % COLOURS.length] ?? "--run",
+            }))}
+          />
+        ) : null}
         <Plot
           title="Waiting in queues"
           at={series.at}
@@ -119,6 +132,11 @@ export function Overview() {
     </>
   );
 }
+
+/** Of the plots with a line for each agent: those of the protocols, since agents have none of their own. */
+const COLOURS = ["--p-coven", "--p-forge", "--p-a2acp", "--p-agentmsg", "--p-chiffon", "--p-api"];
+
+const dollars = (value: number): string => `$${value < 1 ? value.toFixed(3).replace(/0$/, "") : value.toFixed(2)}`;
 
 const whole = (value: number): string => number(Math.round(value));
 
@@ -204,7 +222,7 @@ function Agents({ data }: { data: Data }) {
                 </th>
                 <td>{number(one.completed)}</td>
                 <td class={one.failed ? "bad" : "muted"}>{number(one.failed)}</td>
-                {costs ? <td>{one.cost ? one.cost.toFixed(2) : "–"}</td> : null}
+                {costs ? <td>{one.cost ? dollars(one.cost) : "–"}</td> : null}
               </tr>
             ))}
           </tbody>

@@ -3,12 +3,13 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { Agent, AgentList, Exchange } from "../api/types";
+import type { Agent, AgentList, Exchange, Task, TaskList } from "../api/types";
 import { onChanges } from "../live/stream";
 import { place, withQuery } from "../router";
+import { save } from "../sequence/standalone";
 import { may } from "../session";
 import { exampleOf, fieldsOf, type Field } from "../ui/schema";
-import { Copy, ErrorBox, Json, Status, TaskLink } from "../ui/parts";
+import { Copy, Empty, ErrorBox, Json, Status, TaskLink, ViewOnly, failed, toast } from "../ui/parts";
 import { pretty } from "../ui/format";
 import { reader } from "../ui/reader";
 import { useView } from "../ui/view";
@@ -53,6 +54,17 @@ export function Playground() {
       stop();
     };
   }, [id]);
+  /** Agents of most protocols declare no schema: what they were given last shows what they take. */
+  const lastInput = async () => {
+    try {
+      const { tasks } = await get<TaskList>("/tasks", { type: work, agent: agent?.id, limit: 1 });
+      const last = tasks[0] ? await get<Task>(`/tasks/${encodeURIComponent(tasks[0].id)}`) : null;
+      if (last?.input === undefined || last.input === null) toast(`${agent?.id} had no task of the type ${work} yet`, "bad");
+      else input.value = JSON.stringify(last.input, null, 2);
+    } catch (problem) {
+      failed(problem);
+    }
+  };
   const send = async () => {
     let value: unknown;
     try {
@@ -76,6 +88,7 @@ export function Playground() {
       <div class="page-head">
         <h1>Playground</h1>
       </div>
+      <ViewOnly to="send work" />
       {agents.error ? <ErrorBox error={agents.error} onRetry={agents.refresh} /> : null}
       <div class="two-columns">
         <section class="card">
@@ -131,7 +144,12 @@ export function Playground() {
             </label>
             <SchemaForm fields={fieldsOf(schema)} input={input.value} onChange={(text) => (input.value = text)} />
             <label>
-              Input
+              <span class="row tight">
+                <span class="grow">Input</span>
+                <button type="button" class="button quiet" disabled={!agent || !work} onClick={() => void lastInput()}>
+                  As in the last such task
+                </button>
+              </span>
               <textarea
                 class="field"
                 rows={8}
@@ -177,10 +195,17 @@ export function Playground() {
               <Frames title="Received" frames={exchange.value.received} />
               <h3>The same from elsewhere</h3>
               {Object.entries(exchange.value.commands).map(([name, text]) => (
-                <div key={name}>
-                  <p class="row small">
-                    <strong class="grow">{name}</strong>
+                <div key={name} data-testid={`playground-as-${name}`}>
+                  <p class="row tight small">
+                    <strong class="grow">{ELSEWHERE[name]?.[0] ?? name}</strong>
                     <Copy text={text} />
+                    <button
+                      type="button"
+                      class="button quiet"
+                      onClick={() => save(`${work || "work"}${ELSEWHERE[name]?.[1] ?? ".txt"}`, "text/plain", `${text}\n`)}
+                    >
+                      Save
+                    </button>
                   </p>
                   <pre class="block" tabIndex={0} role="group" aria-label={name}>
                     {text}
@@ -189,13 +214,21 @@ export function Playground() {
               ))}
             </div>
           ) : (
-            <p class="body muted">The bytes that go and come appear here.</p>
+            <Empty title="Nothing was sent yet">
+              <p>
+                The bytes that go and come appear here, word for word, and the same request as a command, for curl and in
+                Python.
+              </p>
+            </Empty>
           )}
         </section>
       </div>
     </>
   );
 }
+
+/** What a command is called, and what the file of it ends with. */
+const ELSEWHERE: Record<string, [string, string]> = { cli: ["dragoman", ".sh"], curl: ["curl", ".curl.sh"], python: ["Python", ".py"] };
 
 function Frames({ title, frames }: { title: string; frames: { at: string; text: string }[] }) {
   return (

@@ -1,7 +1,7 @@
 // One task: why it is where it is, the sequence across protocols, the wire behind each step, and what a person may do.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { get, post } from "../api/client";
 import type {
   Agent,
@@ -15,10 +15,11 @@ import type {
   WireMessage,
 } from "../api/types";
 import { place, withQuery } from "../router";
+import { atEnd } from "../sequence/place";
 import { Sequence } from "../sequence/Sequence";
 import { may } from "../session";
-import { bytes, clock, duration, humanKind, pretty, readable, shortId } from "../ui/format";
-import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Protocol, Status, Tabs, TaskLink, failed, now, toast } from "../ui/parts";
+import { bytes, clock, duration, humanKind, number, pretty, readable, shortId } from "../ui/format";
+import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Protocol, Status, Tabs, TaskLink, ViewOnly, failed, now, toast, toneOf } from "../ui/parts";
 import { useView } from "../ui/view";
 import { QuestionCard } from "./Inbox";
 
@@ -55,22 +56,23 @@ export function Task({ id }: { id: string }) {
     <>
       <div class="page-head">
         <h1 class="row">
-          {task.type}
+          <span class="task-title">{task.type}</span>
+          {task.name && task.name !== task.type ? <span class="task-name cut">{task.name}</span> : null}
           <Status status={task.status} testid="task-status" detail={task.waiting} />
         </h1>
         <div class="row">
           {may("operator") && !over ? (
             <>
               {task.waiting === "held" ? (
-                <button type="button" class="button" onClick={() => act("resume")}>
+                <button type="button" class="button" data-testid="task-resume" onClick={() => act("resume")}>
                   Resume
                 </button>
               ) : (
-                <button type="button" class="button" onClick={() => act("pause")}>
+                <button type="button" class="button" data-testid="task-pause" onClick={() => act("pause")}>
                   Pause
                 </button>
               )}
-              <button type="button" class="button" onClick={() => (handing.value = true)}>
+              <button type="button" class="button" data-testid="task-handover" onClick={() => (handing.value = true)}>
                 Hand over
               </button>
               <button type="button" class="button danger" data-testid="task-cancel" onClick={() => act("cancel")}>
@@ -90,12 +92,13 @@ export function Task({ id }: { id: string }) {
           ) : null}
         </div>
       </div>
-      <section class={`card why tone-${task.status === "failed" ? "bad" : task.status === "waiting" ? "wait" : "ok"}`}>
+      <ViewOnly to="change a task" />
+      <section class={`card why tone-${toneOf(task.status)}`}>
         <div class="body stack-s">
           <p data-testid="task-why" class="why-text">
             {readable(why.summary, now.value)}
           </p>
-          {why.last_error && task.status !== "completed" ? (
+          {why.last_error && task.status !== "completed" && !why.summary.includes(why.last_error.message) ? (
             <p class="why-error">
               {readable(why.last_error.message, now.value)} <span class="muted">({humanKind(why.last_error.kind)})</span>
             </p>
@@ -126,6 +129,12 @@ export function Task({ id }: { id: string }) {
                 <dd>{duration((Date.parse(task.finished_at) - Date.parse(task.created_at)) / 1000)}</dd>
               </div>
             ) : null}
+            {costOf(task.usage).map(([name, value]) => (
+              <div key={name}>
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+              </div>
+            ))}
             {task.attempts > 1 ? (
               <div>
                 <dt>Attempts</dt>
@@ -160,8 +169,6 @@ export function Task({ id }: { id: string }) {
               <QuestionCard
                 question={question}
                 key={question.id}
-                chosen={false}
-                onChoose={() => {}}
                 onAnswer={async (answer, note) => {
                   try {
                     await post(`/questions/${encodeURIComponent(question.id)}/answer`, note ? { answer, note } : { answer });
@@ -226,6 +233,16 @@ export function Task({ id }: { id: string }) {
   );
 }
 
+/** What an agent said that the work used: cost first, then the rest. */
+function costOf(usage: unknown): [string, string][] {
+  if (!usage || typeof usage !== "object") return [];
+  const { cost_usd: cost, tokens_used: tokens } = usage as Record<string, unknown>;
+  const found: [string, string][] = [];
+  if (typeof cost === "number" && cost) found.push(["Cost", `$${cost < 1 ? cost.toFixed(4).replace(/0{1,2}$/, "") : cost.toFixed(2)}`]);
+  if (typeof tokens === "number" && tokens) found.push(["Tokens", number(tokens)]);
+  return found;
+}
+
 function ChosenStep({ sequence, n }: { sequence: SequenceModel; n: string | null }) {
   const step = n === null ? undefined : sequence.steps.find((one) => String(one.n) === n);
   if (!step) return null;
@@ -248,10 +265,26 @@ function ChosenStep({ sequence, n }: { sequence: SequenceModel; n: string | null
 
 function Output({ task }: { task: TaskOut }) {
   const { result, output } = task;
+  const text = useRef<HTMLPreElement>(null);
+  const follows = useRef(true);
+  // Output that streams in is followed, unless a person has scrolled up in it.
+  useLayoutEffect(() => {
+    if (text.current && follows.current) text.current.scrollTop = text.current.scrollHeight;
+  }, [output]);
   return (
     <div class="body stack">
       {output ? (
-        <pre class="block" tabIndex={0} role="group" aria-label="Output">
+        <pre
+          class="block"
+          ref={text}
+          tabIndex={0}
+          role="group"
+          aria-label="Output"
+          onScroll={(event) => {
+            const { scrollTop, clientHeight, scrollHeight } = event.currentTarget;
+            follows.current = atEnd(scrollTop, clientHeight, scrollHeight);
+          }}
+        >
           {output}
         </pre>
       ) : (

@@ -7,7 +7,7 @@ import { go, place, withQuery } from "../router";
 import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
 import { number, plural } from "../ui/format";
-import { AgentLink, Ago, Copy, Empty, ErrorBox, Route, Status, TaskLink, failed, toast } from "../ui/parts";
+import { AgentLink, Ago, Copy, Empty, ErrorBox, Route, Status, TaskLink, ViewOnly, failed, toast } from "../ui/parts";
 import { reader } from "../ui/reader";
 import { useRows } from "../ui/selection";
 import { onResets } from "../ui/view";
@@ -143,6 +143,7 @@ export function Tasks() {
           </button>
         </div>
       ) : null}
+      <ViewOnly to="retry or cancel tasks" />
       {error.value ? <ErrorBox error={error.value} /> : null}
       <section class="card">
         {loaded.value && !ids.length && known.value.next ? (

@@ -6,7 +6,7 @@ import type { StreamEvent } from "../api/types";
 import { onChanges } from "../live/stream";
 import { place } from "../router";
 import { Choice, Search } from "../ui/Filters";
-import { bytes, clock, humanKind, number } from "../ui/format";
+import { bytes, clock, humanKind, number, plural } from "../ui/format";
 import { AgentLink, Empty, Protocol, TaskLink } from "../ui/parts";
 import { VirtualList } from "../ui/VirtualList";
 
@@ -42,7 +42,8 @@ export function Wire() {
       <div class="page-head">
         <h1>Live wire</h1>
         <span class="muted small" role="status">
-          {missed.value ? `${number(missed.value)} not shown` : ""}
+          {held.value ? "paused" : shown.length ? plural(shown.length, "message") : ""}
+          {missed.value ? `, ${number(missed.value)} not shown` : ""}
         </span>
         <button
           type="button"
@@ -67,6 +68,23 @@ export function Wire() {
             rows={shown}
             rowHeight={34}
             label="Messages"
+            head={
+              <div class="cells head wire-grid" role="row">
+                <span role="columnheader" class="wide">
+                  At
+                </span>
+                <span role="columnheader">Protocol</span>
+                <span role="columnheader">Message</span>
+                <span role="columnheader" class="wide">
+                  Agent
+                </span>
+                <span role="columnheader">Text</span>
+                <span role="columnheader" class="wide">
+                  Size
+                </span>
+                <span role="columnheader">Task</span>
+              </div>
+            }
             keyOf={(row) => `${row.task_id}/${row.seq}`}
             render={(row) => (
               <div class="cells wire-grid" data-testid="wire-row" data-task={row.task_id}>
@@ -95,8 +113,12 @@ export function Wire() {
             )}
           />
         ) : (
-          <Empty title={rows.length ? "No message fits these filters" : "Nothing passes right now"}>
-            <p>Messages appear here as agents and callers send them.</p>
+          <Empty title={rows.length ? "No message fits these filters" : "Nothing has passed since this page was opened"}>
+            <p>
+              {rows.length
+                ? "Clear the filters, or wait: what fits appears by itself."
+                : "Messages appear here as agents and callers send them. What passed before is with each task."}
+            </p>
           </Empty>
         )}
       </section>

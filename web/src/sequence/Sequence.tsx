@@ -5,7 +5,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Sequence as Model, SequenceStep } from "../api/types";
 import { clock, humanKind, plural } from "../ui/format";
-import { HEAD, type Lane, type Layout, layout, type Row, textOf } from "./layout";
+import { HEAD, type Lane, type Layout, layout, noteWidth, type Row, textOf } from "./layout";
 import { atEnd, kept } from "./place";
 import { save, standalone } from "./standalone";
 
@@ -18,7 +18,8 @@ interface Props {
 }
 
 const ZOOMS = [0.5, 0.6, 0.75, 0.9, 1, 1.2, 1.5, 2];
-const PLAIN = ZOOMS.indexOf(1);
+/** As much as is needed to see all lanes, but never smaller than this. */
+const LEAST_FIT = 0.7;
 const PROTOCOLS = ["chiffon", "agentmsg", "forge", "a2acp", "coven", "api", "none"];
 
 export function Sequence({ sequence, name, selected, onSelect }: Props) {
@@ -26,7 +27,8 @@ export function Sequence({ sequence, name, selected, onSelect }: Props) {
   const drawing = useRef<SVGSVGElement>(null);
   const follows = useRef(false);
   const width = useSignal(900);
-  const zoom = useSignal(PLAIN);
+  /** The scale that a person chose; null while the drawing fits itself to the frame. */
+  const zoom = useSignal<number | null>(null);
   useEffect(() => {
     const element = frame.current;
     if (!element) return;
@@ -37,15 +39,22 @@ export function Sequence({ sequence, name, selected, onSelect }: Props) {
     return () => observer.disconnect();
   }, []);
   const drawn = useMemo(() => layout(sequence, width.value), [sequence, width.value]);
-  const scale = ZOOMS[zoom.value] ?? 1;
+  const fitting = Math.min(1, Math.max(LEAST_FIT, width.value / drawn.width));
+  const scale = zoom.value ?? fitting;
   useLayoutEffect(() => {
     const element = frame.current;
     if (element && follows.current) element.scrollTop = element.scrollHeight;
   }, [drawn.height]);
-  const zoomTo = (next: number) => {
+  // Where not all lanes are seen, the hub is in the middle of what is seen.
+  const middle = (drawn.lanes.find((lane) => lane.kind === "hub")?.x ?? 0) * scale;
+  useLayoutEffect(() => {
     const element = frame.current;
-    const to = ZOOMS[next];
-    if (!element || to === undefined) return;
+    if (element && zoom.value === null) element.scrollLeft = Math.max(0, middle - element.clientWidth / 2);
+  }, [middle]);
+  const zoomTo = (next: number | null | undefined) => {
+    const element = frame.current;
+    if (!element || next === undefined) return;
+    const to = next ?? fitting;
     const left = kept(element.scrollLeft, element.clientWidth / 2, scale, to);
     const top = kept(element.scrollTop, element.clientHeight / 2, scale, to);
     zoom.value = next;
@@ -59,20 +68,20 @@ export function Sequence({ sequence, name, selected, onSelect }: Props) {
           type="button"
           class="button quiet"
           aria-label="Zoom out"
-          disabled={zoom.value === 0}
-          onClick={() => zoomTo(zoom.value - 1)}
+          disabled={scale <= (ZOOMS[0] ?? 0)}
+          onClick={() => zoomTo(ZOOMS.findLast((one) => one < scale - 0.001))}
         >
           −
         </button>
-        <button type="button" class="button quiet zoom" aria-label="Zoom: back to 100 %" onClick={() => zoomTo(PLAIN)}>
+        <button type="button" class="button quiet zoom" aria-label="Zoom: fit to the page" onClick={() => zoomTo(null)}>
           {Math.round(scale * 100)} %
         </button>
         <button
           type="button"
           class="button quiet"
           aria-label="Zoom in"
-          disabled={zoom.value === ZOOMS.length - 1}
-          onClick={() => zoomTo(zoom.value + 1)}
+          disabled={scale >= (ZOOMS.at(-1) ?? 2)}
+          onClick={() => zoomTo(ZOOMS.find((one) => one > scale + 0.001))}
         >
           +
         </button>
@@ -162,7 +171,7 @@ function Drawing(props: { drawn: Layout; running: boolean; selected: number | nu
       {drawn.bars.map((bar) => (
         <rect
           key={bar.key}
-          class={bar.open ? "seq-bar open" : "seq-bar"}
+          class={`seq-bar p-${bar.protocol ?? "none"}${bar.open ? " open" : ""}`}
           x={bar.x - 5}
           y={bar.from}
           width="10"
@@ -173,13 +182,13 @@ function Drawing(props: { drawn: Layout; running: boolean; selected: number | nu
       {drawn.breaks.map((pause) => (
         <g class="seq-break" key={pause.y}>
           <line x1="8" x2={drawn.width - 8} y1={pause.y} y2={pause.y} />
-          <text x="12" y={pause.y + 14}>
+          <text x="12" y={pause.y - 5}>
             {pause.text} later
           </text>
         </g>
       ))}
       {drawn.rows.map((row) => (
-        <StepRow row={row} width={drawn.width} chosen={selected === row.step.n} onSelect={onSelect} key={row.step.n} />
+        <StepRow row={row} width={drawn.width} compact={drawn.compact} chosen={selected === row.step.n} onSelect={onSelect} key={row.step.n} />
       ))}
       {props.running && last ? (
         <g class="seq-running">
@@ -216,7 +225,7 @@ function LaneLine({ lane, height }: { lane: Lane; height: number }) {
 }
 
 function LaneHead({ lane }: { lane: Lane }) {
-  const width = Math.max(72, lane.label.length * 7.4 + 24);
+  const width = Math.max(64, lane.label.length * 7.1 + 24);
   return (
     <g class={`seq-head kind-${lane.kind} p-${lane.protocol ?? "none"}`}>
       <rect x={lane.x - width / 2} y="8" width={width} height="30" rx="15" />
@@ -233,7 +242,7 @@ function LaneHead({ lane }: { lane: Lane }) {
   );
 }
 
-function StepRow(props: { row: Row; width: number; chosen: boolean; onSelect: (step: SequenceStep) => void }) {
+function StepRow(props: { row: Row; width: number; compact: boolean; chosen: boolean; onSelect: (step: SequenceStep) => void }) {
   const { row, width, chosen, onSelect } = props;
   const { step } = row;
   const choose = () => onSelect(step);
@@ -255,9 +264,11 @@ function StepRow(props: { row: Row; width: number; chosen: boolean; onSelect: (s
     >
       <title>{`${row.time} ${row.text}: ${step.source} → ${step.target} at ${clock(step.at)}\n${textOf(step)}${lost}`}</title>
       <rect class="seq-hit" data-hit="" x="4" y={row.y - 26} width={width - 8} height={38 + drop} rx="8" />
-      <text class="seq-time" x="12" y={row.y + 4}>
-        {row.time}
-      </text>
+      {row.time ? (
+        <text class={props.compact ? "seq-time compact" : "seq-time"} x={props.compact ? 6 : 12} y={row.y + (props.compact ? 14 : 4)}>
+          {row.time}
+        </text>
+      ) : null}
       {row.note !== null ? <Note row={row} at={row.note} /> : <Arrows row={row} />}
       {step.lost.length > 0 && <LostMark row={row} />}
     </g>
@@ -266,7 +277,7 @@ function StepRow(props: { row: Row; width: number; chosen: boolean; onSelect: (s
 
 function Note({ row, at }: { row: Row; at: number }) {
   const text = row.mark ? `${row.mark} ${row.text}` : row.text;
-  const width = text.length * 6.6 + 24;
+  const width = noteWidth(row.text, row.mark);
   return (
     <g class="seq-note">
       <rect x={at - width / 2} y={row.y - 14} width={width} height="26" rx="13" />
@@ -283,18 +294,20 @@ function Arrows({ row }: { row: Row }) {
       {row.arrows.map((arrow) => {
         const towards = Math.sign(arrow.x2 - arrow.x1);
         return (
-          <line
-            key={arrow.x1}
-            class={`seq-arrow p-${arrow.protocol ?? "none"}`}
-            x1={arrow.x1 + towards * 7}
-            x2={arrow.x2 - towards * 7}
-            y1={row.y + arrow.drop}
-            y2={row.y + arrow.drop}
-            marker-end={`url(#head-${arrow.protocol ?? "none"})`}
-          />
+          <g key={arrow.x1} class={`p-${arrow.protocol ?? "none"}`}>
+            <line
+              class="seq-arrow"
+              x1={arrow.x1 + towards * 7}
+              x2={arrow.x2 - towards * 8}
+              y1={row.y + arrow.drop}
+              y2={row.y + arrow.drop}
+              marker-end={`url(#head-${arrow.protocol ?? "none"})`}
+            />
+            <circle class="seq-from" cx={arrow.x1 + towards * 7} cy={row.y + arrow.drop} r="3" />
+          </g>
         );
       })}
-      <text class="seq-text" x={row.textX} y={row.y - 8} text-anchor="middle">
+      <text class="seq-text" x={row.textX} y={row.y - 9} text-anchor={row.anchor}>
         {row.mark ? <tspan class="seq-mark">{`${row.mark} `}</tspan> : null}
         {row.text}
       </text>

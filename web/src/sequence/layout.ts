@@ -1,28 +1,32 @@
 // Where everything of a sequence diagram stands. Pure: steps and a width in, coordinates out; `Sequence.tsx` draws them.
 //
-//   caller        hub         agent        person
-//     │            │            │            │
-//     ├─chiffon───▶│            │            │      one row a step, top to bottom
-//     │            ├─coven─────▶█            │      a bar on a lane: the agent works
-//     │            │◀╌╌╌╌╌╌╌╌╌╌╌█            │      dashed: progress, folded with its count
+//   caller        agent         hub         agent        person
+//     │             │            │            │            │
+//     ├─chiffon─────┼───────────▶│            │            │      one row a step, top to bottom
+//     │             │            ├─coven─────▶█            │      a bar on a lane: the agent works
+//     │             │            │◀╌╌╌╌╌╌╌╌╌╌╌█            │      dashed: progress, folded with its count
 //
-// The hub stands between all others, so a step from an agent to a caller is two arrows, each in the protocol of its end.
+// The hub stands in the middle, so a step from an agent to a caller is two arrows, each in the protocol of its end.
+// Agents stand on both sides, the earliest next to the hub: an arrow crosses as few lanes as can be. A text that is
+// longer than its arrow begins at the hub and runs on over the lanes.
 
 import type { Participant, Sequence, SequenceStep } from "../api/types";
 import { duration } from "../ui/format";
 
-export const ROW = 42;
+export const ROW = 44;
 export const HEAD = 68;
-export const GUTTER = 70;
-export const MARGIN = 20;
-export const NARROWEST = 128;
-export const WIDEST = 320;
+export const GUTTER = 66;
+export const MARGIN = 16;
+export const NARROWEST = 102;
+export const WIDEST = 330;
 /** Half of the widest box at the head of a lane. */
-const BOX = 58;
+const BOX = 54;
+/** Below this width (a phone) the times stand under their arrows, not in a column of their own. */
+export const COMPACT = 620;
+const LONGEST_TEXT = 460;
 /** A pause longer than this between two steps is drawn as a break, with its length. */
 export const BREAK_SECONDS = 2;
 
-const ORDER = { caller: 0, hub: 1, agent: 2, person: 3 } as const;
 const CHARACTER = 6.7;
 const DROP = 13;
 
@@ -47,12 +51,14 @@ export type Tone = "plain" | "progress" | "question" | "good" | "bad" | "control
 export interface Row {
   step: SequenceStep;
   y: number;
+  /** Empty where it is the one above. */
   time: string;
   arrows: Arrow[];
   /** Where a step that stays with the hub is written down. */
   note: number | null;
   text: string;
   textX: number;
+  anchor: "start" | "middle" | "end";
   tone: Tone;
   /** What the step is, at a glance; empty for the usual ones. */
   mark: string;
@@ -61,6 +67,7 @@ export interface Row {
 export interface Bar {
   key: string;
   agent: string;
+  protocol: string | null;
   x: number;
   from: number;
   to: number;
@@ -73,6 +80,7 @@ export interface Break {
 }
 
 export interface Layout {
+  compact: boolean;
   width: number;
   height: number;
   lanes: Lane[];
@@ -120,7 +128,9 @@ const BEGINS = new Set(["assigned", "handed_over"]);
 const ENDS = new Set(["completed", "failed", "cancelled", "attempt_failed", "handed_over", "dead_lettered"]);
 
 export function layout(sequence: Sequence, available: number): Layout {
-  const lanes = lanesOf(sequence.participants, available);
+  const compact = available < COMPACT;
+  const lanes = lanesOf(sequence.participants, available, compact);
+  const width = (lanes.at(-1)?.x ?? 0) + (compact ? BOX - 10 : BOX) + (compact ? 4 : MARGIN);
   const at = new Map(lanes.map((lane) => [lane.id, lane]));
   const hub = lanes.find((lane) => lane.kind === "hub") ?? lanes[0];
   const begun = sequence.steps[0] ? Date.parse(sequence.steps[0].at) : 0;
@@ -128,6 +138,7 @@ export function layout(sequence: Sequence, available: number): Layout {
   const breaks: Break[] = [];
   let y = HEAD + ROW * 0.75;
   let before = begun;
+  let shown = "";
   for (const step of sequence.steps) {
     const now = Date.parse(step.at);
     const pause = (now - before) / 1000;
@@ -136,44 +147,63 @@ export function layout(sequence: Sequence, available: number): Layout {
       y += ROW * 0.6;
     }
     before = Math.max(now, Date.parse(step.until));
-    const row = rowOf(step, y, at, hub, now - begun);
+    const time = `+${duration((now - begun) / 1000)}`;
+    const row = rowOf(step, y, at, hub, time === shown ? "" : time, width, compact);
+    shown = time;
     rows.push(row);
     y += ROW + Math.max(0, ...row.arrows.map((arrow) => arrow.drop));
   }
-  const last = lanes.at(-1);
-  return {
-    width: (last?.x ?? 0) + BOX + MARGIN,
-    height: y + MARGIN,
-    lanes,
-    rows,
-    bars: barsOf(sequence, rows, at, y),
-    breaks,
-  };
+  return { compact, width, height: y + MARGIN, lanes, rows, bars: barsOf(sequence, rows, at, y), breaks };
 }
 
-function lanesOf(participants: Participant[], available: number): Lane[] {
-  const sorted = [...participants].sort((one, other) => ORDER[one.kind] - ORDER[other.kind]);
+/** Callers on the left, people on the right, each agent on the side that has fewer lanes: what is drawn keeps its side
+ * when more agents come. */
+export function sidesOf(participants: readonly Participant[]): Participant[] {
+  const of = (kind: Participant["kind"]) => participants.filter((one) => one.kind === kind);
+  const callers = of("caller");
+  const left: Participant[] = [];
+  const right: Participant[] = [];
+  for (const agent of of("agent")) {
+    if (callers.length + left.length < right.length) left.unshift(agent);
+    else right.push(agent);
+  }
+  return [...callers, ...left, ...of("hub"), ...right, ...of("person")];
+}
+
+function lanesOf(participants: Participant[], available: number, compact: boolean): Lane[] {
+  const sorted = sidesOf(participants);
   const between = Math.max(1, sorted.length - 1);
-  const room = (available - GUTTER - MARGIN - BOX * 2) / between;
+  const [gutter, box, margin] = compact ? [4, BOX - 10, 4] : [GUTTER, BOX, MARGIN];
+  const room = (available - gutter - margin - box * 2) / between;
   const spacing = Math.min(WIDEST, Math.max(NARROWEST, room));
   return sorted.map((one, index) => ({
     id: one.id,
-    x: Math.round(GUTTER + BOX + index * spacing),
-    label: fit(one.id, Math.min(spacing, BOX * 2) - 22),
+    x: Math.round(gutter + box + index * spacing),
+    label: fit(one.id, Math.min(spacing, box * 2 + 40) - 28),
     kind: one.kind,
     protocol: one.protocol,
   }));
 }
 
-function rowOf(step: SequenceStep, y: number, at: Map<string, Lane>, hub: Lane | undefined, since: number): Row {
+function rowOf(
+  step: SequenceStep,
+  y: number,
+  at: Map<string, Lane>,
+  hub: Lane | undefined,
+  time: string,
+  width: number,
+  compact: boolean,
+): Row {
   const source = at.get(step.source) ?? hub;
   const target = at.get(step.target) ?? hub;
   const tone = TONES[step.kind] ?? "plain";
   const mark = MARKS[step.kind] ?? "";
-  const time = `+${duration(since / 1000)}`;
+  const base = { step, y, time, tone, mark, anchor: "middle" as const };
   if (!source || !target || !hub || source === target) {
     const x = source?.x ?? hub?.x ?? 0;
-    return { step, y, time, arrows: [], note: x, text: fit(textOf(step), 240), textX: x, tone, mark };
+    const text = fit(textOf(step), Math.min(300, width - 60));
+    const half = noteWidth(text, mark) / 2;
+    return { ...base, arrows: [], note: Math.max(half + 4, Math.min(width - half - 4, x)), text, textX: x };
   }
   const arrows: Arrow[] =
     source === hub || target === hub
@@ -182,11 +212,28 @@ function rowOf(step: SequenceStep, y: number, at: Map<string, Lane>, hub: Lane |
           { x1: source.x, x2: hub.x, drop: 0, protocol: source.protocol ?? step.protocol },
           { x1: hub.x, x2: target.x, drop: sameSide(source, target, hub) ? DROP : 0, protocol: target.protocol ?? step.protocol },
         ];
-  const widest = arrows.reduce((one, other) => (Math.abs(other.x2 - other.x1) > Math.abs(one.x2 - one.x1) ? other : one));
-  const room = Math.abs(widest.x2 - widest.x1) - (mark ? 44 : 24);
-  const textX = (widest.x1 + widest.x2) / 2;
-  return { step, y, time, arrows, note: null, text: fit(textOf(step), Math.max(room, NARROWEST - 30)), textX, tone, mark };
+  const first = arrows[0] as Arrow;
+  const second = arrows[1] ?? first;
+  // What an agent says stands over its own arrow, or over the longer one of two on one side.
+  const under = first.drop !== second.drop && Math.abs(second.x2 - second.x1) > Math.abs(first.x2 - first.x1) ? second : first;
+  const [low, high] = [Math.min(under.x1, under.x2), Math.max(under.x1, under.x2)];
+  const whole = textOf(step);
+  const needed = (whole.length + (mark ? 2 : 0)) * CHARACTER;
+  if (needed <= high - low - 28) return { ...base, arrows, note: null, text: whole, textX: (low + high) / 2 };
+  const isRight = low === hub.x;
+  const edge = compact ? 4 : GUTTER;
+  const room = Math.min(LONGEST_TEXT, isRight ? width - 6 - (low + 16) : high - 16 - edge) - (mark ? CHARACTER * 2 : 0);
+  return {
+    ...base,
+    arrows,
+    note: null,
+    text: fit(whole, room),
+    textX: isRight ? low + 16 : high - 16,
+    anchor: isRight ? "start" : "end",
+  };
 }
+
+export const noteWidth = (text: string, mark: string): number => (text.length + (mark ? 2 : 0)) * 6.6 + 24;
 
 const sameSide = (one: Lane, other: Lane, hub: Lane): boolean => Math.sign(one.x - hub.x) === Math.sign(other.x - hub.x);
 
@@ -215,16 +262,18 @@ function barsOf(sequence: Sequence, rows: Row[], at: Map<string, Lane>, end: num
 
 function bar(at: Map<string, Lane>, task: string, held: { agent: string; y: number; n: number }, to: number, open: boolean): Bar {
   const { agent, y, n } = held;
-  return { key: `${task}/${n}`, agent, x: at.get(agent)?.x ?? 0, from: y, to: Math.max(to, y + 8), open };
+  const lane = at.get(agent);
+  return { key: `${task}/${n}`, agent, protocol: lane?.protocol ?? null, x: lane?.x ?? 0, from: y, to: Math.max(to, y + 8), open };
 }
 
 export function textOf(step: SequenceStep): string {
   const kind = step.kind.replaceAll("_", " ");
   const times = step.count > 1 ? ` ×${step.count}` : "";
   // The arrow says to whom; the sentence need not.
-  const text = step.text.startsWith(`to ${step.target}`)
+  const rest = step.text.startsWith(`to ${step.target}`)
     ? step.text.slice(3 + step.target.length).replace(/^ · /, "")
     : step.text;
+  const text = rest === "attempt 1" ? "" : rest;
   return text ? `${kind}${times} · ${text}` : `${kind}${times}`;
 }
 

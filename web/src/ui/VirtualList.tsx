@@ -1,7 +1,7 @@
 // A list of any length of which only the visible rows are in the page. Rows that come in above leave what a person
 // looks at where it is.
 
-import { useComputed, useSignal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "@tanstack/virtual-core";
 import type { ComponentChildren, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
@@ -54,7 +54,8 @@ export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, on
   useEffect(() => {
     if (current >= 0) virtualizer.scrollToIndex(current);
   }, [current]);
-  const items = useComputed(() => turn.value && 0).value === 0 ? virtualizer.getVirtualItems() : [];
+  // Reading the signal is what draws the list again when it was scrolled or got another size.
+  const items = turn.value >= 0 ? virtualizer.getVirtualItems() : [];
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
     if (onEnd && rows.length && last >= rows.length - 20) onEnd();

@@ -63,10 +63,16 @@ export function clock(at: string): string {
 
 const INSTANT = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)/g;
 
-/** A sentence of the hub with its instants as a person reads them: the time, and the day where it is another one. */
+const SECONDS = /\b(\d+(?:\.\d+)?) s\b/g;
+/** Seconds above this are written as minutes and hours. */
+const MANY_SECONDS = 90;
+
+/** A sentence of the hub with its instants and times as a person reads them: the time, and the day where it is another
+ * one; minutes and hours for many seconds. */
 export function readable(text: string, now: number): string {
   const today = new Date(now).toDateString();
-  return text.replace(INSTANT, (found) => {
+  const timed = text.replace(SECONDS, (found, count: string) => (Number(count) > MANY_SECONDS ? duration(Number(count)) : found));
+  return timed.replace(INSTANT, (found) => {
     const then = new Date(found);
     const time = then.toLocaleTimeString("en-GB");
     return then.toDateString() === today

@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Problem } from "../api/client";
+import { may } from "../session";
 import { ago, pretty, shortId } from "./format";
 
 /** The time as the page shows it; it moves once a second for all places that say how long ago something was. */
@@ -32,11 +33,21 @@ const TONES: Record<string, string> = {
   failed: "bad",
   cancelled: "idle",
   crashed: "bad",
+  error: "bad",
+  expired: "idle",
+  terminated: "bad",
+  superseded: "idle",
+  connected: "ok",
+  back: "ok",
+  disconnected: "idle",
+  silent: "wait",
 };
+
+export const toneOf = (status: string): string => TONES[status] ?? "idle";
 
 export function Status({ status, detail, testid }: { status: string; detail?: string | null; testid?: string }) {
   return (
-    <span class={`status tone-${TONES[status] ?? "idle"}`} data-testid={testid}>
+    <span class={`status tone-${toneOf(status)}`} data-testid={testid}>
       {status.replaceAll("_", " ")}
       {detail ? <span class="status-detail"> · {detail}</span> : null}
     </span>
@@ -95,6 +106,16 @@ export function Empty({ title, children }: { title: string; children?: Component
       <h2>{title}</h2>
       {children}
     </div>
+  );
+}
+
+/** Why a person sees no buttons: it is said once on the page. */
+export function ViewOnly({ to }: { to: string }) {
+  if (may("operator")) return null;
+  return (
+    <p class="view-only" role="note" data-testid="view-only">
+      You are a viewer: you see everything, but cannot {to}. An admin can give you the role operator.
+    </p>
   );
 }
 
@@ -210,7 +231,7 @@ export function Toasts() {
 
 // --- dialogs ---
 
-export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
+export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const before = document.activeElement;
@@ -223,7 +244,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   return (
     <dialog
       ref={element}
-      class="dialog card"
+      class={props.wide ? "dialog card wide-dialog" : "dialog card"}
       aria-label={props.title}
       onClose={props.onClose}
       onClick={(event) => {

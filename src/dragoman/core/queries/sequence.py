@@ -99,7 +99,7 @@ def sequence_of(trace: TraceOut) -> Sequence:
                 source=step.source,
                 target=step.target,
                 protocol=step.protocol,
-                text=step.text,
+                text=step.text or (task.type if step.kind == "submitted" else ""),
                 lost=step.lost,
             )
             for n, (step, task) in enumerate(flat, start=1)
