@@ -105,8 +105,8 @@ def renew(
     """Let a contract end later, on the same terms. The hub informs both agents."""
     body = {} if hours is None else {"hours": hours}
     contract = lists.post(Hub.find(location), "contracts", id, "renew", body)
-    said = f"the contract {line(contract.get('id'))} lasts until {line(contract.get('expires_at'))}"
-    printing.done(contract, output, said, f"dragoman contract show {line(id)}")
+    done = f"the contract {line(contract.get('id'))} lasts until {line(contract.get('expires_at'))}"
+    printing.done(contract, output, done, f"dragoman contract show {line(id)}")
 
 
 @app.command
