@@ -97,6 +97,9 @@ class World:
         self.intake = self._new_intake()
         await self.intake.start()
 
+    async def stop(self) -> None:
+        await self.intake.stop()
+
     async def ask(self, command: Any) -> Any:
         return await self.intake.execute(command)
 

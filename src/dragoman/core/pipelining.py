@@ -47,7 +47,7 @@ Then = Callable[[Any, Refused | None], None]
 class Pipeline:
     """The messages that one link is expected to send again, by task. `session` names the link."""
 
-    def __init__(self, session: SessionId | None = None) -> None:
+    def __init__(self, session: SessionId) -> None:
         self.session = session
         self.expected: dict[str, Expected] = {}
         self.count = 0

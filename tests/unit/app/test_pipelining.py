@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import websockets
+from tests.support.nodes import FollowedWorld
 from tests.support.scripted import elsewhere, soon
 from tests.support.world import World
 
 from dragoman.app import intake
+from dragoman.app.cluster.link import remote_intake
 from dragoman.core.commands import AddAgent, RegisterAgent, ReportProgress, Span
-from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, TaskId
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant, SessionId, TaskId
 from dragoman.core.model.agents import Agent
 from dragoman.core.pipelining import Pipeline, Pipelined
 from dragoman.core.ports import StoreFailed
@@ -38,7 +40,7 @@ class Sender:
     def __init__(self, world: World, task: TaskId) -> None:
         self.world = world
         self.task = task
-        self.pipeline = Pipeline()
+        self.pipeline = Pipeline(SessionId(world.mint()))
         self.heard: list[tuple[str, str]] = []
         self.sent = 0
 
@@ -65,13 +67,15 @@ class Sender:
         return " ".join(id if said == "accepted" else f"{id}!" for id, said in heard)
 
 
-@pytest.fixture
-async def sender() -> Sender:
-    world = await World().start()
+@pytest.fixture(params=[World, FollowedWorld], ids=["hub", "node"])
+async def sender(request: pytest.FixtureRequest) -> AsyncIterator[Sender]:
+    """The connection is at the hub that decides, or at a node that follows it."""
+    world = await request.param().start()
     await world.add("boss", "orchestrator")
     await world.add("worker", "infra")
     await world.connect("worker")
-    return Sender(world, (await world.submit()).id)
+    yield Sender(world, (await world.submit()).id)
+    await world.stop()
 
 
 async def test_what_waits_behind_a_unit_that_failed_does_not_overtake_it(
@@ -133,6 +137,7 @@ async def test_what_is_refused_for_good_is_not_waited_for(sender: Sender) -> Non
     assert await sender.outcomes() == "A! B"
 
 
+@pytest.mark.parametrize("sender", [World], indirect=True)
 async def test_an_overloaded_hub_takes_nothing_that_would_overtake(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +148,33 @@ async def test_an_overloaded_hub_takes_nothing_that_would_overtake(
     assert await sender.outcomes() == "B! A C!"
     sender.send("B", "C")
     assert await sender.outcomes() == "B C"
+
+
+@pytest.mark.parametrize("sender", [FollowedWorld], indirect=True)
+async def test_what_an_overloaded_node_refuses_is_not_overtaken_at_the_leader(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_intake, "MOST_UNANSWERED", 1)
+    sender.send("A", "B")
+    monkeypatch.setattr(remote_intake, "MOST_UNANSWERED", 10)
+    sender.send("C")
+    assert await sender.outcomes() == "B! A C!"
+    sender.send("B", "C")
+    assert await sender.outcomes() == "B C"
+
+
+@pytest.mark.parametrize("sender", [FollowedWorld], indirect=True)
+async def test_a_message_of_several_commands_is_held_back_at_the_leader_as_a_whole(sender: Sender) -> None:
+    sender.world.store.fail_next_commit()
+    sender.send("A")
+    assert await sender.outcomes() == "A!"
+    outcomes: list[bool] = []
+    whole = Pipelined(sender.pipeline, sender.task, "B", lambda outcome, refusal: outcomes.append(refusal is None))
+    sender.world.intake.enqueue_then(sender.report("B"), whole)
+    sender.world.intake.enqueue_then(sender.report("B, too"), whole)
+    sender.send("A")  # comes again between the two: they stay behind it
+    assert await sender.outcomes() == "A"
+    assert outcomes == [False, False]
 
 
 async def test_a_split_output_may_begin_again_under_other_ids(sender: Sender) -> None:

@@ -61,6 +61,8 @@ log = structlog.get_logger("dragoman.cluster")
 UNDECIDED_BYTES = 64 * 1024 * 1024
 """Bytes of one node's commands that may wait for their decision; beyond that the leader does not read its stream."""
 UNDECIDED = 20_000
+MOST_PIPELINES = 1000
+"""Pipelines of sessions that are not attached."""
 LIVE_BACKLOG = 8 * 1024 * 1024
 """While so much waits for a node, its moments are left out: watchers read the store instead."""
 MOMENT_SECONDS = 15.0
@@ -223,9 +225,10 @@ class NodeLink:
     def _place(self, of: Pipelining, then: Then) -> Pipelined:
         pipeline = self._pipelines.get(of.session)
         if pipeline is None:
-            pipeline = Pipeline(of.session)
-            if of.session in self._sessions:
-                self._pipelines[of.session] = pipeline
+            if len(self._pipelines) > len(self._sessions) + MOST_PIPELINES:
+                # Some messages come before their session is attached, and some after it is detached.
+                self._pipelines = {id: one for id, one in self._pipelines.items() if id in self._sessions}
+            pipeline = self._pipelines[of.session] = Pipeline(of.session)
         return Pipelined(pipeline, of.task, of.id, then, stream=of.stream, begins=of.begins)
 
     def _note_refused(self, of: Pipelining) -> None:

@@ -232,7 +232,7 @@ class RemoteIntake(DirectoryView):
 
     def _place_of(self, then: Pipelined) -> Pipelining:
         again, self._last = self._last is then, then
-        return Pipelining(then.pipeline.session or SessionId(""), then.task, then.id, then.stream, then.begins, again)
+        return Pipelining(then.pipeline.session, then.task, then.id, then.stream, then.begins, again)
 
     def enqueue_and_forget(self, command: Command) -> None:
         self._send(COMMAND_ITEMS[type(command)](0, None, command))
