@@ -129,18 +129,15 @@ def test_a_refusal_crosses_with_all_its_facts() -> None:
 def test_every_kind_of_delivery_crosses_whole(content: type[Any] | None) -> None:
     whole = Outgoing(example(Delivery), example(Task), None if content is None else example(content))
     alone = msgspec.structs.replace(whole, about_task=None)
-    sent = [Delivered(SessionId("s"), [Carried.of(whole), Carried.of(alone)])]
-    (taken,) = crossed(Batch(delivered=sent)).delivered
-    assert [one.outgoing for one in taken.messages] == [whole, alone]
+    sent = [Delivered(SessionId("s"), Carried.of(one)) for one in (whole, alone)]
+    assert [one.message.outgoing for one in crossed(Batch(delivered=sent)).delivered] == [whole, alone]
 
 
 def test_the_body_of_an_event_crosses_word_for_word() -> None:
     event = example(Event)
-    (taken,) = crossed(
-        Batch(delivered=[Delivered(SessionId("s"), [Carried(example(Delivery), None, event)])])
-    ).delivered
-    assert bytes(taken.messages[0].outgoing.event.body) == bytes(RAW)
-    assert taken.messages[0].outgoing.event.raw == event.raw
+    (taken,) = crossed(Batch(delivered=[Delivered(SessionId("s"), Carried(example(Delivery), None, event))])).delivered
+    assert bytes(taken.message.outgoing.event.body) == bytes(RAW)
+    assert taken.message.outgoing.event.raw == event.raw
 
 
 def test_a_delta_a_moment_and_the_reasons_to_close_cross_whole() -> None:

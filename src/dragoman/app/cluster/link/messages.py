@@ -220,7 +220,7 @@ class Carried(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     session: SessionId
-    messages: Sequence[Carried]
+    message: Carried
 
 
 class MomentItem(msgspec.Struct, frozen=True, array_like=True, gc=False):

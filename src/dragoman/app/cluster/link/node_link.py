@@ -277,7 +277,7 @@ class NodeLink:
         self._flush()
 
     def deliver(self, session: SessionId, outgoing_messages: Sequence[Outgoing]) -> None:
-        self._batch.delivered.append(Delivered(session, [Carried.of(one) for one in outgoing_messages]))
+        self._batch.delivered.extend(Delivered(session, Carried.of(one)) for one in outgoing_messages)
         self._flush_soon()
 
     def hang_up(self, session: SessionId, reason: CloseReason) -> None:

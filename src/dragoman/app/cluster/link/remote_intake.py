@@ -5,8 +5,10 @@ leader says takes effect in one turn of the loop, in this order: the mirror, the
 that the hub closed, the watches. So a handler that gets an outcome sees what the commit changed, and a poll that is
 told how much it got has it.
 
-When the stream ends, no handler learns what became of its command: futures are cancelled, callbacks are never called,
-and every connection is hung up as by a hub that stops. `lost` says why; the node's term is over then.
+When the stream ends, no handler learns what became of its command: neither an outcome nor a refusal would be true. What
+waits for one waits on, until the node ends its term and with it the requests that are under way (`HttpServer.stop`).
+Every session is hung up as by a hub that stops. `lost` says why. Only a link that closes is known to be closed: the
+leader closes all links of a node that is gone.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from dragoman.app.directory_view import DirectoryView
 from dragoman.core.commands import CloseLink, Command
 from dragoman.core.ids import SECOND, Instant, SessionId
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.series import Bucket
 from dragoman.core.pipelining import Pipelined, Then
 from dragoman.core.ports import LinkEnd, Store
@@ -100,9 +103,10 @@ class RemoteIntake(DirectoryView):
         self._ends: dict[SessionId, LinkEnd] = {}
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[Then, Instant]] = {}
+        self._closing: set[int] = set()
+        """Those of them that close a link."""
         self._answers: dict[int, asyncio.Future[Any]] = {}
         """What this module itself asked the leader for."""
-        self._futures: set[asyncio.Future[Any]] = set()
         self._items: deque[bytes] = deque()
         self._size = 0
         self._flushing = False
@@ -196,13 +200,8 @@ class RemoteIntake(DirectoryView):
         return await self.enqueue(command)
 
     def enqueue(self, command: Command) -> asyncio.Future[Any]:
-        """`execute` without waiting. The future is cancelled when the stream ends before the outcome is known."""
+        """`execute` without waiting. The future is never done if the stream ends before the outcome is known."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self.lost.done():
-            future.cancel()
-            return future
-        self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
 
         def then(outcome: Any, refusal: Refused | None) -> None:
             if future.done():
@@ -217,6 +216,8 @@ class RemoteIntake(DirectoryView):
 
     def enqueue_then(self, command: Command, then: Then) -> None:
         if self.lost.done():
+            if type(command) is CloseLink:
+                then(None, None)
             return
         pipelining = self._place_of(then) if type(then) is Pipelined else None
         full = self.depth >= MOST_UNANSWERED or self._size >= MOST_UNSENT
@@ -229,6 +230,8 @@ class RemoteIntake(DirectoryView):
         number = next(self._numbers)
         self._send(COMMAND_ITEMS[type(command)](number, pipelining, command))
         self._unanswered[number] = then, self.now()
+        if type(command) is CloseLink:
+            self._closing.add(number)
 
     def _place_of(self, then: Pipelined) -> Pipelining:
         again, self._last = self._last is then, then
@@ -279,7 +282,6 @@ class RemoteIntake(DirectoryView):
     def _ask(self, question: Callable[[int], msgspec.Struct]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.lost.done():
-            future.cancel()
             return future
         number = next(self._numbers)
         self._answers[number] = future
@@ -354,11 +356,13 @@ class RemoteIntake(DirectoryView):
                 self._answer(item.number, item.buckets, None)
             else:
                 self._answer(item.number, item.outcome, None)
+        by_session: dict[SessionId, list[Outgoing]] = {}
         for delivered in batch.delivered:
-            session, messages = delivered.session, delivered.messages
-            if (end := self._ends.get(session)) is not None:  # else its end was told, and the leader will hear of it
+            by_session.setdefault(delivered.session, []).append(delivered.message.outgoing)
+        for session, outgoing_messages in by_session.items():
+            if (end := self._ends.get(session)) is not None:  # else it was detached, and the leader will know it
                 try:
-                    end.deliver([message.outgoing for message in messages])
+                    end.deliver(outgoing_messages)
                 except Exception:
                     log.exception("a delivery failed", session=session)
         for session, reason in batch.hung_up:
@@ -384,6 +388,7 @@ class RemoteIntake(DirectoryView):
         found = self._unanswered.pop(number, None)
         if found is None:
             return
+        self._closing.discard(number)
         try:
             found[0](outcome, refusal)
         except Exception:
@@ -395,11 +400,10 @@ class RemoteIntake(DirectoryView):
             return
         self.lost.set_result(why)
         log.warning("the stream to the leader ended", why=why, unanswered=len(self._unanswered))
+        closed = [self._unanswered[number][0] for number in self._closing]
         self._unanswered.clear()
+        self._closing.clear()
         self._items.clear()
-        for future in (*self._futures, *self._answers.values()):
-            future.cancel()
-        self._answers.clear()
         for waiting in (self._welcomed, self._is_here):
             if not waiting.done():
                 waiting.set_exception(ConnectionError(why))
@@ -411,3 +415,5 @@ class RemoteIntake(DirectoryView):
                 end.hang_up(CloseReason.HUB_STOPS)
             except Exception:
                 log.exception("a connection was not closed")
+        for then in closed:
+            then(None, None)
