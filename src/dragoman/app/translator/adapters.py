@@ -39,10 +39,11 @@ from dragoman.protocols.forge import mapping as forge_mapping
 from dragoman.protocols.forge.types import Attachment, Progress, SubmitTask, UpdateTask
 from dragoman.server.a2acp import inbound as a2acp_inbound
 from dragoman.server.a2acp import outbound as a2acp_outbound
+from dragoman.server.a2acp.frames import Broker
 from dragoman.server.a2acp.inbound import InboundMessage
-from dragoman.server.a2acp.outbound import Broker
 from dragoman.server.agentmsg import inbound as agentmsg_inbound
 from dragoman.server.agentmsg import outbound as agentmsg_outbound
+from dragoman.server.agentmsg.inbound.message import Inbound
 from dragoman.server.chiffon import inbound as chiffon_inbound
 from dragoman.server.chiffon import outbound as chiffon_outbound
 from dragoman.server.coven import inbound as coven_inbound
@@ -121,7 +122,7 @@ def _agentmsg_in(data: bytes, now: Instant) -> Decoded:
     tree = agentmsg_codec.parse(data)
     message = agentmsg_codec.interpret(tree)
     sender = agent(message.sender, "agentmsg", now)
-    inbound = agentmsg_inbound.Inbound(sender, message, tree, data, now)
+    inbound = Inbound(sender, message, tree, data, now)
     return Decoded(message.type.value, sender, agentmsg_inbound.commands_of(inbound))
 
 

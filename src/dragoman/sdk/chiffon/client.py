@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.chiffon import chunks, codec, errors, mapping
+from dragoman.protocols.chiffon import chunks, codec, errors, mapping, requests
 from dragoman.protocols.chiffon.types import (
     Correlation,
     Envelope,
@@ -48,7 +48,7 @@ class Call(PendingCall):
         self.request = request
         self.frame = codec.encode(request)
         self.tries = 1
-        self.is_pinned = mapping.agent_in(request.x_custom_fields) is not None
+        self.is_pinned = requests.agent_in(request.x_custom_fields) is not None
         self._blocks = chunks.Reassembly()
         self._received: set[str] = set()
 
@@ -194,7 +194,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
             Correlation(mint(), mint() if span is None else mapping.trace_uuid(span.trace_id)),
             from_agent=self._name,
             to_agent=kind,
-            x_custom_fields=mapping.request_fields_out(
+            x_custom_fields=requests.request_fields_out(
                 agent_id=agent_id,
                 priority=options.get("priority"),
                 dependencies=options.get("dependencies") or (),
@@ -268,7 +268,7 @@ class ChiffonClient(ConnectedClient[Call, Pipe]):
             self._requests.pop(call.request.request_id, None)
             self._untaken.pop(call.id, None)
             call.is_pinned = True
-            custom = call.request.x_custom_fields | mapping.request_fields_out(agent_id=call.request.to_agent)
+            custom = call.request.x_custom_fields | requests.request_fields_out(agent_id=call.request.to_agent)
             ids = {"message_id": self._runtime.mint(), "request_id": self._runtime.mint()}
             call.send_as(msgspec.structs.replace(call.request, **ids, x_custom_fields=custom))
             self._keep(call)

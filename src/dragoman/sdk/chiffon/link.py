@@ -23,7 +23,7 @@ import msgspec
 
 from dragoman.messages.faults import Kind
 from dragoman.messages.tasks import Step
-from dragoman.protocols.chiffon import codec, errors, mapping
+from dragoman.protocols.chiffon import codec, errors, mapping, requests
 from dragoman.protocols.chiffon.errors import ChiffonError
 from dragoman.protocols.chiffon.types import (
     PROTOCOL_VERSION,
@@ -268,9 +268,9 @@ def _assignment(message: Envelope[Any], work: WorkRequest, receipt: str | None) 
             sender=message.from_agent,
         ),
         type=work.work_type,
-        request=mapping.work_in(work, custom),
+        request=requests.work_in(work, custom),
         receipt=receipt,
-        attempt=mapping.attempt_in(custom),
+        attempt=requests.attempt_in(custom),
         traceparent=mapping.text_in(custom, "traceparent"),
         thread=mapping.text_in(custom, "thread"),
     )

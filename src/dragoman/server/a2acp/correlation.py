@@ -28,7 +28,7 @@ from dragoman.core.model.tasks import Asking, QuestionStatus, Task
 from dragoman.core.ports import Intake, Store, TaskFilter
 from dragoman.messages.faults import Kind, refuse
 from dragoman.protocols.a2acp.types import PROTOCOL, Agent, Message, MessageType
-from dragoman.server.a2acp.outbound import message_id, thread_of
+from dragoman.server.a2acp.frames import message_id, thread_of
 
 MOST_GIVEN = 100_000
 MOST_PROPOSED = 256

@@ -39,13 +39,14 @@ from dragoman.protocols.a2acp import codec, errors, intents
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import MESSAGE_BYTES, PROTOCOL, UNKNOWN_AGENT, Message, MessageType
 from dragoman.protocols.a2acp.types import Agent as Party
-from dragoman.server.a2acp import outbound
+from dragoman.server.a2acp import frames, outbound
 from dragoman.server.a2acp.contract_keys import ContractKeys
 from dragoman.server.a2acp.contracts import moment, party_of, rotated, terminated
 from dragoman.server.a2acp.correlation import Correlations
+from dragoman.server.a2acp.frames import Broker, message_id
 from dragoman.server.a2acp.inbound import InboundMessage
 from dragoman.server.a2acp.judge import Judge, reads_tasks
-from dragoman.server.a2acp.outbound import Broker, ends_in_pieces, message_id, wanted_contract
+from dragoman.server.a2acp.outbound import ends_in_pieces, wanted_contract
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.handler import HttpHandler
 from dragoman.server.limits import Limits
@@ -184,7 +185,7 @@ class A2acpHandler(HttpHandler):
 
     def _frame(self, kind: str, intent: str | None, payload: Json, to: Party, audience: str) -> bytes:
         id, token = message_id(self.hub.mint()), self.auth.token_for(audience)
-        return outbound.frame(
+        return frames.frame(
             kind, intent, payload, id=id, now=self.hub.now(), source=self.auth.broker, target=to, token=token
         )
 

@@ -63,7 +63,7 @@ from dragoman.protocols.a2acp.types import (
     MessageType,
 )
 from dragoman.server.a2acp.contracts import patience
-from dragoman.server.a2acp.outbound import Broker, oversize
+from dragoman.server.a2acp.frames import Broker, oversize
 from dragoman.server.content import trace_id_in
 
 CANCELLED = "cancelled on request"

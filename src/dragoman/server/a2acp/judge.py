@@ -27,8 +27,8 @@ from dragoman.security.redaction import handling
 from dragoman.server.a2acp.contract_keys import ContractKeys, check_public_key
 from dragoman.server.a2acp.contracts import discovered, moment
 from dragoman.server.a2acp.correlation import Correlations
+from dragoman.server.a2acp.frames import Broker, thread_of
 from dragoman.server.a2acp.inbound import LARGE, InboundMessage, check_room, command_of
-from dragoman.server.a2acp.outbound import Broker, thread_of
 from dragoman.server.a2acp.tokens import lacking
 from dragoman.server.files import file_id_in, with_file
 from dragoman.wire import guard

@@ -25,8 +25,8 @@ from dragoman.messages.faults import Fault, Kind
 from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.errors import A2acpError
 from dragoman.protocols.a2acp.types import PROTOCOL, SUBPROTOCOL
+from dragoman.server.a2acp.frames import delivery_named
 from dragoman.server.a2acp.handler import A2acpHandler, About
-from dragoman.server.a2acp.outbound import delivery_named
 from dragoman.server.asgi import Receive, Scope, Send
 from dragoman.server.connection import FIRST_ACKNOWLEDGMENT_SECONDS
 from dragoman.server.session import Acknowledged, Connection, Decoded, Invalid, Request, Session

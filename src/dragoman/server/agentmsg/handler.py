@@ -40,7 +40,7 @@ from dragoman.protocols.agentmsg.mapping import PROTOCOL
 from dragoman.protocols.agentmsg.types import Message, MessageType
 from dragoman.server.agentmsg import answers, inbound, outbound, views
 from dragoman.server.agentmsg.ids import agent_named, delivery_of, derived_v4
-from dragoman.server.agentmsg.inbound import Inbound
+from dragoman.server.agentmsg.inbound.message import Inbound, moment, outlived
 from dragoman.server.asgi import Scope
 from dragoman.server.files import file_id_in, with_file
 from dragoman.server.handler import HttpHandler
@@ -192,7 +192,7 @@ class AgentmsgHandler(HttpHandler):
         """Never raises. `waits`: the request waits for its answer, so a message that is still being decided becomes its
         commands again; the store recognises it."""
         peer = self.peer(agent.id)
-        now = inbound.moment(self.hub.now()) if b"ttl_ms" in data else None  # nothing else expires
+        now = moment(self.hub.now()) if b"ttl_ms" in data else None  # nothing else expires
         match peer.connection.receive(data, now)[0]:
             case connection.Received() as received:
                 return self._received(agent, received, look, traceparent)
@@ -202,7 +202,7 @@ class AgentmsgHandler(HttpHandler):
                 return self._repeated(agent, repeated, look, traceparent, waits=waits)
             case connection.Outlived(message=message):
                 about = About(message.id, routing.is_kept(message))
-                return Invalid(inbound.outlived(message), message.id, about)
+                return Invalid(outlived(message), message.id, about)
             case connection.Invalid(error=error, asks=asks):
                 return Invalid(error.fault, error.about, About(error.about, asks))
 

@@ -13,7 +13,8 @@ from dragoman.core.model.outgoing import Outgoing
 from dragoman.messages.faults import Fault, Refused
 from dragoman.protocols.chiffon import codec
 from dragoman.protocols.chiffon.errors import ChiffonError
-from dragoman.protocols.chiffon.mapping import PROTOCOL, files_in
+from dragoman.protocols.chiffon.mapping import PROTOCOL
+from dragoman.protocols.chiffon.requests import files_in
 from dragoman.protocols.chiffon.types import Correlation
 from dragoman.server.asgi import Scope
 from dragoman.server.chiffon import inbound, outbound

@@ -36,7 +36,7 @@ from dragoman.core.policy.replay import marks_of
 from dragoman.messages.faults import Fault, Kind, owned_by, refuse
 from dragoman.messages.files import FileRef
 from dragoman.messages.tasks import Ask, Failure, Progress
-from dragoman.protocols.chiffon import chunks, codec, mapping
+from dragoman.protocols.chiffon import chunks, codec, mapping, requests
 from dragoman.protocols.chiffon.errors import fault_in
 from dragoman.protocols.chiffon.mapping import PROTOCOL
 from dragoman.protocols.chiffon.types import (
@@ -125,9 +125,9 @@ def with_files(command: Command, files: tuple[FileRef, ...]) -> Command:
 
 def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: dict[str, Any], raw: bytes) -> Submit:
     custom = message.x_custom_fields
-    pinned = mapping.agent_in(custom)
+    pinned = requests.agent_in(custom)
     seconds = work.hints.max_duration_seconds if work.hints is not None else None
-    digest = _digest(("work_request", message.to_agent, pinned, tree["payload"], *mapping.content_fields(custom)))
+    digest = _digest(("work_request", message.to_agent, pinned, tree["payload"], *requests.content_fields(custom)))
     return Submit(
         principal=agent.id,
         protocol=PROTOCOL,
@@ -137,17 +137,17 @@ def _submit(agent: Agent, message: Envelope[Payload], work: WorkRequest, tree: d
         digest=digest,
         type=work.work_type,
         task_id=TaskId(work.task_id),
-        content=mapping.request_in(work, tree, custom),
+        content=requests.request_in(work, tree, custom),
         raw=raw,
-        priority=Priority(mapping.priority_in(custom)),
+        priority=Priority(requests.priority_in(custom)),
         constraints=_constraints(work),
         answer=_encode(work.parameters["answer"]) if "answer" in work.parameters else None,
         routing=Routing(kind=message.to_agent, pinned=AgentId(pinned) if pinned else None),
         timing=Timing(idle_seconds=seconds, total_seconds=seconds),
         lineage=Lineage(
-            dependencies=tuple(map(TaskId, mapping.dependencies_in(custom))),
+            dependencies=tuple(map(TaskId, requests.dependencies_in(custom))),
             own_dependencies=True,
-            parent=_task_id(mapping.parent_in(custom)),
+            parent=_task_id(requests.parent_in(custom)),
             trace_id=message.trace_id.replace("-", ""),
         ),
         reply=Reply(forgets_errors=True),
@@ -262,7 +262,7 @@ def _error(agent: Agent, message: Envelope[Payload], error: ErrorPayload, raw: b
         protocol=PROTOCOL,
         message=marks_of(agent.id, message.message_id, digest),
         fault=fault,
-        task_id=_task_id(mapping.task_id_in(message.x_custom_fields)),
+        task_id=_task_id(requests.task_id_in(message.x_custom_fields)),
         request_id=message.request_id,
         message_id=message.message_id,
         digest=digest,

@@ -36,7 +36,7 @@ from dragoman.messages import error_table
 from dragoman.messages import tasks as messages
 from dragoman.messages.faults import Fault, Kind
 from dragoman.messages.tasks import read_request, read_result
-from dragoman.protocols.chiffon import chunks, codec, mapping
+from dragoman.protocols.chiffon import chunks, codec, mapping, requests
 from dragoman.protocols.chiffon.errors import ErrorSubject, error_out, is_reported
 from dragoman.protocols.chiffon.mapping import HUB_NAME, PROTOCOL
 from dragoman.protocols.chiffon.types import PROTOCOL_VERSION, UUID_PATTERN, Correlation, Payload, Registered, Stamp
@@ -196,7 +196,7 @@ def _work(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
         replaced = {"to_agent": receiver.called, **_version(receiver)}
         if task.attempt.round:
             replaced["request_id"] = wire_request_id(task)
-        custom = {**_marks(outgoing, receiver.id), **mapping.attempt_out(task.attempt.count)}
+        custom = {**_marks(outgoing, receiver.id), **requests.attempt_out(task.attempt.count)}
         if task.output.files and (attached := read_request(event.body).attachments):
             custom |= {"attachments": attached, "files": None}
         return (codec.reissue(event.raw, replaced, custom),)  # type: ignore[arg-type]
@@ -210,9 +210,9 @@ def _work(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:
         "context": task_context(task, request),
         "quality_threshold": resource_limits(task, request).get("quality_threshold"),
     }
-    work = mapping.work_out(task.id, task.type, request, seconds)
-    fields = mapping.work_fields_out(request, task.attempt.count, described)
-    return (mapping.with_unknown_fields(_frame(work, outgoing, receiver, now, fields=fields), request),)
+    work = requests.work_out(task.id, task.type, request, seconds)
+    fields = requests.work_fields_out(request, task.attempt.count, described)
+    return (requests.with_unknown_fields(_frame(work, outgoing, receiver, now, fields=fields), request),)
 
 
 def _cancel(outgoing: Outgoing, receiver: Agent, now: Instant) -> Frames:

@@ -21,7 +21,8 @@ from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.tasks import Event, EventKind, Origin, Status, Task
 from dragoman.protocols.agentmsg import codec
 from dragoman.protocols.agentmsg.connection import Connection, Received
-from dragoman.server.agentmsg.inbound import Inbound, commands_of
+from dragoman.server.agentmsg.inbound import commands_of
+from dragoman.server.agentmsg.inbound.message import Inbound
 from dragoman.server.agentmsg.outbound import wire_of
 from dragoman.wire import Role
 

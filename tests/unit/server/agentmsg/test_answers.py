@@ -28,7 +28,7 @@ from dragoman.server.agentmsg.answers import (
     welcome,
 )
 from dragoman.server.agentmsg.ids import derived_v4, own_name, task_id
-from dragoman.server.agentmsg.inbound import outlived
+from dragoman.server.agentmsg.inbound.message import outlived
 from dragoman.server.agentmsg.views import UpdateStatus, update_status
 from dragoman.wire import Role
 from dragoman.wire.errors import Stage

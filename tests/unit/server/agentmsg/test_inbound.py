@@ -21,7 +21,8 @@ from dragoman.messages.faults import Kind, Refused, refuse
 from dragoman.messages.tasks import Ask, Request
 from dragoman.protocols.agentmsg import codec
 from dragoman.server.agentmsg.ids import derived_v4, task_id
-from dragoman.server.agentmsg.inbound import Inbound, forward_instead
+from dragoman.server.agentmsg.inbound import forward_instead
+from dragoman.server.agentmsg.inbound.message import Inbound
 
 T1 = task_id("t-1")
 HOUR = 3_600_000_000

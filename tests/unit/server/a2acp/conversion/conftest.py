@@ -31,8 +31,9 @@ from dragoman.protocols.a2acp import codec
 from dragoman.protocols.a2acp.intents import misspoken
 from dragoman.protocols.a2acp.sealing import KeyGrant
 from dragoman.server.a2acp.contracts import party_of
+from dragoman.server.a2acp.frames import Broker
 from dragoman.server.a2acp.inbound import InboundMessage, command_of
-from dragoman.server.a2acp.outbound import Broker, wire_of
+from dragoman.server.a2acp.outbound import wire_of
 from dragoman.wire import Role
 
 NOW = instant(samples.START)

@@ -18,7 +18,8 @@ from dragoman.protocols.a2acp.errors import TABLE, refusal_of, retry_after, stat
 from dragoman.protocols.a2acp.intents import Discover
 from dragoman.protocols.a2acp.types import PAYLOAD_BYTES
 from dragoman.server.a2acp.contracts import capability_of, discovered, held_of, offer_of
-from dragoman.server.a2acp.outbound import delivery_named, wanted_contract
+from dragoman.server.a2acp.frames import delivery_named
+from dragoman.server.a2acp.outbound import wanted_contract
 
 
 def test_work_is_a_request_from_the_caller(kit: Any) -> None:
