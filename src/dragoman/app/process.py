@@ -13,6 +13,7 @@ import structlog
 
 from dragoman.app.datadir import Whereabouts
 from dragoman.app.logs import set_up_logs
+from dragoman.app.service_manager import ServiceManager
 from dragoman.app.settings import Settings
 from dragoman.app.wiring import Running, hub
 from dragoman.core.ids import AgentId
@@ -38,6 +39,7 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGUSR1, log_what_runs)
+    manager = ServiceManager(os.environ)
     async with hub(settings) as running:
         greet(running.with_login())
         async with contextlib.AsyncExitStack() as beside:
@@ -45,7 +47,9 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
                 from dragoman.app.demo import demo_agents
 
                 await beside.enter_async_context(demo_agents(running))
+            manager.serving(f"serving at {running.serving.url}")
             await stopped.wait()
+            manager.stopping()
             patience = f"{settings.server.drain_seconds:g} s to finish and leave; a second Ctrl-C ends it at once"
             waited_for = agents_waited_for(running)
             log.info("stopping", **{"waiting_for": waited_for, "they_have": patience} if waited_for else {})
