@@ -35,6 +35,7 @@ SUITES = {
     "flood": "bench.flood:measure",
     "rabbitmq": "bench.peer_rabbitmq:measure",
     "agentmsg": "bench.agentmsg:measure",
+    "amqp": "bench.amqp:measure",
     "lanes": "bench.lanes:measure",
     "tokens": "bench.tokens:measure",
     "a2acp": "bench.a2acp:measure",

@@ -28,8 +28,8 @@ PEERS = {
 """Family of suites (the name without its number) → the family of its peer. Everything else: `PEER`."""
 
 ALONE = (
-    "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes", "hub-a2acp", "token",
-    "sandbox",
+    "amqp", "hub-amqp", "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes",
+    "hub-a2acp", "token", "sandbox",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
@@ -172,6 +172,18 @@ TARGETS = (
     Target("others' p99 while a child writes lines without end ÷ quiet", noted("flood-lines", "ratio"), "≤", 3),
     Target(
         "pieces lost or doubled between 100 streaming coven agents and their callers", mistakes("fleet-100"), "≤", 0, ""
+    ),
+    Target(
+        "chiffon over RabbitMQ ÷ bare aio-pika on quorum queues, 32 in flight",
+        rates("hub-amqp", "amqp-bare", 32),
+        "≥",
+        0.6,
+    ),
+    Target(
+        "chiffon over RabbitMQ ÷ aio-pika with as many queues between, 32 in flight",
+        rates("hub-amqp", "amqp-relayed", 32),
+        "≥",
+        0.6,
     ),
     Target("agentmsg at least once ÷ RabbitMQ, 256 in flight", rates("hub-agentmsg-kept", "rabbitmq", 256), "≥", 2),
     Target(

@@ -112,6 +112,8 @@ def declared(agent: Agent) -> Agent:
 def address(stage: Stage, protocol: str) -> str:
     if protocol == "coven":
         return f"coven://{stage.grpc}"
+    if protocol == "chiffon+amqp":
+        return stage.broker.replace("amqp://", "chiffon+amqp://")
     return stage.url.replace("http://", f"{protocol}+ws://")
 
 
@@ -119,7 +121,7 @@ def address(stage: Stage, protocol: str) -> str:
 async def working(stage: Stage, protocol: str) -> AsyncIterator[str]:
     """An agent at work; its id."""
     id = f"sdk-{protocol}-{uuid.uuid4().hex[:8]}"
-    token = await stage.add(id, protocol)
+    token = await stage.add(id, protocol.partition("+")[0])
     agent = declared(Agent(id, token=token, version="1.0.0"))
     serving = asyncio.ensure_future(agent.serve(address(stage, protocol)))
     try:
@@ -142,7 +144,7 @@ async def calling(stage: Stage, protocol: str) -> AsyncIterator[Client]:
             yield client
         return
     id = f"call-{protocol}-{uuid.uuid4().hex[:8]}"
-    token = await stage.add(id, protocol)
+    token = await stage.add(id, protocol.partition("+")[0])
     async with Client(address(stage, protocol), token=token, id=id) as client:
         yield client
 

@@ -22,6 +22,8 @@ from tests.support.rabbitmq import Broker, Host
 from tests.support.relay import Relay
 
 from dragoman import Agent, Client
+from dragoman.core.ports import Changes, StoreFailed
+from dragoman.stores.memory import MemoryStore
 
 
 @pytest.fixture
@@ -316,3 +318,46 @@ async def test_no_token_is_in_any_queue_log_or_file_of_the_hub(tmp_path: Path, h
         assert secret not in said
         assert secret.encode() not in stored
     assert "guest:guest" not in said
+
+
+# -- overload
+
+
+async def test_what_the_hub_cannot_take_now_waits_unacknowledged_and_is_decided_in_its_place(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its store fails, the hub answers nothing, acknowledges nothing and puts nothing back."""
+    failing = True
+    apply = MemoryStore._apply
+
+    async def fail(self: MemoryStore, changes: Changes) -> None:
+        if failing:
+            raise StoreFailed("the disk is full")
+        await apply(self, changes)
+
+    async with (
+        playing(tmp_path, amqp=host.url) as hub,
+        joined(host.url, hub, "orchestrator") as boss,
+        joined(host.url, hub, "infra") as infra,
+    ):
+        await eventually(lambda: connected(hub))
+        await infra.registered("infra")
+        await boss.consume()
+        await boss.send(work())
+        got = await infra.hear()
+        monkeypatch.setattr(MemoryStore, "_apply", fail)
+        for percent in (10, 20, 30):
+            await infra.send(status(got, percent))
+        await infra.send(result(got))
+        await eventually(lambda: gauge_is(hub, "dragoman_amqp_held", 4))
+        assert await gauge_is(hub, "dragoman_amqp_unacknowledged", 4)
+        failing = False
+        heard = [await boss.hear() for _ in range(4)]
+        assert [one["payload"].get("progress_percent") for one in heard] == [10, 20, 30, None]
+        assert infra.came.empty()
+        assert await is_settled(host, (await hub.admin.get("/metrics")).text)
+        assert not await asyncio.to_thread(host.peek, "chiffon.dead")
+
+
+async def gauge_is(hub: Stage, name: str, value: int) -> bool:
+    return f"{name} {value:.1f}" in (await hub.admin.get("/metrics")).text

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import rabbitmq
 from tests.support.hubproc import HubProcess, running, until
 from tests.support.nest import die_with_parent
 
@@ -27,10 +29,17 @@ ADDRESSES = (
     "a2acp+ws",
     "a2acp+http",
     "coven",
+    *(("chiffon+amqp",) if rabbitmq.installed() else ()),
 )
 ENDS = ("kill", "stop", "hub_too")
 ANSWERED = ("away", "back")
-ALWAYS = (("forge+ws", "kill", "away"), ("a2acp+http", "stop", "back"), ("agentmsg+ws", "hub_too", "away"))
+ALWAYS: tuple[tuple[str, str, str], ...] = (
+    ("forge+ws", "kill", "away"),
+    ("a2acp+http", "stop", "back"),
+    ("agentmsg+ws", "hub_too", "away"),
+)
+if rabbitmq.installed():
+    ALWAYS = (*ALWAYS, ("chiffon+amqp", "hub_too", "away"))
 
 AGENT = """
 import sys
@@ -60,7 +69,9 @@ class Deployer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        broker = self._hub.settings.get("DRAGOMAN_AMQP") or ""
         place = self._hub.ready["grpc"] if self._address == "coven" else self._hub.url.removeprefix("http://")
+        place = broker.removeprefix("amqp://") or place
         self._process = subprocess.Popen(
             [sys.executable, "-c", AGENT, f"{self._address}://{place}"],
             cwd=self._hub.home,
@@ -80,9 +91,12 @@ class Deployer:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    with running(tmp_path, DRAGOMAN_RULES__IDLE_SECONDS="600") as hub:
-        yield hub
+def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[HubProcess]:
+    with ExitStack() as held:
+        settings = {"DRAGOMAN_RULES__IDLE_SECONDS": "600"}
+        if request.node.callspec.params["address"] == "chiffon+amqp":
+            settings["DRAGOMAN_AMQP"] = held.enter_context(rabbitmq.host()).url
+        yield held.enter_context(running(tmp_path, **settings))
 
 
 def questions(hub: HubProcess) -> list[dict[str, Any]]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.amqp import place_of
+from dragoman.amqp import Place, place_of
 from dragoman.app.intake import Intake
-from dragoman.app.settings import Settings, is_loopback
+from dragoman.app.settings import AmqpSettings, Settings, is_loopback
 from dragoman.core.ports import Files, Store, Vault
 from dragoman.core.queries.state import StateView
 from dragoman.protocols.forge.ratelimit import Bucket
@@ -73,17 +74,22 @@ def open_amqp(settings: Settings, handler: ChiffonHandler) -> Endpoint:
     """Chiffon's connection to the broker."""
     from dragoman.server.chiffon.amqp import ChiffonAmqp
 
-    of = settings.amqp
-    assert of.url is not None
-    place = place_of(of.url)
-    trusted = {**os.environ, trust.CA: of.ca} if of.ca else os.environ
+    place, tls = broker_of(settings.amqp)
     return ChiffonAmqp(
         handler,
         place,
-        tls=lambda: trust.context(environ=trusted) if place.secure else None,
+        tls=tls,
         negotiation=settings.chiffon.negotiation,
-        presence_seconds=of.presence_seconds,
+        presence_seconds=settings.amqp.presence_seconds,
     )
+
+
+def broker_of(of: AmqpSettings) -> tuple[Place, Callable[[], ssl.SSLContext | None]]:
+    """Where the broker is, and how its certificate is checked: read anew for each connection."""
+    assert of.url is not None
+    place = place_of(of.url)
+    trusted = {**os.environ, trust.CA: of.ca} if of.ca else os.environ
+    return place, lambda: trust.context(environ=trusted) if place.secure else None
 
 
 def open_forge(hub: HubParts) -> tuple[Endpoint, ...]:

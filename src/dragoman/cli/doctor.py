@@ -335,6 +335,27 @@ def settings(directory: DataDir) -> Iterator[Finding]:
         if certificate and key:
             yield certificates(Path(certificate), Path(key), Path(tls.client_ca) if tls.client_ca else None)
     yield from keys(found, directory)
+    if found.amqp.url is not None:
+        yield asyncio.run(broker(found))
+
+
+async def broker(settings: Settings) -> Finding:
+    """Whether the broker lets the hub in."""
+    from dragoman.amqp import Broker, Lost, Missing, NotAllowed
+    from dragoman.app.endpoints import broker_of
+    from dragoman.security.trust import TrustProblem
+
+    try:
+        place, tls = broker_of(settings.amqp)
+        found = await Broker.connect(place, tls=tls(), name="dragoman doctor")
+    except (Missing, TrustProblem) as problem:
+        return Finding("broker", "problem", str(problem), "do that, then ask again")
+    except NotAllowed as refused:
+        return Finding("broker", "problem", str(refused), "correct the user and the password in amqp.url")
+    except Lost as lost:
+        return Finding("broker", "problem", str(lost), "start the broker, or correct amqp.url")
+    await found.close()
+    return Finding("broker", "ok", f"{place.shown} lets the hub in")
 
 
 def keys(settings: Settings, directory: DataDir) -> Iterator[Finding]:

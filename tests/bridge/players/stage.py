@@ -38,6 +38,8 @@ class Stage:
     grpc: str
     http: httpx2.AsyncClient
     admin: httpx2.AsyncClient
+    broker: str = ""
+    """Where the hub's message queue is, if it has one."""
 
     @property
     def ws(self) -> str:
@@ -136,4 +138,4 @@ async def playing(
             )
             for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
         ]
-        yield Stage(url=url, grpc=running.grpc, http=http, admin=admin)
+        yield Stage(url=url, grpc=running.grpc, http=http, admin=admin, broker=amqp or "")

@@ -37,6 +37,8 @@ from dragoman.sdk.network.connect_errors import not_made, sentence
         ("agentmsg+wss://h/hub", "agentmsg", "ws", "https://h/hub"),
         ("forge+ws://h:1", "forge", "ws", "http://h:1"),
         ("forge+wss://h/hub", "forge", "ws", "https://h/hub"),
+        ("chiffon+amqp://h/fleet", "chiffon", "amqp", "amqp://h/fleet"),
+        ("chiffon+amqps://u:p@h:5000", "chiffon", "amqp", "amqps://h:5000"),
         ("stdio:", "forge", "stdio", "stdio:"),
     ],
 )
@@ -48,6 +50,14 @@ def test_an_address_says_what_is_spoken_and_where(url: str, protocol: str, trans
 def test_a_websocket_address_follows_from_the_base() -> None:
     assert parse("chiffon+wss://h:1").websocket("/x") == "wss://h:1/x"
     assert parse("chiffon+ws://h:1").websocket("/x") == "ws://h:1/x"
+
+
+def test_the_userinfo_of_a_brokers_address_is_the_brokers_and_no_token() -> None:
+    address = parse("chiffon+amqp://user:s3cret@h:1/v", "the-token")
+    assert (address.token, address.broker) == ("the-token", "amqp://user:s3cret@h:1/v")
+    assert parse("chiffon+amqp://user:s3cret@h").token is None
+    assert "s3cret" not in f"{address!r} {address} {address.base} {address.shown} {address.headers}"
+    assert address.shown == "chiffon+amqp://h:1/v"
 
 
 def test_a_token_in_the_address_is_taken_out_and_never_shown() -> None:
