@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import msgspec
 from bench import procs
 from bench.figures import Figure, Settings, median_run
 from bench.hub import RESULT, hub, request, round_trips, uuid4
-from dragoman.core.ids import DAY, AgentId, Instant, TaskId
+from dragoman.core.ids import DAY, SECOND, AgentId, Instant, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord, seal
 from dragoman.core.model.tasks import (
     Attempt,
@@ -45,6 +46,11 @@ SIZES = (1_000, 100_000, 1_000_000)
 BATCH = 2_000
 BORN = time.time_ns() // 1000 - DAY
 """Yesterday: older ones would be forgotten while we measure."""
+RETAINED = DAY - 600 * SECOND
+"""From then to some minutes ago."""
+
+Make = Callable[[int, int], tuple[Task, list[Event]]]
+"""The task with a number, of those that began to come at an instant."""
 
 
 def measure(settings: Settings) -> Iterable[Figure]:
@@ -69,20 +75,25 @@ def measure(settings: Settings) -> Iterable[Figure]:
             yield median_run(figures)
 
 
-async def fill(path: Path, wanted: int) -> None:
-    """So many finished tasks, as a client with random ids would have left them."""
+async def fill(
+    path: Path, wanted: int, *, make: Make | None = None, audited: bool = True, first: Sequence[Agent] = ()
+) -> None:
+    """So many finished tasks, as a client with random ids would have left them, or as `make` makes them."""
     os.umask(0o077)
     store = SqliteStore(path)
     recovered = await store.open()
     seq, prev = recovered.audit_seq, recovered.audit_hash
-    order = request(700)
+    make = make or _Alike()
+    if first:
+        async with store.unit() as unit:
+            await unit.commit(Changes(added=first))
     for start in range(0, wanted, BATCH):
         added: list[Task | Event] = []
         audit: list[AuditRecord] = []
         for n in range(start, min(start + BATCH, wanted)):
-            task, events = finished(n, order)
+            task, events = make(n, BORN)
             added += [task, *events]
-            for action in ("task.submit", "task.finish"):
+            for action in ("task.submit", "task.finish") if audited else ():
                 seq += 1
                 record = AuditRecord(
                     seq=seq,
@@ -104,8 +115,16 @@ async def fill(path: Path, wanted: int) -> None:
     await store.close()
 
 
-def finished(n: int, order: bytes) -> tuple[Task, list[Event]]:
-    at = Instant(BORN + n * 1000)
+class _Alike:
+    def __init__(self) -> None:
+        self._order = request(700)
+
+    def __call__(self, n: int, born: int) -> tuple[Task, list[Event]]:
+        return finished(n, born, self._order)
+
+
+def finished(n: int, born: int, order: bytes) -> tuple[Task, list[Event]]:
+    at = Instant(born + n * 1000)
     task_id, request_id, trace = TaskId(uuid4()), uuid4(), uuid4()
     raw = order % (uuid4().encode(), trace.encode(), request_id.encode(), task_id.encode())
     result = RESULT % tuple(id.encode() for id in (uuid4(), trace, request_id, task_id))

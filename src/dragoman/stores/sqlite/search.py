@@ -1,13 +1,17 @@
-"""Tasks as people look for them: by any combination of filters, and by words, within a bounded time.
+"""Tasks as people look for them: by any combination of filters, and by words, at a bounded cost.
 
-A list by one filter comes from one index. Where several are combined, one of them leads: the one that fewest tasks
-fit. Its tasks are read from its index, the newest first, and the other filters are held against them, chunk by chunk.
-What has taken too long by then ends the page, and the next one goes on at that place. So a page costs no more at a
-million tasks than at a thousand; it may be short, though, even empty, before the list is at its end.
+Every filter has an index whose entries lie in the order of time, so tasks that fit several filters are what their
+indexes have in common: SQLite merges them (INTERSECT), the newest first, and reads no task before it is known to fit.
+An index that is many times denser than the thinnest one is not merged: what the others have in common is looked up in
+it. How dense an index is, a sample of its newest entries tells.
 
-A filter that several values fit (two statuses, a protocol's caller and agents) leads as a merge of the parts of an
-index. Words lead where there are any (`text_index`). Tasks of one instant are in the order of acceptance, as they lie
-in every index.
+An answer visits some entries of each index, then some more, until its page is full. What has visited too many by then,
+or has taken too long, ends the page, and the next one goes on at that place. So a page costs no more at a million tasks
+than at a thousand; it may be short, though, even empty, before the list is at its end.
+
+A filter that several values fit (two statuses, a protocol's caller and agents) is a merge of the parts of an index.
+The children of a task are few, and no index has them in the order of time: they are read, and the other filters are
+held against them. So are tasks under words (`text_index`). Tasks of one instant are in the order of acceptance.
 """
 
 from __future__ import annotations
@@ -27,14 +31,24 @@ from dragoman.stores.shared import cursor_at, has_words, place_cursor, search_wo
 
 SECONDS = 0.03
 MOST_COUNTED = 10_000
+MOST_VISITED = 100_000
+"""Entries of each index that one answer visits, as far as they are merged only."""
+MOST_TRIED = 10_000
+"""Tasks that one answer looks up elsewhere, or reads, to see whether they fit."""
+FIRST_STEP = 500
+STEP = 4_000
+"""Entries of each index that are merged at once; the first step is short, since most pages are full by then."""
 CHUNK = 2_000
-"""Tasks that the other filters are held against at once."""
+"""Tasks that are looked up, or read, at once."""
 READ_AHEAD = MOST_COUNTED + 1
 """Tasks that are read at once where words lead."""
 MOST_MERGED = 40
-"""Parts of an index that one filter leads with; one that needs more does not lead."""
-COMPARED = 5_000
-"""Filters that more tasks fit are equally good to lead."""
+"""Parts of an index that are merged; a filter that needs more is held against tasks."""
+MOST_LOOKED_UP = 12
+"""Values that are looked up in an index for a task; beyond them, it costs less to read the task."""
+SAMPLE = 1_000
+DENSER = 20
+"""An index that is so many times denser than the thinnest one is not merged."""
 
 Values = list[Any]
 
@@ -53,161 +67,274 @@ class Group(msgspec.Struct, frozen=True):
 
     alternatives: tuple[tuple[str, Any], ...]
 
-    def test(self) -> tuple[str, Values]:
-        by_column: dict[str, list[Any]] = {}
+    def by_column(self) -> dict[str, Values]:
+        columns: dict[str, Values] = {}
         for column, value in self.alternatives:
-            by_column.setdefault(column, []).append(value)
-        terms = [f"task.{column} IN (SELECT value FROM json_each(?))" for column in by_column]
-        return f"({' OR '.join(terms)})", [encode(values).decode() for values in by_column.values()]
+            columns.setdefault(column, []).append(value)
+        return columns
+
+    def of_task(self) -> Term:
+        """As a condition on a row of `task`."""
+        columns = self.by_column()
+        terms = [f"task.{column} IN (SELECT value FROM json_each(?))" for column in columns]
+        return f"({' OR '.join(terms)})", [encode(values).decode() for values in columns.values()]
+
+    def of_place(self) -> Term:
+        """As a condition on a place `c`, which reads nothing but indexes."""
+        if len(self.alternatives) > MOST_LOOKED_UP:
+            term, values = self.of_task()
+            return f"(SELECT {term} FROM task WHERE task.no = c.no)", values
+        looks, values = [], []
+        for column, wanted in self.by_column().items():
+            looks.append(
+                f"(SELECT 1 FROM task INDEXED BY {INDEXES[column]} WHERE {column} IN ({', '.join('?' * len(wanted))})"
+                " AND created_at = c.created_at AND no = c.no LIMIT 1)"
+            )
+            values += wanted
+        return f"coalesce({', '.join(looks)}, 0)" if len(looks) > 1 else looks[0], values
 
 
+Term = tuple[str, Values]
+"""A part of a statement, and the values of its question marks."""
 Place = tuple[int, int]
 """A task among the others: when it was created, and its number."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Tasks that fit, among those that were looked at; the last place of these, if there may be more behind it; and the
+    share of what an answer may look at that they were."""
+
+    places: list[Place]
+    last: Place | None
+    share: float
 
 
 def search(connection: apsw.Connection, where: TaskSearch, after: str | None, limit: int) -> FoundTasks:
     """The texts of personal tasks are still shut. With words, the connection is one of `text_index`."""
     until = time.monotonic() + SECONDS
     words = search_words(where.text)
-    candidates: Candidates = ByWords(connection, where, words) if words else ByFilters(connection, where)
-    place = None if after is None else place_cursor(after)
-    found: list[Task] = []
+    begin = None if after is None else place_cursor(after)
+    candidates = ByWords(connection, where, words) if words else by_filters(connection, where, begin)
     at: list[Place] = []
-    on: str | None = None
-    size = CHUNK if candidates.tests else limit + 1
+    place, on, share = begin, None, 0.0
     while True:
-        chunk = candidates.after(place, size)
-        for one, body in candidates.fitting(chunk, limit + 1 - len(at)):
-            at.append(one)
-            found.append(task_from(body))
+        found = candidates.look(place, limit + 1 - len(at))
+        at += found.places
         if len(at) > limit:
             on = cursor_at(at[limit - 1])
             break
-        if len(chunk) < size or candidates.is_over(chunk[-1]):
+        if found.last is None:
             break
-        place = chunk[-1]
-        if time.monotonic() >= until:
+        place, share = found.last, share + found.share
+        if share >= 1 or time.monotonic() >= until:
             on = cursor_at(place)
             break
-    tasks = [task for task in found[:limit] if not words or has_words(task, words)]  # texts may have changed since
+    tasks = read_tasks(connection, at[:limit])
+    if words:
+        tasks = [task for task in tasks if has_words(task, words)]  # texts may have changed since
     if after is not None or len(at) <= limit:
         return FoundTasks(tasks=tasks, next=on, total=len(tasks) if after is None and on is None else None)
     return FoundTasks(tasks=tasks, next=on, total=candidates.count(until))
 
 
+def read_tasks(connection: apsw.Connection, places: Sequence[Place]) -> list[Task]:
+    numbers = encode([no for _, no in places]).decode()
+    sql = "SELECT task.body FROM json_each(?) CROSS JOIN task ON task.no = value"
+    return [task_from(body) for (body,) in connection.execute(sql, (numbers,))]
+
+
 class Candidates:
-    """Tasks that fit the filter that leads, the newest first, and the other filters."""
+    """Tasks among which those are that are looked for, the newest first."""
 
-    def __init__(self, connection: apsw.Connection, where: TaskSearch) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        self.where = where
-        self.tests: list[tuple[str, Values]] = []
 
-    def after(self, place: Place | None, most: int) -> list[Place]:
+    def look(self, place: Place | None, wanted: int) -> Found:
+        """Look at some tasks behind a place, more with each call, until as many fit as are wanted."""
         raise NotImplementedError
 
-    def is_over(self, place: Place) -> bool:
-        """Whether nothing behind this place can fit."""
-        return False
-
-    def fitting(self, chunk: Sequence[Place], most: int) -> list[tuple[Place, str]]:
-        """Those of a chunk that pass the tests, and their bodies."""
-        source, values = self._tested(chunk)
-        sql = f"SELECT task.created_at, task.no, task.body FROM {source} LIMIT ?"
-        return [((at, no), body) for at, no, body in self.connection.execute(sql, (*values, most))]
-
     def count(self, until: float) -> int | None:
-        total, place = 0, None
-        while time.monotonic() < until:
-            chunk = self.after(place, CHUNK)
-            total += self.fit(chunk)
+        """How many tasks fit; None if that are too many to be counted."""
+        total, share, place = 0, 0.0, None
+        while share < 1 and time.monotonic() < until:
+            count, found = self.how_many(place)
+            total += count
             if total > MOST_COUNTED:
                 return None
-            if len(chunk) < CHUNK or self.is_over(chunk[-1]):
+            if found.last is None:
                 return total
-            place = chunk[-1]
+            place, share = found.last, share + found.share
         return None
 
-    def fit(self, chunk: Sequence[Place]) -> int:
-        """How many of a chunk pass the tests."""
-        source, values = self._tested(chunk)
-        (count,) = self.connection.execute(f"SELECT count(*) FROM {source}", values).fetchone() or (0,)
-        return int(count)
+    def how_many(self, place: Place | None) -> tuple[int, Found]:
+        """How many fit among the next ones."""
+        found = self.look(place, MOST_COUNTED + 1)
+        return len(found.places), found
 
-    def _tested(self, chunk: Sequence[Place]) -> tuple[str, Values]:
-        terms = " AND ".join(term for term, _ in self.tests)
-        numbers = encode([no for _, no in chunk]).decode()
-        values = [numbers, *(value for _, values in self.tests for value in values)]
-        return f"json_each(?) CROSS JOIN task ON task.no = value{' WHERE ' if terms else ''}{terms}", values
+    def first(self, sql: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
+        return self.connection.execute(sql, values).fetchone()
 
 
-class ByFilters(Candidates):
-    def __init__(self, connection: apsw.Connection, where: TaskSearch) -> None:
-        super().__init__(connection, where)
-        all = groups(connection, where)
-        self._bounds = bounds(where)
-        can_lead = [group for group in all if len(group.alternatives) <= MOST_MERGED]
-        self._lead = min(can_lead, key=self._size) if len(can_lead) > 1 else can_lead[0] if can_lead else None
-        self.tests = [group.test() for group in all if group is not self._lead]
+def by_filters(connection: apsw.Connection, where: TaskSearch, begin: Place | None) -> Candidates:
+    all = groups(connection, where)
+    if where.parent is not None:
+        return Children(connection, where, all)
+    return ByIndexes(connection, where, all, begin)
 
-    def _size(self, group: Group) -> int:
-        size = 0
+
+NEWEST_FIRST = "ORDER BY created_at DESC, no DESC"
+
+
+class ByIndexes(Candidates):
+    def __init__(
+        self, connection: apsw.Connection, where: TaskSearch, all: Sequence[Group], begin: Place | None
+    ) -> None:
+        super().__init__(connection)
+        self._since, self._before = where.since, where.before
+        self._step = FIRST_STEP
+        parts = [group for group in all if len(group.alternatives) <= MOST_MERGED]
+        rates = {group: self._rate(group, begin) for group in parts} if len(all) > 1 else dict.fromkeys(parts, 1.0)
+        thinnest = min(rates.values(), default=0.0)
+        # The densest ends a step first. One of several parts stands first in the statement, where its parts need no
+        # sorting.
+        merged = sorted((one for one in parts if rates[one] <= DENSER * thinnest), key=lambda one: -rates[one])
+        self.merged: Sequence[Group | None] = merged or (None,)
+        self.tests = [group.of_place() for group in all if group not in merged]
+
+    def _rate(self, group: Group, begin: Place | None) -> float:
+        """How many of its tasks came in a microsecond of late."""
+        most = max(SAMPLE // 10, SAMPLE // len(group.alternatives))
+        rate = 0.0
         for alternative in group.alternatives:
-            term, values = self._term(alternative)
-            sql = f"SELECT count(*) FROM (SELECT 1 FROM {term} LIMIT {COMPARED})"
-            size += (self.connection.execute(sql, values).fetchone() or (0,))[0]
-        return size
+            sql, values = self._part(alternative, begin)
+            newest, oldest = self.first(f"{sql} LIMIT 1", values), self.first(f"{sql} LIMIT 1 OFFSET {most}", values)
+            if newest is not None and oldest is not None:
+                rate += most / (newest[0] - oldest[0] + 1)
+        return rate
 
-    def _term(self, alternative: tuple[str, Any] | None) -> tuple[str, Values]:
-        terms, values = self._bounds
-        if alternative is None:
-            return f"task INDEXED BY task_created WHERE {' AND '.join(terms) or 'created_at > -1'}", list(values)
-        column, value = alternative
-        return f"task INDEXED BY {INDEXES[column]} WHERE {' AND '.join([f'{column} = ?', *terms])}", [value, *values]
-
-    def after(self, place: Place | None, most: int) -> list[Place]:
-        parts, values = [], []
-        for alternative in self._lead.alternatives if self._lead else (None,):
-            term, given = self._term(alternative)
+    def _part(self, alternative: tuple[str, Any] | None, before: Place | None, last: Place | None = None) -> Term:
+        """Of one part of an index, what lies behind a place, the newest first, down to another place."""
+        index, terms, values = "task_created", [], []
+        if alternative is not None:
+            index, terms, values = INDEXES[alternative[0]], [f"{alternative[0]} = ?"], [alternative[1]]
+        # One bound on each side: of two, SQLite would walk the index to either.
+        for comparison, place, at in (("<", before, self._before), (">=", last, self._since)):
             if place is not None:
-                term += " AND (created_at, no) < (?, ?)"
-                given += place
-            parts.append(f"SELECT created_at, no FROM {term}")
-            values += given
-        sql = f"{' UNION '.join(parts)} ORDER BY created_at DESC, no DESC LIMIT ?"
-        return [(at, no) for at, no in self.connection.execute(sql, (*values, most))]
+                terms, values = [*terms, f"(created_at, no) {comparison} (?, ?)"], [*values, *place]
+            elif at is not None:
+                terms, values = [*terms, f"created_at {comparison} ?"], [*values, at]
+        where = " AND ".join(terms) or "created_at > -1"
+        return f"SELECT created_at, no FROM task INDEXED BY {index} WHERE {where} {NEWEST_FIRST}", values
 
-    def fit(self, chunk: Sequence[Place]) -> int:
-        return super().fit(chunk) if self.tests else len(chunk)
+    def _parts(self, group: Group | None, before: Place | None, last: Place | None = None) -> list[Term]:
+        alternatives = (None,) if group is None else group.alternatives
+        return [self._part(alternative, before, last) for alternative in alternatives]
 
-    def count(self, until: float) -> int | None:
-        if self.tests or (self._lead is not None and len(self._lead.alternatives) > 1):
-            return super().count(until)
-        term, values = self._term(self._lead.alternatives[0] if self._lead else None)
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM {term} LIMIT {MOST_COUNTED + 1})"
-        (count,) = self.connection.execute(sql, values).fetchone() or (0,)
-        return int(count) if count <= MOST_COUNTED else None
+    def _last(self, before: Place | None, most: int) -> Place | None:
+        """The place before which no filter has more entries than these; None if all are over there."""
+        last: Place | None = None
+        for group in self.merged:
+            parts = self._parts(group, before, last)
+            for sql, values in parts:
+                place = self.first(f"{sql} LIMIT 1 OFFSET ?", [*values, most // len(parts) - 1])
+                last = last if place is None else (place[0], place[1])
+        return last
+
+    def merge(self, before: Place | None, last: Place | None) -> Term:
+        """What all filters have in common between two places."""
+        sql, values = "", []
+        for group in sorted(self.merged, key=lambda one: -len(self._parts(one, None))):
+            parts = self._parts(group, before, last)
+            union = " UNION ".join(sql.removesuffix(NEWEST_FIRST) for sql, _ in parts)
+            if not sql:
+                sql = union
+            elif len(parts) == 1:
+                sql += f" INTERSECT {union}"
+            else:
+                sql += f" INTERSECT SELECT created_at, no FROM ({union})"
+            values += [value for _, given in parts for value in given]
+        sql = f"{sql} {NEWEST_FIRST}"
+        if self.tests:
+            terms = " AND ".join(term for term, _ in self.tests)
+            sql = f"SELECT created_at, no FROM ({sql} LIMIT -1) AS c WHERE {terms}"
+            values += [value for _, given in self.tests for value in given]
+        return f"{sql} LIMIT ?", values
+
+    def look(self, place: Place | None, wanted: int) -> Found:
+        last, share = self._next_step(place)
+        sql, values = self.merge(place, last)
+        places: list[Place] = [(at, no) for at, no in self.connection.execute(sql, [*values, wanted])]
+        return Found(places, places[-1] if len(places) == wanted else last, share)
+
+    def how_many(self, place: Place | None) -> tuple[int, Found]:
+        last, share = self._next_step(place)
+        sql, values = self.merge(place, last)
+        (count,) = self.first(f"SELECT count(*) FROM ({sql})", [*values, MOST_COUNTED + 1]) or (0,)
+        return int(count), Found([], last, share)
+
+    def _next_step(self, place: Place | None) -> tuple[Place | None, float]:
+        """Where the next step ends, and its share of what an answer may look at."""
+        if not self.tests and len(self.merged) == 1:
+            return None, 0.0
+        most = min(self._step, CHUNK) if self.tests else self._step
+        self._step = min(4 * self._step, STEP)
+        return self._last(place, most), most / (MOST_TRIED if self.tests else MOST_VISITED)
+
+
+class Children(Candidates):
+    """All at once: of one task."""
+
+    def __init__(self, connection: apsw.Connection, where: TaskSearch, all: Sequence[Group]) -> None:
+        super().__init__(connection)
+        terms, values = bounds(where)
+        tests = [*(group.of_task() for group in all), *zip(terms, ([value] for value in values), strict=True)]
+        self._terms = " AND ".join(term for term, _ in tests)
+        self._values = [value for _, given in tests for value in given]
+
+    def look(self, place: Place | None, wanted: int) -> Found:
+        behind = "" if place is None else " AND (created_at, no) < (?, ?)"
+        source = f"task INDEXED BY task_parent WHERE {self._terms}{behind}"
+        sql = f"SELECT created_at, no FROM {source} {NEWEST_FIRST} LIMIT ?"
+        found = self.connection.execute(sql, [*self._values, *(place or ()), wanted])
+        places: list[Place] = [(at, no) for at, no in found]
+        return Found(places, places[-1] if len(places) == wanted else None, 0.0)
 
 
 class ByWords(Candidates):
     def __init__(self, connection: apsw.Connection, where: TaskSearch, words: list[str]) -> None:
-        super().__init__(connection, where)
+        super().__init__(connection)
+        self._since = where.since
         self._query = " AND ".join(f'"{word}"*' for word in words)
         self._read: list[Place] = []
         """To look words up costs more than to read what they are in, so much of that is read at once."""
         self._before = 0
         self._is_all = False
         terms, values = bounds(where)
-        self.tests = [group.test() for group in groups(connection, where)]
+        self.tests = [group.of_task() for group in groups(connection, where)]
         self.tests += [(f"task.{term}", [value]) for term, value in zip(terms, values, strict=True)]
 
-    def is_over(self, place: Place) -> bool:
-        if self.where.since is None:
-            return False
-        row: Any = self.connection.execute("SELECT created_at FROM task WHERE no = ?", (place[1],)).fetchone()
-        return row is not None and row[0] < self.where.since
+    def look(self, place: Place | None, wanted: int) -> Found:
+        most = CHUNK if self.tests else wanted
+        chunk = self._after(place, most)
+        terms = " AND ".join(term for term, _ in self.tests)
+        numbers = encode([no for _, no in chunk]).decode()
+        values = [numbers, *(value for _, given in self.tests for value in given), wanted]
+        source = f"json_each(?) CROSS JOIN task ON task.no = value{' WHERE ' if terms else ''}{terms}"
+        sql = f"SELECT task.created_at, task.no FROM {source} LIMIT ?"
+        places: list[Place] = [(at, no) for at, no in self.connection.execute(sql, values)]
+        if len(places) == wanted:
+            return Found(places, places[-1], 0.0)
+        is_over = len(chunk) < most or self._is_over(chunk[-1])
+        return Found(places, None if is_over else chunk[-1], most / MOST_TRIED)
 
-    def after(self, place: Place | None, most: int) -> list[Place]:
+    def _is_over(self, place: Place) -> bool:
+        """Whether nothing behind this place can fit."""
+        if self._since is None:
+            return False
+        row = self.first("SELECT created_at FROM task WHERE no = ?", [place[1]])
+        return row is not None and row[0] < self._since
+
+    def _after(self, place: Place | None, most: int) -> list[Place]:
         before = 1 << 62 if place is None else place[1]
         begin = bisect_right(self._read, -before, key=lambda one: -one[1])
         if before > self._before or (not self._is_all and begin + most > len(self._read)):
