@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragoman.amqp import Place, place_of
-from dragoman.app.intake import Intake
 from dragoman.app.settings import AmqpSettings, Settings, is_loopback
 from dragoman.core.ports import Files, Store, Vault
 from dragoman.core.queries.state import StateView
@@ -45,6 +44,8 @@ from dragoman.supervisor.environment import Environments
 from dragoman.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from dragoman.app.cluster.link.remote_intake import RemoteIntake
+    from dragoman.app.intake import Intake
     from dragoman.server.coven.endpoint import CovenEndpoint
 
 
@@ -52,7 +53,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What endpoints are made of. `forge` is shared by forge's WebSocket and the hub's own children."""
 
     settings: Settings
-    intake: Intake
+    intake: Intake | RemoteIntake
     store: Store
     files: Files
     vault: Vault
@@ -126,7 +127,7 @@ ENDPOINTS: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = {
 
 def forge_and_children(
     settings: Settings,
-    intake: Intake,
+    intake: Intake | RemoteIntake,
     store: Store,
     files: Files,
     limits: Limits,

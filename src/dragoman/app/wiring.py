@@ -21,7 +21,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -74,6 +74,9 @@ from dragoman.stores.files import DirectoryFiles, MemoryFiles
 from dragoman.supervisor.environment import Environments
 from dragoman.supervisor.supervisor import ChildDeclaration, Supervisor
 
+if TYPE_CHECKING:
+    from dragoman.app.cluster.link.remote_intake import RemoteIntake
+
 log = structlog.get_logger("dragoman")
 
 
@@ -86,7 +89,7 @@ COVEN = "coven"
 class Running(msgspec.Struct):
     """A hub that serves."""
 
-    intake: Intake
+    core: Core
     serving: HttpServer
     grpc: str
     admin_token: str
@@ -94,6 +97,16 @@ class Running(msgspec.Struct):
     children: Supervisor
     certificates: Certificates
     sessions: Sessions
+
+    @property
+    def intake(self) -> Intake | RemoteIntake:
+        return self.core.intake
+
+    @property
+    def local(self) -> Intake:
+        """The intake of a process that decides itself."""
+        assert isinstance(self.core.intake, Intake)
+        return self.core.intake
 
     @property
     def whereabouts(self) -> Whereabouts:
@@ -194,6 +207,32 @@ def open_process(
     )
 
 
+class Core(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What decides in a term, and what sees its commits: here, or at the leader that this node follows."""
+
+    store: Store
+    intake: Intake | RemoteIntake
+    live: Live
+    series: Series
+    files: Files
+
+
+def own_core(process: Process, store: Store, files: Files) -> Core:
+    """This process decides."""
+    live = Live(process.clock)
+    series = Series(process.clock, lambda agent: _spoken_by(intake, agent), lambda: intake.queued)
+    intake = Intake(
+        store,
+        rules=process.settings.core_rules(),
+        now=process.clock,
+        mint=process.mint,
+        observer=Observers(process.counters, series, live),
+        memory=process.memory,
+        streams=process.streams,
+    )
+    return Core(store=store, intake=intake, live=live, series=series, files=files)
+
+
 @asynccontextmanager
 async def hub(
     settings: Settings,
@@ -205,47 +244,44 @@ async def hub(
     """A hub of one process, which is one term: it serves until the block ends, then drains. `dragoman.testing` brings a
     clock of its own, and counters that look on; `endpoints` are the protocols of the HTTP port."""
     process = open_process(settings, clock=clock, counters=counters, endpoints=endpoints)
+    store = open_store(settings, process.vault)
+    files = open_files(settings, process.mint, process.clock, process.vault)
     try:
-        async with term(process, open_store(settings, process.vault)) as running:
+        async with term(process, own_core(process, store, files)) as running:
             yield running
     finally:
         process.data.withdraw()
 
 
 @asynccontextmanager
-async def term(process: Process, store: Store, cluster: Membership | None = None) -> AsyncIterator[Running]:
-    """One run of the hub over this store, from its recovery to its drain; `Abandoned`, raised into the block, ends it
-    at once and silently. A process with a store of its own has one term; a node of a cluster has one after another."""
+async def term(process: Process, core: Core, cluster: Membership | None = None) -> AsyncIterator[Running]:
+    """One run of the hub, from its recovery to its drain; `Abandoned`, raised into the block, ends it at once and
+    silently. A process with a store of its own has one term; a node of a cluster has one after another."""
     settings, clock, counters, certificates = process.settings, process.clock, process.counters, process.certificates
     memory, streams = process.memory, process.streams
-    live = Live(clock)
-    series = Series(clock, lambda agent: _spoken_by(intake, agent), lambda: intake.queued)
-    intake = Intake(
-        store,
-        rules=settings.core_rules(),
-        now=clock,
-        mint=process.mint,
-        observer=Observers(counters, series, live),
-        memory=memory,
-        streams=streams,
-    )
-    files = open_files(settings, process.mint, clock, process.vault)
+    store, intake, live, series, files = core.store, core.intake, core.live, core.series, core.files
     admin_hash = token_hash(process.admin_token)
     async with contextlib.AsyncExitStack() as stops:
-        await intake.start()
-        stops.push_async_callback(intake.stop)
-        timer = await stops.enter_async_context(running_beside(wake_rows(intake), "wake timer"))
-        keep_unused = int(settings.files.keep_unused_hours * HOUR)
-        cleaning = remove_unused_regularly(
-            store, files, now=clock, keep_unused=keep_unused, on_removed=counters.files_removed
-        )
-        await stops.enter_async_context(running_beside(cleaning, "unused files"))
+        timer: asyncio.Task[None] | None = None
+        if not isinstance(intake, Intake):
+            stops.push_async_callback(store.close)
+            stops.push_async_callback(intake.stop)
+        else:
+            await intake.start()
+            stops.push_async_callback(intake.stop)
+            timer = await stops.enter_async_context(running_beside(wake_rows(intake), "wake timer"))
+            keep_unused = int(settings.files.keep_unused_hours * HOUR)
+            cleaning = remove_unused_regularly(
+                store, files, now=clock, keep_unused=keep_unused, on_removed=counters.files_removed
+            )
+            await stops.enter_async_context(running_beside(cleaning, "unused files"))
+            await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         draining = False
 
         def ready() -> tuple[bool, str]:
             if draining:
                 return False, "stopping: finishing what was accepted"
-            if timer.done():
+            if timer is not None and timer.done():
                 return False, "the wake timer has stopped; restart the hub and look into its log"
             if intake.last_failure is not None:
                 return False, f"the last commit failed: {intake.last_failure}"
@@ -306,7 +342,6 @@ async def term(process: Process, store: Store, cluster: Membership | None = None
             oidc=None if provider is None else OidcClient(provider, intake.now),
             cluster=cluster,
         )
-        await stops.enter_async_context(running_beside(series.run(intake, store), "series"))
         serving = HttpServer(
             intake,
             tuple(endpoint for make in process.endpoints.values() for endpoint in make(parts)),
@@ -326,7 +361,7 @@ async def term(process: Process, store: Store, cluster: Membership | None = None
             grpc = await start_coven(coven, settings)
             await children.start(declared(settings))
             running = Running(
-                intake, serving, grpc, process.admin_token, process.data, children, certificates, context.sessions
+                core, serving, grpc, process.admin_token, process.data, children, certificates, context.sessions
             )
             running.announce()
             async with running_beside(certificates.watch(running.announce), "certificates"):
@@ -337,7 +372,8 @@ async def term(process: Process, store: Store, cluster: Membership | None = None
             raise
         finally:
             draining = True
-            timer.cancel()  # an agent that cannot reach the hub any more is not late
+            if timer is not None:
+                timer.cancel()  # an agent that cannot reach the hub any more is not late
             intake.part()
             context.waiters.close()
             await context.playground.close()
@@ -410,7 +446,9 @@ def open_files(settings: Settings, mint: Callable[[], str], clock: Callable[[], 
     return files
 
 
-def open_auth(settings: Settings, intake: Intake, keys: TokenKeys, now: Callable[[], Instant]) -> AuthService:
+def open_auth(
+    settings: Settings, intake: Intake | RemoteIntake, keys: TokenKeys, now: Callable[[], Instant]
+) -> AuthService:
     """A2acp's auth service; its keys are made when they are first needed."""
     of = settings.a2acp
     broker = Agent(agent_id=of.broker_id, domain=of.broker_domain, version=version_of(of.broker_version))

@@ -189,6 +189,11 @@ class HttpServer:
             log.warning("cut off", requests=len(late))
             await asyncio.wait(late, timeout=1)
 
+    def cut(self) -> None:
+        """Cut every request that is under way, before its handler can answer it. `abort` is to follow."""
+        if self._server is not None:
+            _cut(self._server)
+
     async def abort(self) -> None:
         """Close every connection without an answer to anything."""
         server, self._server = self._server, None
@@ -199,9 +204,7 @@ class HttpServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         state = server.server_state
-        for connection in list(state.connections):
-            if isinstance(connection, GuardedHttp):
-                connection.transport.abort()
+        _cut(server)
         await asyncio.gather(*(endpoint.abort() for endpoint in self._endpoints))
         tasks = list(state.tasks)
         for connection in list(state.connections):
@@ -233,6 +236,12 @@ class HttpServer:
     def _tick(self, server: uvicorn.Server) -> None:
         """Date answers by the hub's clock, so that a client whose messages are too old can compare it with its own."""
         server.server_state.default_headers = [(b"date", formatdate(self._now() // SECOND, usegmt=True).encode())]
+
+
+def _cut(server: uvicorn.Server) -> None:
+    for connection in list(server.server_state.connections):
+        if isinstance(connection, GuardedHttp):
+            connection.transport.abort()
 
 
 def listen(host: str, port: int) -> socket.socket:

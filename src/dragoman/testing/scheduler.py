@@ -95,7 +95,7 @@ class Scheduler:
         self._environment.runtime.move(micros)
         woken = False
         for _ in range(WAKE_ROUNDS):
-            if not await self._environment.running.intake.wake_due():
+            if not await self._environment.running.local.wake_due():
                 break
             woken = True
         for _ in range(TURNS):

@@ -56,6 +56,8 @@ BESIDE = {
     "oidc.issuer": {"oidc.client_id": "dragoman"},
     "coven.tls_certificate": {"coven.tls_key": "/k"},
     "coven.tls_key": {"coven.tls_certificate": "/c"},
+    "store.url": {"cluster.node": "a"},
+    "cluster.node": {"store.url": "postgresql://db/hub"},
 }
 """What a setting is refused without."""
 
@@ -66,6 +68,9 @@ def test_every_setting_can_be_set_by_file_and_by_environment(name: str, type: An
     text, value = {
         "chiffon.negotiation": ("highest", "highest"),
         "store.kind": ("memory", "memory"),
+        "store.url": ("postgresql://db/hub", "postgresql://db/hub"),
+        "cluster.node": ("a", "a"),
+        "cluster.realm": ("team_a", "team_a"),
         "files.url": ("s3://bucket/prefix", "s3://bucket/prefix"),
         "amqp.url": ("amqps://broker/agents", "amqps://broker:5671/agents"),
         "log.level": ("debug", "debug"),
@@ -347,3 +352,35 @@ def test_what_names_no_bucket_is_refused() -> None:
 
 def test_the_master_key_in_the_environment_is_no_setting() -> None:
     load(environ={"DRAGOMAN_MASTER_KEY": "0" * 64})
+
+
+def refused_cluster(**flags: Any) -> str:
+    with pytest.raises(SettingsError) as error:
+        load(flags={name.replace("__", "."): value for name, value in flags.items()})
+    return str(error.value)
+
+
+def test_settings_of_a_node_that_contradict_each_other_say_what_to_do() -> None:
+    url = "postgresql://u:secret@db/hub"
+    assert "set store.url (--store postgresql://…)" in refused_cluster(cluster__node="a")
+    assert "give it a name of its own with --node" in refused_cluster(store__url=url)
+    assert "must begin with postgresql://" in refused_cluster(store__url="mysql://db", cluster__node="a")
+    assert "leave one out" in refused_cluster(store__url=url, cluster__node="a", store__path="/x/hub.sqlite")
+    assert "leave one out" in refused_cluster(store__url=url, cluster__node="a", store__kind="memory")
+    assert "set cluster.tls" in refused_cluster(store__url=url, cluster__node="a", cluster__host="0.0.0.0")
+    found = load(flags={"store.url": url, "cluster.node": "a"}).settings
+    assert (found.cluster.realm, found.cluster.tls) == ("default", None)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@db/hub", "postgresql://u:…@db/hub"),
+        ("postgresql://u@db/hub?sslmode=require&password=secret", "postgresql://u@db/hub?sslmode=require&password=…"),
+        ("postgresql://u:a:b%40@one,two/hub", "postgresql://u:…@one,two/hub"),
+        ("postgresql:///hub?host=/run", "postgresql:///hub?host=/run"),
+    ],
+)
+def test_the_password_of_the_database_is_never_shown(url: str, shown: str) -> None:
+    settings = load(flags={"store.url": url, "cluster.node": "a"}).settings
+    assert value_of(settings, "store.url") == shown

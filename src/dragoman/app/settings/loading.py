@@ -44,7 +44,7 @@ the key that is in no file."""
 
 PATHS = frozenset({
     "data", "store.path", "tls.certificate", "tls.key", "tls.client_ca", "coven.tls_certificate", "coven.tls_key",
-    "a2acp.hs256_secret", "server.metrics_token", "oidc.client_secret", "amqp.ca",
+    "a2acp.hs256_secret", "cluster.tls", "server.metrics_token", "oidc.client_secret", "amqp.ca",
 })  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _nearest(name: str, choices: Iterable[str], instead: Iterable[str] | None = 
     choices = list(choices)
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if not close and instead is not None:
-        ends = {full.rpartition(".")[2]: full for full in instead}
+        ends = {full.rpartition(".")[2]: full for full in reversed(list(instead))}
         close = [ends[end] for end in difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
     if not close and "." in name:
         ends = {full.rpartition(".")[2]: full for full in choices}
@@ -253,6 +253,7 @@ def contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterato
             check_bucket(settings.files.url)
         except BucketProblem as problem:
             yield f"files.url ({origins['files.url']}): {problem}"
+    yield from _cluster(settings, origins)
     rules = settings.rules
     for name in ("retry_delays_seconds", "unreachable_delays_seconds"):
         if not getattr(rules, name):
@@ -270,6 +271,31 @@ def contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterato
             f"rules.keep_finished_days ({origins['rules.keep_finished_days']}) is {rules.keep_finished_days:g}, but a"
             f" finished request answers for its id for {rules.request_memory_seconds:g} s, and is forgotten with its"
             " task. Raise it, or lower rules.request_memory_seconds."
+        )
+
+
+def _cluster(settings: Settings, origins: Mapping[str, Origin]) -> Iterator[str]:
+    store, cluster = settings.store, settings.cluster
+    if store.url is None:
+        if cluster.node is not None:
+            origin = origins["cluster.node"]
+            yield (
+                f"cluster.node ({origin}) is of no use alone: set store.url (--store postgresql://…), where the nodes"
+                " keep everything."
+            )
+        return
+    if not store.url.startswith(("postgresql://", "postgres://")):
+        yield f"store.url ({origins['store.url']}) must begin with postgresql://"
+    if origins["store.path"].source != "default" or store.kind == "memory":
+        name = "store.path" if store.kind == "sqlite" else "store.kind"
+        yield f"store.url ({origins['store.url']}) and {name} ({origins[name]}) contradict each other: leave one out."
+    if cluster.node is None:
+        yield f"store.url ({origins['store.url']}) makes this hub a node: give it a name of its own with --node."
+    if cluster.tls is None and not is_loopback(cluster.host):
+        yield (
+            f"cluster.host ({origins['cluster.host']}) is {cluster.host}, which others can reach, and nodes would trust"
+            " anybody: set cluster.tls. Make the certificates with one CA: dragoman cert --host NODE, and dragoman cert"
+            " --client NODE."
         )
 
 

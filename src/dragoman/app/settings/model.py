@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,11 +29,15 @@ from dragoman.supervisor.spec import (
 TABLES = frozenset({"agents"})
 """Lists of tables, which only a file can hold."""
 
+URLS = frozenset({"store.url"})
+"""Addresses that may have a password in them."""
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(ge=0)]
 Usd = Annotated[float, Meta(ge=0)]
 Span = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
+NODE = r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$(?!\n)"
 
 _D = Rules()
 
@@ -190,9 +195,31 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["sqlite", "memory"] = "sqlite"
     path: str | None = None
     """The database file; by default `hub.sqlite` in the data directory."""
+    url: str | None = None
+    """`postgresql://…`: this hub is a node of a cluster that keeps everything there. Several hosts may be named."""
     log_limit_bytes: Annotated[int, Meta(ge=8 * 1024 * 1024)] = 256 * 1024 * 1024
     """What the database's write-ahead log may hold. It comes to that only if another program reads the database and
     does not end its transaction; then new work is refused until it does."""
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """This node of a cluster; used where `store.url` is set."""
+
+    node: Annotated[str, Meta(pattern=NODE)] | None = None
+    """Its name, which no other node has."""
+    realm: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,39}$(?!\n)")] = "default"
+    """Which of the hubs in this database: each realm has agents, tasks, a leader and an audit record of its own."""
+    host: str = "127.0.0.1"
+    """Where it listens for the other nodes while it leads. Beyond loopback that needs `tls`."""
+    port: Port = 0
+    """0 picks a free one."""
+    address: str | None = None
+    """How the other nodes reach it, as HOST or HOST:PORT, where that is not `host` and `port`."""
+    http: str | None = None
+    """How callers reach its HTTP port, where that is not what it listens on: for `dragoman cluster status`."""
+    tls: str | None = None
+    """A directory with `ca.pem`, `server.pem` and `server.key` (they name this node, as `dragoman cert --host` makes
+    them), and `NODE.pem` and `NODE.key` (as `dragoman cert --client` does): nodes show them to each other."""
 
 
 class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,6 +398,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quotas: QuotaSettings = QuotaSettings()
     tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
+    cluster: ClusterSettings = ClusterSettings()
     rules: RuleSettings = RuleSettings()
     chiffon: ChiffonSettings = ChiffonSettings()
     amqp: AmqpSettings = AmqpSettings()
@@ -454,11 +482,19 @@ def value_of(settings: Settings, name: str) -> Any:
     value: Any = settings
     for part in name.split("."):
         value = getattr(value, part)
+    if name in URLS and value:
+        return without_password(value)
     if name in TABLES:  # for people: values that may be secrets are left out
         return [shown(one) for one in value]
     if name == "amqp.url" and value is not None:
         return place_of(value).shown
     return value
+
+
+def without_password(url: str) -> str:
+    """For people: the address without the secret in it."""
+    found = re.sub(r"(?<=://)([^/@]*?):[^/]*@", r"\1:…@", url)
+    return re.sub(r"(?<=[?&]password=)[^&]*", "…", found)
 
 
 def _micros(seconds: float) -> int:

@@ -194,6 +194,10 @@ class RemoteIntake(DirectoryView):
         await asyncio.wait({self.lost}, timeout=1.0)
         self._stream.end("this node stops")
 
+    def fence(self) -> None:
+        """This node follows that leader no more: say nothing of what is unanswered."""
+        self._stream.end("this node follows no more")
+
     # -- the port: commands --------------------------------------------------------------------------------------------
 
     async def execute(self, command: Command) -> Any:
