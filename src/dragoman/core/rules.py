@@ -78,6 +78,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     entities_per_agent: int = 10_000
     messages_per_agent: int = 1_200_000
     """Messages of one agent in a sliding minute, in any protocol and over all its links; 0 is no limit."""
+    paces: tuple[tuple[str, int], ...] = (("forge", 60 * 100 + 200 + 512),)
+    """Commands of one agent in a sliding minute, for protocols with a rate of their own, over all nodes (forge-D9).
+    Endpoints hold agents to the rate by the second, each at its node; this is a minute of it, with what an endpoint
+    lets pass at once and what may wait for a slow commit."""
     max_backlog: int = 2_000_000
     """Queued tasks per queue before new ones are refused."""
     heartbeat: int = 10 * SECOND

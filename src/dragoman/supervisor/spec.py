@@ -116,6 +116,8 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin: Literal["api", "config", "demo"] = "api"
     digest: str | None = None
     """The digest of the declaration in the configuration, to notice changes."""
+    node: str = ""
+    """The node of a cluster that runs it; empty where there is one hub."""
 
     def grace(self, *, busy: bool) -> float:
         if self.grace_seconds is not None:

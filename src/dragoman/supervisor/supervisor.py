@@ -93,9 +93,11 @@ class Supervisor:
         sandbox_rules: SandboxRules | None = None,
         environ: Mapping[str, str] | None = None,
         environments: Environments | None = None,
+        node: str = "",
     ) -> None:
         data = data.resolve()
         self._hub = hub
+        self._node = node
         self._environments = environments or EnvironmentFiles(data / "vault")
         self.logs = ChildLogs(data / "logs")
         self.spawner = SpawnerClient(_mark(data))
@@ -117,14 +119,14 @@ class Supervisor:
     # -- the whole of them
 
     async def start(self, declared: Sequence[ChildDeclaration] = ()) -> None:
-        """Start every child, without waiting for each to be up."""
+        """Start every child of this node, without waiting for each to be up."""
         if left := await self.spawner.sweep():
             log.warning("killed what an earlier hub left behind", processes=left)
         await self._reconcile(declared)
         specs = [(agent, spec) for agent in self._hub.agents() if (spec := spec_of(agent)) is not None]
         await self._environments.clear_out({spec.vault for _, spec in specs if spec.vault})
         for agent, spec in specs:
-            if spec.origin != "demo":  # the demo starts its own
+            if spec.origin != "demo" and spec.node == self._node:  # the demo starts its own
                 self.add(agent)
 
     async def drain(self, seconds: float) -> None:
@@ -152,7 +154,7 @@ class Supervisor:
     async def admit(self, wanted: ChildDeclaration) -> Agent:
         """Add a new agent durably, and start it. Raises `Refused` (its id is taken)."""
         profile = wanted.profile
-        spec = msgspec.structs.replace(wanted.spec, untrusted=profile.untrusted)
+        spec = msgspec.structs.replace(wanted.spec, untrusted=profile.untrusted, node=self._node)
         if wanted.env:
             spec = msgspec.structs.replace(spec, env=tuple(sorted(wanted.env)), vault=self._hub.mint())
             await self._environments.keep(wanted.env, spec.vault or "")
@@ -248,7 +250,7 @@ class Supervisor:
         wanted = {one.id: one for one in declared}
         for agent in self._hub.agents():
             spec = spec_of(agent)
-            if spec is None or spec.origin != "config":
+            if spec is None or spec.origin != "config" or spec.node != self._node:
                 continue
             now = wanted.get(agent.id)
             if now is None or now.digest != spec.digest or not await self._same_values(spec, now):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.nodes import FollowedWorld
 from tests.support.world import World
 
 from dragoman.core.commands import Cancel, ChangeState, EndContract, Tell
@@ -106,6 +107,26 @@ async def test_entities_of_the_shared_state_count_until_they_are_deleted_also_af
     await world.ask(change("a", Operation.DELETE, made.version))
     assert held(world) is None
     await world.ask(change("b", Operation.CREATE))
+
+
+async def test_an_agent_of_forge_has_one_pace_over_all_nodes_and_none_in_other_protocols() -> None:
+    world = await FollowedWorld(rules=Rules(paces=(("forge", 3),))).start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    asked = msgspec.structs.replace(world.request(), protocol="forge")
+    other = await world.follow("n3")
+    try:
+        for number, node in enumerate((world.intake, other, world.leader)):
+            await node.execute(msgspec.structs.replace(asked, request_id=f"r{number}", task_id=None))
+        for node in (world.intake, other, world.leader):
+            with pytest.raises(Refused) as refused:
+                await node.execute(msgspec.structs.replace(asked, request_id="r4", task_id=None))
+            assert refused.value.fault.kind is Kind.RATE_LIMITED
+        await world.ask(world.request())
+        await world.advance(62)
+        await world.ask(msgspec.structs.replace(asked, request_id="r4", task_id=None))
+    finally:
+        await world.stop()
 
 
 async def test_an_agent_has_one_bucket_of_messages_over_all_protocols_and_others_have_their_own() -> None:

@@ -385,6 +385,10 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
         return SandboxRules(**{**msgspec.structs.asdict(self), "minimum": Level(self.minimum)})
 
 
+MOST_UNANSWERED = 512
+"""Messages of one agent that may wait for their commit, over an old and a new connection."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -442,6 +446,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             direct_messages_per_agent=self.quotas.letters_per_agent,
             entities_per_agent=self.quotas.state_entities_per_agent,
             messages_per_agent=self.quotas.messages_per_minute,
+            paces=(("forge", int(60 * self.forge.messages_per_second) + self.forge.burst + MOST_UNANSWERED),),
             heartbeat=_micros(agentmsg.heartbeat_seconds),
             heartbeats_missed=agentmsg.heartbeats_missed,
             direct_message_waits=(

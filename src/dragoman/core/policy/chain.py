@@ -82,15 +82,21 @@ class PeopleOnly:
 
 class Pace:
     """Limits how often a principal sends, over all protocols and links. Ending a collaboration is never refused for
-    it."""
+    it. `Rules.paces`: what it sends in one protocol is limited, too."""
 
     def check(self, work: Work, command: Command) -> None:
-        limit, principal = work.rules.messages_per_agent, command.principal
-        if not limit or principal in (ADMIN, HUB) or type(command) in (EndContract, NoteRefusal):
+        principal = command.principal
+        if principal in (ADMIN, HUB) or type(command) in (EndContract, NoteRefusal):
             return
         if command.action is None and command.seen is None:
             return
-        key: ratelimit.Key = ("principal", principal)
+        for protocol, limit in work.rules.paces:
+            if protocol == command.protocol and limit:
+                self._take(work, principal, (protocol, principal), limit)
+        if work.rules.messages_per_agent:
+            self._take(work, principal, ("principal", principal), work.rules.messages_per_agent)
+
+    def _take(self, work: Work, principal: str, key: ratelimit.Key, limit: int) -> None:
         minute = work.minute(key) or ratelimit.EMPTY
         if minute.total >= limit and (wait := minute.wait(limit, work.now)):
             after = min(ratelimit.SPAN, max(1, -(-wait // ratelimit.SECOND)))
