@@ -40,6 +40,7 @@ SUITES = {
     "tokens": "bench.tokens:measure",
     "a2acp": "bench.a2acp:measure",
     "sandbox": "bench.sandbox:measure",
+    "nodes": "bench.nodes:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

@@ -29,7 +29,7 @@ PEERS = {
 
 ALONE = (
     "amqp", "hub-amqp", "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes",
-    "hub-a2acp", "token", "sandbox",
+    "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
@@ -207,6 +207,13 @@ TARGETS = (
     Target(
         "CPU of a request with 10,000 contracts in use ÷ with 10", noted("hub-a2acp-10000", "times_cpu", 32), "≤", 1.2
     ),
+    Target(
+        "CPU of the leader ÷ of a hub without nodes, HTTP through a second node",
+        noted("hub-nodes", "leader_process_share", 32),
+        "≤",
+        0.55,
+    ),
+    Target("CPU of both nodes ÷ of a hub without nodes", noted("hub-nodes", "all", 32), "≤", 1.4),
     Target("start in bubblewrap, p50", noted("sandbox-bubblewrap", "p50_ms", 1), "≤", 100, "ms"),
     Target("start in Wasmtime, p50, in a warm host", noted("sandbox-wasm-warm", "p50_ms", 1), "≤", 20, "ms"),
 )

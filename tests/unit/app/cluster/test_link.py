@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvloop
 import websockets
 from tests.support.nodes import SECONDS, FollowedWorld, soon
 from tests.support.scripted import elsewhere
@@ -140,6 +141,17 @@ async def test_a_chiffon_websocket_works_there_and_back_through_a_node(world: Fo
         await socket.send(json.dumps(status))
         assert json.loads(await asyncio.wait_for(socket.recv(), SECONDS))["accepted"] == [status["message_id"]]
     assert (await world.task(task.id)).status is Status.RUNNING
+
+
+def test_it_works_on_the_loop_that_hubs_run_on() -> None:
+    async def there_and_back() -> None:
+        world = await peopled(FollowedWorld())
+        agent = await world.connect("i1")
+        task = await world.submit(input={"text": "x" * 3_000_000})
+        assert agent.work == [task.id]
+        await world.stop()
+
+    uvloop.run(asyncio.wait_for(there_and_back(), SECONDS))
 
 
 async def test_a_commit_takes_effect_at_a_node_in_its_order(world: FollowedWorld) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 HEADER = 4
 LARGEST = 256 * 1024 * 1024
@@ -66,8 +66,7 @@ class Stream(asyncio.Protocol):
     # -- the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not of that class
         self._last_read = self._loop.time()
         self._next_beat()
         self._on_open()
