@@ -17,8 +17,8 @@ from tests.bridge.players.neutral import (
     Order,
     Piece,
     Player,
-    Unsayable,
     Worker,
+    WorkFailure,
     only,
     said,
     soon,
@@ -112,6 +112,8 @@ class A2acpCaller(A2acpParty, Caller):
 
 
 class A2acpWorker(A2acpParty, Worker):
+    fails_with_usage = False
+
     offers: tuple[Mapping[str, Any], ...] = ()
     _answers: asyncio.Queue[Mapping[str, Any]]
     _letters: asyncio.Queue[Mapping[str, Any]]
@@ -196,19 +198,9 @@ class A2acpWorker(A2acpParty, Worker):
         payload = {**(result or {}), **said(output=text)}
         await self._reply(job, "response", job.type, payload, **said(usage=usage))
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        if usage is not None:
-            raise Unsayable("usage")
-        code = "RATE_LIMIT_EXCEEDED" if retryable else "INTERNAL_ERROR"
-        await self.err(job, code, message, said(exit_code=exit_code))
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        code = "RATE_LIMIT_EXCEEDED" if failure.retryable else "INTERNAL_ERROR"
+        await self.err(job, code, failure.message, said(exit_code=failure.exit_code))
 
     async def err(self, job: Job, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         """Answer with one of the document's codes."""

@@ -18,6 +18,7 @@ from tests.bridge.players.neutral import (
     Piece,
     Player,
     Worker,
+    WorkFailure,
     said,
     soon,
     trace_in,
@@ -280,18 +281,10 @@ class AgentmsgWorker(AgentmsgParty, Worker):
             payload["usage"] = usage
         await self._end("TASK_COMPLETE", payload)
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        details = {} if exit_code is None else {"exit_code": exit_code}
-        error = self.report(job, message, retryable, details)
-        await self._end("TASK_FAILED", {"task_id": job.id, "error": error, **said(usage=usage)})
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        details = {} if failure.exit_code is None else {"exit_code": failure.exit_code}
+        error = self.report(job, failure.message, failure.retryable, details)
+        await self._end("TASK_FAILED", {"task_id": job.id, "error": error, **said(usage=failure.usage)})
 
     def report(self, job: Job, message: str, retryable: bool, details: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ from tests.bridge.players.neutral import (
     Piece,
     Player,
     Worker,
+    WorkFailure,
     said,
     trace_in,
     upload,
@@ -263,20 +264,12 @@ class ChiffonWorker(ChiffonParty, Worker):
         custom = {} if result is None else {"result": result}
         await self._end(job, text or "", 0, usage, **custom)
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        if retryable:
-            payload = {"error_code": NO_RESOURCES, "error_message": message, "error_context": {}}
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        if failure.retryable:
+            payload = {"error_code": NO_RESOURCES, "error_message": failure.message, "error_context": {}}
             await self._reply(job, "error", payload, task_id=job.id)
         else:
-            await self._end(job, message, exit_code or WORK_FAILED, usage)
+            await self._end(job, failure.message, failure.exit_code or WORK_FAILED, failure.usage)
 
     async def _end(self, job: Job, text: str, code: int, usage: Mapping[str, Any] | None, **custom: Any) -> None:
         payload: dict[str, Any] = {"task_id": job.id, "status": "failed" if code else "success", "exit_code": code}

@@ -28,6 +28,7 @@ from tests.bridge.players.neutral import (
     Player,
     Unsayable,
     Worker,
+    WorkFailure,
     said,
     soon,
     trace_in,
@@ -157,6 +158,8 @@ class CovenCaller(CovenParty, Caller):
 
 
 class CovenWorker(CovenParty, Worker):
+    fails_with_usage = False
+
     extensions: tuple[str, ...] = ("cancel",)
 
     async def connect(self) -> None:
@@ -266,21 +269,11 @@ class CovenWorker(CovenParty, Worker):
             job, done={"full_response": text or "", "result_json": "" if result is None else as_json(result)}
         )
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        if usage is not None:
-            raise Unsayable("usage")
-        facts = "" if exit_code is None else as_json({"exit_code": exit_code})
-        kind = "resources" if retryable else "work_failed"
-        fault = {"kind": kind, "message": message, "retryable": retryable, "facts_json": facts}
-        await self._respond(job, error=message, **({"fault": fault} if retryable or facts else {}))
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        facts = "" if failure.exit_code is None else as_json({"exit_code": failure.exit_code})
+        kind = "resources" if failure.retryable else "work_failed"
+        fault = {"kind": kind, "message": failure.message, "retryable": failure.retryable, "facts_json": facts}
+        await self._respond(job, error=failure.message, **({"fault": fault} if failure.retryable or facts else {}))
 
     async def hears(self) -> str:
         raise Unsayable("pause")

@@ -22,6 +22,7 @@ from tests.bridge.players.neutral import (
     Player,
     Unsayable,
     Worker,
+    WorkFailure,
     only,
     said,
     soon,
@@ -165,6 +166,8 @@ class ForgeCaller(ForgeParty, Caller):
 
 
 class ForgeWorker(ForgeParty, Worker):
+    fails_with_usage = False
+
     def die(self) -> None:
         self.socket.cut()
 
@@ -227,19 +230,13 @@ class ForgeWorker(ForgeParty, Worker):
             raise Unsayable("usage")
         await self._update(job, said(status="completed", result=result, output=text))
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        if usage is not None:
-            raise Unsayable("usage")
-        error = message if exit_code is None else {"message": message, "details": {"exit_code": exit_code}}
-        await self._update(job, {"status": "failed", "error": error, "retryable": retryable})
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        error = (
+            failure.message
+            if failure.exit_code is None
+            else {"message": failure.message, "details": {"exit_code": failure.exit_code}}
+        )
+        await self._update(job, {"status": "failed", "error": error, "retryable": failure.retryable})
 
     async def _update(self, job: Job, payload: Mapping[str, Any]) -> None:
         """Only the refusal is of interest: whether anybody still waits for it, others say."""

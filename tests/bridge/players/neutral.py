@@ -162,8 +162,20 @@ class Caller(Party):
         return told
 
 
+class WorkFailure(NamedTuple):
+    """How work failed, in no protocol's words."""
+
+    message: str
+    retryable: bool
+    exit_code: int | None
+    usage: Mapping[str, Any] | None
+
+
 class Worker(Party):
     """Does one job after the other."""
+
+    fails_with_usage = True
+    """Whether a failure can say what the work used."""
 
     def __init__(self, stage: Stage, id: str, token: str) -> None:
         super().__init__(stage, id, token)
@@ -196,7 +208,6 @@ class Worker(Party):
         self, job: Job, *, result: Any = None, text: str | None = None, usage: Mapping[str, Any] | None = None
     ) -> None: ...
 
-    @abstractmethod
     async def fail(
         self,
         job: Job,
@@ -205,7 +216,15 @@ class Worker(Party):
         retryable: bool = False,
         exit_code: int | None = None,
         usage: Mapping[str, Any] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """The work failed; raises `Unsayable` for what the protocol has no field for."""
+        if usage is not None and not self.fails_with_usage:
+            raise Unsayable("usage")
+        await self.end_in(job, WorkFailure(message, retryable, exit_code, usage))
+
+    @abstractmethod
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        """End a job in a failure, in the protocol's own form."""
 
     async def take(self) -> Job:
         return await soon(self.jobs.get())

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from tests.bridge.players.neutral import Caller, Handle, Job, Order, Party, Piece, Player, Unsayable, Worker, said
+from tests.bridge.players.neutral import (
+    Caller,
+    Handle,
+    Job,
+    Order,
+    Party,
+    Piece,
+    Player,
+    Unsayable,
+    Worker,
+    WorkFailure,
+    said,
+)
 from tests.bridge.players.sockets import JsonSocket
 
 ASIDES = ("percent", "message", "output", "thinking", "step", "tool_use", "tool_result")
@@ -32,8 +45,8 @@ class EchoParty(Party):
         await self.socket.send({"op": "ack", "deliveries": [message["delivery"]]})
         self.receive(message)
 
-    def receive(self, message: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def receive(self, message: dict[str, Any]) -> None: ...
 
 
 class EchoCaller(EchoParty, Caller):
@@ -90,17 +103,9 @@ class EchoWorker(EchoParty, Worker):
         end = {"op": "done", "task": job.id} | ({} if result is None else {"result": result})
         await self.socket.send(end | ({} if text is None else {"text": text}))
 
-    async def fail(
-        self,
-        job: Job,
-        message: str,
-        *,
-        retryable: bool = False,
-        exit_code: int | None = None,
-        usage: Mapping[str, Any] | None = None,
-    ) -> None:
-        kind = "resources" if retryable else "work_failed"
-        await self.socket.send({"op": "failed", "task": job.id, "kind": kind, "message": message})
+    async def end_in(self, job: Job, failure: WorkFailure) -> None:
+        kind = "resources" if failure.retryable else "work_failed"
+        await self.socket.send({"op": "failed", "task": job.id, "kind": kind, "message": failure.message})
 
 
 ECHO = Player(EchoCaller, EchoWorker)
