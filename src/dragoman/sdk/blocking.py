@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -14,14 +15,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Blocking(Generic[A]):
+class Blocking(ABC, Generic[A]):
     """A class with blocking methods, around an object with asynchronous ones."""
 
     _asynchronous: A
 
+    @abstractmethod
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run this on the event loop of the asynchronous object, and wait."""
-        raise NotImplementedError
 
 
 class BlockingPart(Blocking[A]):

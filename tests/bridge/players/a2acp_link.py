@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -155,8 +156,8 @@ class A2acpParty(Party):
         payload = {"error": error, "correlation_id": message["payload"]["correlation_id"]}
         await self.tell(await self.message("error", message["source_agent"], message["intent"], payload))
 
-    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None: ...
 
     async def fetch(self, ref: Mapping[str, Any]) -> File:
         answer = await self.stage.http.get(ref["url"], headers=self.bearer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -122,8 +123,8 @@ class AgentmsgParty(Party):
         elif not waiting.done():
             waiting.set_exception(Refusal(report))
 
-    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def hear(self, message: Message, payload: Mapping[str, Any]) -> None: ...
 
     async def fetch(self, ref: Mapping[str, Any]) -> File:
         answer = await self.stage.http.get(ref["url"], headers=self.bearer)

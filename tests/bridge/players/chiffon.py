@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -87,8 +88,8 @@ class ChiffonParty(Party):
         else:
             self.refused.append(str(message["payload"]))
 
-    async def hear(self, message: dict[str, Any], payload: dict[str, Any], custom: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def hear(self, message: dict[str, Any], payload: dict[str, Any], custom: dict[str, Any]) -> None: ...
 
     def envelope(self, type: str, payload: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -62,8 +63,8 @@ class ForgeParty(Party):
         else:
             self.hear(message, message["payload"])
 
-    def hear(self, message: dict[str, Any], payload: dict[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def hear(self, message: dict[str, Any], payload: dict[str, Any]) -> None: ...
 
     async def tell(self, type: str, payload: Mapping[str, Any], *, id: str = "", **fields: Any) -> str:
         id = id or str(uuid.uuid4())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -46,8 +47,9 @@ class Lookup(msgspec.Struct, Generic[R], frozen=True, gc=False):
     def most(self) -> int:
         return getattr(self, "limit", 1 if self.single else EVERYTHING)
 
+    @abstractmethod  # mypy holds every lookup to it; msgspec's metaclass does not
     def matches(self, row: R) -> bool:
-        raise NotImplementedError
+        """Whether the lookup means this row."""
 
     def order(self, row: R) -> Any:
         return 0

@@ -17,6 +17,7 @@ held against them. So are tasks under words (`text_index`). Tasks of one instant
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
@@ -143,15 +144,15 @@ def read_tasks(connection: apsw.Connection, places: Sequence[Place]) -> list[Tas
     return [task_from(body) for (body,) in connection.execute(sql, (numbers,))]
 
 
-class Candidates:
+class Candidates(ABC):
     """Tasks among which those are that are looked for, the newest first."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
+    @abstractmethod
     def look(self, place: Place | None, wanted: int) -> Found:
         """Look at some tasks behind a place, more with each call, until as many fit as are wanted."""
-        raise NotImplementedError
 
     def count(self, until: float) -> int | None:
         """How many tasks fit; None if that are too many to be counted."""
