@@ -320,9 +320,12 @@ class Intake(DirectoryView):
         moment = Moment(self.now(), self.mint)
         outcomes: list[tuple[Any, Refused | None]] = []
         async with self.store.unit() as unit:
-            work = Work(moment, self._directory, self.rules, self._serving_since, REACTIONS, unit.peek)
-            if unit.peek is None:  # a remote store loads the whole unit at once
-                work.feed(await unit.load(list({lookup for command, _ in batch for lookup in command.wants()})))
+            peek, complete = unit.peek, unit.complete
+            work = Work(moment, self._directory, self.rules, self._serving_since, REACTIONS, peek, complete=complete)
+            if not complete:  # a remote store loads the whole unit at once
+                wanted = {lookup for command, _ in batch for lookup in command.wants()}
+                if missing := work.missing(wanted):
+                    work.feed(await unit.load(missing))
             for command, then in batch:
                 in_turn = then if type(then) is Pipelined else None
                 if in_turn is not None and (behind := in_turn.held_back(moment.now)) is not None:

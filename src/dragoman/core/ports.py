@@ -84,12 +84,18 @@ class Fenced(StoreFailed):
 class Unit(Protocol):
     """One unit of work: what it loads and what it commits belong to one transaction.
 
-    `peek` answers one lookup at once, as `load` would, where the store can (an embedded one). Where it is None,
-    decisions run on the rows that were loaded before, and again when they need more.
+    `peek` answers one lookup at once, as `load` would, where the store can (an embedded one). Where it is None, or
+    gives None because only a cache is asked, decisions run on the rows that were loaded before, and again when they
+    need more.
     """
 
     @property
-    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any]] | None: ...
+    def peek(self) -> Callable[[Lookup[Any]], Sequence[Any] | None] | None: ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether `peek` answers every lookup."""
+        ...
 
     async def load(self, lookups: Sequence[Lookup[Any]]) -> Mapping[Lookup[Any], Sequence[Any]]:
         """The rows of each lookup, in its order, at most `most` of them, as of the last commit.

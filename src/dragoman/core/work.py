@@ -124,7 +124,9 @@ class Work:
         rules: Rules,
         serving_since: Instant,
         reactions: Reactions,
-        peek: Callable[[Lookup[Any]], Sequence[Any]] | None = None,
+        peek: Callable[[Lookup[Any]], Sequence[Any] | None] | None = None,
+        *,
+        complete: bool = True,
     ) -> None:
         self.now = moment.now
         self.mint = moment.mint
@@ -133,6 +135,7 @@ class Work:
         self.directory = directory
         self.reactions = reactions
         self._peek = peek
+        self._complete = complete and peek is not None
         self.outgoing_messages: list[tuple[SessionId, Outgoing]] = []
         self.touched_tasks: set[TaskId] = set()
         self.closed_links: list[tuple[SessionId, CloseReason]] = []
@@ -206,7 +209,8 @@ class Work:
                 base = self._base[table]
                 for row in rows:
                     base[row.id if table is not Event else key_of(row)] = row
-            return rows
+            if rows is not None:
+                return rows
         loaded = self._loaded.get(lookup)
         if loaded is not None:
             return loaded
@@ -221,10 +225,13 @@ class Work:
 
     def together(self, lookups: Sequence[Lookup[Any]]) -> None:
         """Load these lookups at once, where each would cost a round trip to the store."""
-        if self._peek is None:
-            missing = [lookup for lookup in lookups if lookup not in self._loaded]
-            if missing:
-                raise NotLoaded(*missing)
+        if not self._complete and (missing := self.missing(lookups)):
+            raise NotLoaded(*missing)
+
+    def missing(self, lookups: Iterable[Lookup[Any]]) -> list[Lookup[Any]]:
+        """Those of the lookups that must be loaded first."""
+        peek = self._peek
+        return [lookup for lookup in lookups if lookup not in self._loaded and (peek is None or peek(lookup) is None)]
 
     def one(self, lookup: Lookup[R]) -> R | None:
         rows = self.find(lookup)

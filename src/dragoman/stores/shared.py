@@ -21,6 +21,7 @@ class StoreUnit:
 
     def __init__(self, answer: Answer, write: Callable[[Changes], Awaitable[None]], *, immediate: bool = True) -> None:
         self.peek = answer if immediate else None
+        self.complete = immediate
         self._answer = answer
         self._write = write
         self._committed = False

@@ -12,15 +12,17 @@ import pytest
 from dragoman.core.ports import Store
 from dragoman.stores.sqlite import writer_process
 from tests.adapters.store_suite.stores import KINDS
+from tests.support.leading import done_with
 from tests.support.nest import nest
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite-uncached"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite-uncached", "postgres", "postgres-uncached"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made = KINDS[request.param](tmp_path)
     await made.open()
     yield made
     await made.close()
+    done_with(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)

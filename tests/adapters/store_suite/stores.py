@@ -18,6 +18,7 @@ from dragoman.core.ports import Changes, Store, TaskFilter
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite.store import SqliteStore
 from tests.adapters.records import every_lookup
+from tests.support.leading import LeadingStore
 
 PATIENCE = 60.0
 
@@ -28,6 +29,9 @@ KINDS: dict[str, Make] = {
     "sqlite": lambda directory: SqliteStore(directory / "hub.db"),
     "sqlite-uncached": lambda directory: SqliteStore(directory / "hub.db", cached_rows=0),
     "sqlite-tiny-cache": lambda directory: SqliteStore(directory / "hub.db", cached_rows=2),
+    "postgres": LeadingStore,
+    "postgres-uncached": lambda directory: LeadingStore(directory, cached_rows=0),
+    "postgres-tiny-cache": lambda directory: LeadingStore(directory, cached_rows=2),
 }
 
 every_store = pytest.mark.parametrize("kind", KINDS)

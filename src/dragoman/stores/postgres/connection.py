@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.core.ports import StoreFailed
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 REALM = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CONNECT_SECONDS = 10.0
+NO_SETTINGS: Mapping[str, str] = {}
 UNDEFINED_TABLE = "42P01"
 
 SETTINGS = {"application_name": "dragoman", "jit": "off", "client_min_messages": "warning", "timezone": "UTC"}
@@ -41,7 +42,9 @@ def schema_of(realm: str) -> str:
     return f"dragoman_{realm}"
 
 
-async def connect(url: str, realm: str, *, timeout: float = CONNECT_SECONDS, **settings: str) -> asyncpg.Connection:
+async def connect(
+    url: str, realm: str, *, timeout: float = CONNECT_SECONDS, settings: Mapping[str, str] = NO_SETTINGS
+) -> asyncpg.Connection:
     """A connection to the server that takes writes, with the tables of the realm in sight. Raises `StoreFailed`."""
     import asyncpg
 
