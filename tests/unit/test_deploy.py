@@ -17,7 +17,7 @@ import yaml
 from compose_spec import PyCompose
 from kubernetes_validate import validate
 
-from dragoman.app.settings import Settings
+from dragoman.app.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -37,6 +37,10 @@ def composed() -> dict[str, Any]:
 def of_kind(name: str, kind: str) -> dict[str, Any]:
     [found] = [one for one in documents(name) if one["kind"] == kind]
     return found
+
+
+def loaded(environ: dict[str, str]) -> Settings:
+    return load(flags={}, environ=environ, file=None).settings
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")))
@@ -69,6 +73,20 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
         assert services[node]["read_only"]
         assert services[node]["cap_drop"] == ["ALL"]
         assert services[node]["user"] == "10001:10001"
+
+
+def test_the_settings_of_the_manifests_are_settings_of_the_hub() -> None:
+    configured = of_kind("dragoman.yaml", "ConfigMap")["data"]
+    hub = of_kind("dragoman.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    named = {one["name"]: one.get("value", "dragoman-0") for one in hub["env"]}
+    settings = loaded({**configured, **named, "DRAGOMAN_STORE__URL": "postgresql://dragoman@postgres/dragoman"})
+    assert settings.server.host == "0.0.0.0"
+    assert settings.server.allow_plain
+    assert settings.cluster.port == PORTS["nodes"]
+    services = composed()["services"]
+    for node in ("node-1", "node-2", "node-3"):
+        environ = {**services[node]["environment"], "DRAGOMAN_STORE__URL": "postgresql://dragoman@postgres/dragoman"}
+        assert loaded(environ).cluster.node == node
 
 
 def test_the_ports_are_those_of_the_hub() -> None:
