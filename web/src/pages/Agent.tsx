@@ -181,6 +181,7 @@ export function Agent({ id }: { id: string }) {
       <div class="page-head">
         <h1 class="row">
           {agent.id} <Status status={agent.status} />
+          {agent.paused && agent.status !== "paused" ? <Status status="paused" /> : null}
         </h1>
         <div class="row">
           <a class="button" href={`/playground?agent=${encodeURIComponent(id)}`}>

@@ -76,6 +76,7 @@ function AgentRow({ agent, current }: { agent: Agent; current: boolean }) {
       <Protocol name={agent.protocol} />
       <span class="row tight">
         <Status status={agent.status} />
+        {agent.paused && agent.status !== "paused" ? <Status status="paused" /> : null}
         {agent.breaker.state !== "closed" ? <Status status={agent.breaker.state} detail="breaker" /> : null}
         {agent.untrusted ? <span class="tag">untrusted</span> : null}
       </span>

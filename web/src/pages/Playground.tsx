@@ -1,7 +1,7 @@
 // Send work to an agent as any protocol, and see the bytes that go and come.
 
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { get, post } from "../api/client";
 import type { Agent, AgentList, Exchange, Task, TaskList } from "../api/types";
 import { onChanges } from "../live/stream";
@@ -32,9 +32,15 @@ export function Playground() {
   const error = useSignal<unknown>(null);
   const exchange = useSignal<Exchange | null>(null);
   const busy = useSignal(false);
+  /** What a person wrote stays when the list of agents arrives late, until they choose other work. */
+  const written = useRef(false);
   useEffect(() => {
-    input.value = JSON.stringify(exampleOf(schema), null, 2);
+    if (!written.current) input.value = JSON.stringify(exampleOf(schema), null, 2);
   }, [agent?.id, work]);
+  const choose = (changes: Record<string, string | null>) => {
+    written.current = false;
+    withQuery(changes, { replace: true });
+  };
   const id = exchange.value?.task_id;
   useEffect(() => {
     if (!id) return;
@@ -118,7 +124,7 @@ export function Playground() {
                 class="field"
                 data-testid="playground-agent"
                 value={agent?.id ?? ""}
-                onChange={(event) => withQuery({ agent: event.currentTarget.value, work: null }, { replace: true })}
+                onChange={(event) => choose({ agent: event.currentTarget.value, work: null })}
               >
                 {list.map((one) => (
                   <option value={one.id} key={one.id}>
@@ -134,7 +140,7 @@ export function Playground() {
                 list="playground-works"
                 data-testid="playground-work"
                 value={work}
-                onInput={(event) => withQuery({ work: event.currentTarget.value }, { replace: true })}
+                onInput={(event) => choose({ work: event.currentTarget.value })}
               />
               <datalist id="playground-works">
                 {works.map((name) => (
@@ -142,15 +148,25 @@ export function Playground() {
                 ))}
               </datalist>
             </label>
-            <SchemaForm fields={fieldsOf(schema)} input={input.value} onChange={(text) => (input.value = text)} />
-            <label>
-              <span class="row tight">
-                <span class="grow">Input</span>
+            <SchemaForm
+              fields={fieldsOf(schema)}
+              input={input.value}
+              onChange={(text) => {
+                input.value = text;
+                written.current = true;
+              }}
+            />
+            <div class="stack-s">
+              <div class="row tight">
+                <label class="grow" for="playground-input">
+                  Input
+                </label>
                 <button type="button" class="button quiet" disabled={!agent || !work} onClick={() => void lastInput()}>
                   As in the last such task
                 </button>
-              </span>
+              </div>
               <textarea
+                id="playground-input"
                 class="field"
                 rows={8}
                 spellcheck={false}
@@ -158,10 +174,11 @@ export function Playground() {
                 value={input.value}
                 onInput={(event) => {
                   input.value = event.currentTarget.value;
+                  written.current = true;
                   wrong.value = "";
                 }}
               />
-            </label>
+            </div>
             {wrong.value ? (
               <p role="alert" class="why-error">
                 {wrong.value}
