@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.fleet import QUESTION, REFUSED, Fleet
@@ -214,3 +214,20 @@ def test_the_keyboard_reaches_everything(page: Page, submit: Submit) -> None:
     keys.press("g")
     keys.press("i")
     expect(page).to_have_url(re.compile("/inbox$"))
+
+
+def test_the_overview_says_in_one_line_who_leads_a_cluster_and_nothing_on_a_single_hub(page: Page) -> None:
+    expect(page.get_by_test_id("verdict")).to_be_visible()
+    expect(page.get_by_test_id("cluster")).to_have_count(0)
+    nodes = [
+        {"name": name, "role": role, "http": "", "last_seen": ""} for name, role in (("a", "leader"), ("b", "standby"))
+    ]
+
+    def of_a_node(route: Route) -> None:
+        answer = route.fetch()
+        cluster = {"realm": "prod", "epoch": 7, "leader": "a", "nodes": nodes}
+        route.fulfill(response=answer, json={**answer.json(), "cluster": cluster})
+
+    page.route("**/api/v1/overview*", of_a_node)
+    page.reload()
+    expect(page.get_by_test_id("cluster")).to_have_text("a leads prod, epoch 7 · b stands by")

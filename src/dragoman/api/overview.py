@@ -11,13 +11,14 @@ import msgspec
 
 from dragoman.api.agents import agent_details
 from dragoman.api.bodies import RangeQuery
+from dragoman.api.cluster import Cluster, ClusterOut, shown
 from dragoman.api.context import Call, Context
 from dragoman.api.events import TaskRow, task_row
 from dragoman.core.ids import SECOND, rfc3339
 from dragoman.core.model.agents import BreakerState
 from dragoman.core.model.series import RANGES, Bucket, total
 from dragoman.core.model.tasks import QuestionStatus, Status
-from dragoman.core.ports import TaskFilter
+from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.core.queries import ErrorOut, error_out
 
 FRESH_SECONDS = 1.0
@@ -76,7 +77,8 @@ class SeriesOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverviewOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` of unfinished tasks are those of now, of finished ones those of the range."""
+    """`counts` of unfinished tasks are those of now, of finished ones those of the range. `cluster` is null for a hub
+    that is no node of one, and while its database does not answer."""
 
     verdict: Verdict
     waiting: WaitingPeople
@@ -86,6 +88,7 @@ class OverviewOut(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, int]
     traffic: tuple[Traffic, ...]
     series: SeriesOut
+    cluster: ClusterOut | None
 
 
 async def show_overview(context: Context, call: Call[RangeQuery, None]) -> OverviewOut:
@@ -143,7 +146,18 @@ async def compose(context: Context, range: str) -> OverviewOut:
             for (caller, agent), n in sorted((tuple(pair.split(" ")), n) for pair, n in summed.traffic.items())
         ),
         series=series_out(buckets, range, _second(context)),
+        cluster=await _cluster(context),
     )
+
+
+async def _cluster(context: Context) -> ClusterOut | None:
+    node: Cluster | None = context.cluster
+    if node is None:
+        return None
+    try:
+        return shown(await node.found())
+    except StoreFailed:  # the rest of the overview is there; the page's other figures say that something is wrong
+        return None
 
 
 def _verdict(waiting: WaitingPeople, breakers: int, counts: dict[str, int]) -> Verdict:
@@ -169,12 +183,12 @@ def series_out(buckets: list[Bucket], shown_range: str, now: int) -> SeriesOut:
     at = tuple(range(first, now // step * step + 1, step))
     by_time = {bucket.at: bucket for bucket in buckets}
     empty = Bucket(step, 0)
-    shown = [by_time.get(time, empty) for time in at]
+    steps = [by_time.get(time, empty) for time in at]
     values: dict[str, tuple[float | None, ...]] = {
-        name: tuple(getattr(bucket, name) for bucket in shown) for name in (*COUNTED, "queue_depth")
+        name: tuple(getattr(bucket, name) for bucket in steps) for name in (*COUNTED, "queue_depth")
     }
     for name, share in (("latency_p50", 0.5), ("latency_p95", 0.95)):
-        values[name] = tuple(bucket.percentile(share) for bucket in shown)
+        values[name] = tuple(bucket.percentile(share) for bucket in steps)
     agents = total(buckets, 1, 0).agents
     dearest = sorted((id for id, one in agents.items() if one.cost > 0), key=lambda one: (-agents[one].cost, one))
     return SeriesOut(
@@ -186,7 +200,7 @@ def series_out(buckets: list[Bucket], shown_range: str, now: int) -> SeriesOut:
             for id, one in sorted(agents.items())
         },
         costs={
-            id: tuple(round(bucket.agents[id].cost, 6) if id in bucket.agents else 0.0 for bucket in shown)
+            id: tuple(round(bucket.agents[id].cost, 6) if id in bucket.agents else 0.0 for bucket in steps)
             for id in dearest[:MOST_COSTS]
         },
     )

@@ -44,6 +44,7 @@ export function Overview() {
           ))}
         </div>
       </div>
+      {data.cluster ? <Nodes cluster={data.cluster} /> : null}
       <div class="tiles">
         <a class={`tile card first${data.waiting.open ? " tone-wait" : ""}`} href="/inbox">
           <span class="tile-value">{number(data.waiting.open)}</span>
@@ -137,6 +138,21 @@ export function Overview() {
 const COLOURS = ["--p-coven", "--p-forge", "--p-a2acp", "--p-agentmsg", "--p-chiffon", "--p-api"];
 
 const dollars = (value: number): string => `$${value < 1 ? value.toFixed(3).replace(/0$/, "") : value.toFixed(2)}`;
+
+/** Who leads: one line, and nothing for a hub that is no node of a cluster. */
+function Nodes({ cluster }: { cluster: NonNullable<Data["cluster"]> }) {
+  const others = cluster.nodes.filter((node) => node.role !== "leader").map((node) => node.name);
+  return (
+    <p class={`cluster-line tone-${cluster.leader ? "ok" : "bad"}`} data-testid="cluster">
+      <strong>{cluster.leader ? `${cluster.leader} leads` : "No node leads now"}</strong>
+      <span class="muted">
+        {" "}
+        {cluster.realm}, epoch {cluster.epoch}
+        {others.length ? ` · ${others.join(", ")} ${others.length === 1 ? "stands" : "stand"} by` : " · no other node stands by"}
+      </span>
+    </p>
+  );
+}
 
 const whole = (value: number): string => number(Math.round(value));
 
