@@ -1,0 +1,123 @@
+"""What a commit promises with a synchronous replica: nothing is acknowledged that a failover could lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.core.ports import TaskFilter
+from dragoman.stores.postgres import lease
+from dragoman.stores.postgres.lease import LeaseTable
+from dragoman.stores.postgres.store import PostgresStore
+from tests.adapters.records import event, task
+from tests.adapters.store_suite.stores import commit
+from tests.support.leading import lead
+from tests.support.postgres import Server, need_postgres, private_directory
+
+PATIENCE = 60.0
+A_WHILE = 0.5
+
+
+class Pair:
+    """A primary, its synchronous standby, and a store that knows both."""
+
+    def __init__(self, primary: Server, standby: Server, store: PostgresStore) -> None:
+        self.primary = primary
+        self.standby = standby
+        self.store = store
+
+    async def found(self) -> set[str]:
+        tasks, _ = await self.store.tasks(TaskFilter(), after=None, limit=100)
+        return {row.id for row in tasks}
+
+    async def waits(self, under_way: asyncio.Task[None]) -> bool:
+        """Whether it is still under way after a while."""
+        done, _ = await asyncio.wait([under_way], timeout=A_WHILE)
+        return not done
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    need_postgres()
+    base = private_directory("pair")
+    primary = Server(Path(f"{base}-1"), durable=True)
+    standby: Server | None = None
+    store: PostgresStore | None = None
+    try:
+        primary.start()
+        await lease.init(primary.url(), "default")
+        standby = primary.add_standby(Path(f"{base}-2"))
+        url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        table = LeaseTable(url, "default")
+        store = PostgresStore(url, term=await lead(table), doubt_seconds=PATIENCE)
+        await table.close()
+        await store.open()
+        await commit(store, task("first"))
+        yield Pair(primary, standby, store)
+    finally:
+        if store is not None:
+            await store.close()
+        for server in (primary, standby):
+            if server is not None:
+                server.remove()
+
+
+async def test_nothing_is_acknowledged_while_the_synchronous_replica_does_not_have_it(pair: Pair) -> None:
+    pair.standby.freeze()
+    under_way = asyncio.create_task(commit(pair.store, task("t")))
+    assert await pair.waits(under_way)
+    pair.standby.thaw()
+    async with asyncio.timeout(PATIENCE):
+        await under_way
+
+
+async def test_a_commit_whose_wait_for_the_replica_was_cancelled_is_not_acknowledged(pair: Pair) -> None:
+    """It is visible on the primary, and nowhere else: a failover would lose it."""
+    pair.standby.freeze()
+    under_way = asyncio.create_task(commit(pair.store, task("t")))
+    assert await pair.waits(under_way)
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT commit_%'"
+    await asyncio.to_thread(pair.primary.sql, cancel)
+    assert await pair.waits(under_way)
+    pair.standby.thaw()
+    async with asyncio.timeout(PATIENCE):
+        await under_way
+    assert pair.store.term is not None
+    assert pair.store.term.epoch == 2
+    assert await pair.found() == {"first", "t"}
+
+
+async def test_a_unit_that_only_the_old_primary_had_is_written_to_the_promoted_one(pair: Pair) -> None:
+    await commit(pair.store, task("second"), event("second", 1))
+    pair.standby.freeze()
+    under_way = asyncio.create_task(commit(pair.store, task("t")))
+    assert await pair.waits(under_way)
+    await asyncio.to_thread(pair.primary.kill)
+    pair.standby.thaw()
+    await asyncio.to_thread(pair.standby.promote)
+    async with asyncio.timeout(PATIENCE):
+        await under_way
+    assert await pair.found() == {"first", "second", "t"}
+    await commit(pair.store, task("u"), event("t", 1))
+    assert await pair.found() == {"first", "second", "t", "u"}
+
+
+async def test_a_new_epoch_is_believed_only_when_the_replica_has_it(pair: Pair) -> None:
+    """A leader that read before its epoch was replicated could read what a failover then loses."""
+    assert pair.store.term is not None
+    table = LeaseTable(pair.primary.url(), "default", seconds=PATIENCE)
+    await table.release(pair.store.term.epoch)
+    seen = await table.read()
+    pair.standby.freeze()
+    taking = asyncio.create_task(table.take(seen.epoch, holder="b", url="", ttl=60.0, stream_broke=True))
+    done, _ = await asyncio.wait([taking], timeout=A_WHILE)
+    assert not done
+    pair.standby.thaw()
+    async with asyncio.timeout(PATIENCE):
+        taken = await taking
+    assert taken is not None
+    assert taken.epoch == seen.epoch + 1
+    await table.close()
