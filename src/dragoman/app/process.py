@@ -40,6 +40,16 @@ async def serve_until_stopped(settings: Settings, greet: Greet, *, demo: bool) -
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGUSR1, log_what_runs)
     manager = ServiceManager(os.environ)
+    if settings.store.url is not None:
+        from dragoman.app.cluster.node import serve_node
+
+        def serves(here: Whereabouts) -> None:
+            greet(here)
+            manager.serving(f"serving at {here.http}")
+
+        await serve_node(settings, serves, stopped)
+        log.info("stopped; everything is kept, and other nodes go on", node=settings.cluster.node)
+        return 0
     async with hub(settings) as running:
         greet(running.with_login())
         async with contextlib.AsyncExitStack() as beside:

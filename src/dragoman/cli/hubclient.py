@@ -103,6 +103,10 @@ class Hub:
         """The same hub, asked by another principal."""
         return Hub(self.url, token, self._certificate, self._deadline)
 
+    def at(self, url: str) -> Hub:
+        """Another node of the same cluster, asked by the same principal."""
+        return Hub(url, self._headers.get("Authorization", "").removeprefix("Bearer "), "", self._deadline)
+
     def until(self, deadline: Deadline) -> Hub:
         """The same hub, with another deadline."""
         token = self._headers.get("Authorization", "").removeprefix("Bearer ")

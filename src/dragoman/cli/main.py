@@ -35,6 +35,7 @@ COMMANDS = (
     ("user", "dragoman.cli.user:app", LOOK, "The people who may use the dashboard and the API."),
     ("key", "dragoman.cli.key:app", LOOK, "The keys that sign tokens, and the master key: ls, rotate, give-up."),
     ("audit", "dragoman.cli.audit:app", LOOK, "The audit record: query, verify, checkpoint."),
+    ("cluster", "dragoman.cli.cluster:app", LOOK, "Several hubs over one PostgreSQL: init, status, step-down."),
     ("doctor", "dragoman.cli.doctor:doctor", LOOK, "Check this machine, the data directory and the hub."),
     (
         "conformance",

@@ -76,9 +76,34 @@ def dev(
     return _start(load_settings(flags, config), demo=demo, ready_json=ready_json, typed=typed)
 
 
-def serve(*, amqp: Amqp = None, config: Config = None, ready_json: ReadyJson = False) -> int:
-    """Start a hub as its settings file says."""
-    return _start(load_settings({"amqp.url": amqp}, config), demo=False, ready_json=ready_json, typed=None)
+def serve(
+    *,
+    store: Annotated[
+        str | None,
+        Parameter(help="Be a node of a cluster: postgresql://…; DRAGOMAN_STORE__URL keeps it out of `ps`."),
+    ] = None,
+    node: Annotated[str | None, Parameter(help="This node's name; no other node has it.")] = None,
+    realm: Annotated[str | None, Parameter(help="Which of the hubs in that database [default].")] = None,
+    host: Annotated[str | None, Parameter(help="The address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, Parameter(help="The port for HTTP and WebSocket; 0 picks a free one [8420].")] = None,
+    grpc_port: Annotated[int | None, Parameter(help="The port for gRPC; 0 picks a free one [50051].")] = None,
+    data: Annotated[Path | None, Parameter(help="The data directory [.dragoman].")] = None,
+    amqp: Amqp = None,
+    config: Config = None,
+    ready_json: ReadyJson = False,
+) -> int:
+    """Start a hub as its settings file says; or a node of a cluster, with --store and --node."""
+    flags = {
+        "store.url": store,
+        "cluster.node": node,
+        "cluster.realm": realm,
+        "server.host": host,
+        "server.port": port,
+        "server.grpc_port": 0 if grpc_port is None and port == 0 else grpc_port,  # any free one means both
+        "data": str(data) if data is not None else None,
+        "amqp.url": amqp,
+    }
+    return _start(load_settings(flags, config), demo=False, ready_json=ready_json, typed=None)
 
 
 def load_settings(flags: dict[str, Any], config: Path | None) -> Settings:
@@ -106,6 +131,7 @@ def settings_stop(problems: list[str]) -> CommandError:
 def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[str, Any] | None) -> int:
     """`typed`: the options of `dev`, by which the same hub is started again; None where a file says it all."""
     from dragoman.app.datadir import DataDir, DataDirError
+    from dragoman.core.ports import StoreFailed
     from dragoman.security.keys import KeyProblem
     from dragoman.security.private import PrivateFileError
     from dragoman.security.tls import TlsProblem
@@ -123,6 +149,8 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
         os.umask(0o077)  # whatever a hub writes, store and backups too, is its user's alone
         greeting = _greeting(settings, demo=demo, ready_json=ready_json, service=typed is None)
         return run(settings, greeting, demo=demo)
+    except StoreFailed as error:  # only a node's start raises it
+        raise _no_store(settings, error) from error
     except (DataDirError, StoreRefused, TlsProblem, KeyProblem, PrivateFileError) as error:
         if is_full(error, Path(settings.data)):
             raise disk_full(Path(settings.data)) from error
@@ -139,6 +167,13 @@ def _start(settings: Settings, *, demo: bool, ready_json: bool, typed: Mapping[s
                 raise CommandError(Exit.USAGE, str(error.strerror)) from error
             raise _busy(host, port, typed, "--port", "server.port") from error
         raise
+
+
+def _no_store(settings: Settings, error: Exception) -> CommandError:
+    from dragoman.app.settings.model import without_password
+    from dragoman.cli.cluster import unusable
+
+    return unusable(without_password(settings.store.url or ""), settings.cluster.realm, error)
 
 
 def _again(typed: Mapping[str, Any], but: str, value: int) -> str:

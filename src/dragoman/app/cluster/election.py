@@ -20,7 +20,8 @@ While it does not lead:
     ------------  ------------------  ---------------------------------  -------------------------
     no answer     –                   its stream is open                 follow on
     no answer     –                   –                                  wait: NO_DATABASE
-    answers       holds               its stream is open, or untried     follow
+    answers       holds               its stream is open, or untried     follow; on, where the same leader went on to
+                                                                         a later epoch (a commit was in doubt)
     answers       holds               this very process, in a term that  take
                                       ended without a release
     answers       holds               another process under this name    wait: NAME_TAKEN
@@ -57,7 +58,7 @@ LOOK_SOON = 0.05
 
 
 class Stream(enum.Enum):
-    """The stream to the leader of the epoch that the lease shows."""
+    """The stream to the leader that the lease shows."""
 
     UNTRIED = "untried"
     OPEN = "open"
@@ -152,6 +153,9 @@ def _as_another(known: Known) -> Verdict:
         return Wait(Why.NAME_TAKEN)
     if known.stream is Stream.BROKEN and not lease.backend_alive:
         return _take(known, lease)
+    on = known.following
+    if on is not None and known.stream is Stream.OPEN and (on.holder, on.url) == (lease.holder, lease.url):
+        return on
     return Follow(lease.epoch, lease.holder, lease.url)
 
 

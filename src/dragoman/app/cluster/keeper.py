@@ -176,7 +176,8 @@ class Keeper:
 
     def _knows(self, lease: Lease | None) -> Known:
         following = self.role.to if type(self.role) is Following else None
-        epoch = lease.epoch if lease is not None else 0 if following is None else following.epoch
+        is_same = lease is None or (following is not None and following.holder == lease.holder)
+        epoch = following.epoch if following is not None and is_same else 0 if lease is None else lease.epoch
         return Known(
             me=self.place.name,
             lease=lease,

@@ -70,6 +70,15 @@ TABLE: dict[str, tuple[Known, Verdict]] = {
     "the stream broke, and the leader's session is gone": (knows(lease(alive=False), stream=Stream.BROKEN), Take(7)),
     "the session is gone, and nobody tried the stream": (knows(lease(alive=False)), TO_B),
     "the session is gone, and the stream is open": (knows(lease(alive=False), stream=Stream.OPEN), TO_B),
+    "the leader went on to the next epoch by itself": (
+        knows(lease(8), following=TO_B, stream=Stream.OPEN), TO_B,
+    ),
+    "the leader went on, and the stream broke": (
+        knows(lease(8), following=TO_B, stream=Stream.BROKEN), Follow(8, "b", "b:1"),
+    ),
+    "another node leads, and the stream to the last one is open": (
+        knows(lease(8, "c"), following=TO_B, stream=Stream.OPEN), Follow(8, "c", "c:1"),
+    ),
     "its own term ended without a release": (knows(lease(7, "a"), led=7), Take(7)),
     "its process before died": (knows(lease(7, "a", alive=False)), Take(7)),
     "another process leads under its name": (knows(lease(7, "a")), Wait(Why.NAME_TAKEN)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,7 +44,7 @@ class LeaderPort:
         port: int,
         tls: ssl.SSLContext | None,
         realm: str = "default",
-        epoch: int = 0,
+        epoch: Callable[[], int] = lambda: 0,
         live: Live | None = None,
         series: Series | None = None,
         ttl: float = TTL_SECONDS,
@@ -141,8 +141,8 @@ class LeaderPort:
             return "a node has no name; set one in the settings"
         if hello.realm != self._realm:
             return f"node {hello.node!r} is of the realm {hello.realm!r}, this leader of {self._realm!r}"
-        if hello.epoch != self._epoch:
-            return f"node {hello.node!r} follows epoch {hello.epoch}, this leader leads epoch {self._epoch}"
+        if hello.epoch != (epoch := self._epoch()):
+            return f"node {hello.node!r} follows epoch {hello.epoch}, this leader leads epoch {epoch}"
         if hello.rules != self._rules:
             return f"node {hello.node!r} has other rules (settings that decisions depend on); give all nodes the same"
         return None
