@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import TaskSearch
 from dragoman.stores.sqlite import schema, search
-from dragoman.stores.sqlite.rows import encode
 from tests.adapters.records import agent, task
 
 TYPES, AGENTS, CALLERS = 3, 4, 2
@@ -54,9 +54,9 @@ FILL = """
 def filled(path: Path, tasks: int) -> apsw.Connection:
     connection = schema.connect(str(path))
     with connection:
-        connection.execute(FILL, (tasks, encode(task("t")).decode()))
+        connection.execute(FILL, (tasks, msgspec.json.encode(task("t")).decode()))
         for n in range(AGENTS):
-            body = encode(agent(f"agent-{n}", protocol="forge" if n % 2 else "coven")).decode()
+            body = msgspec.json.encode(agent(f"agent-{n}", protocol="forge" if n % 2 else "coven")).decode()
             connection.execute("INSERT INTO agent (id, body) VALUES (?, ?)", (f"agent-{n}", body))
         connection.execute("ANALYZE")  # with them or without, the statements name their indexes
         connection.execute("DELETE FROM sqlite_stat1")

@@ -101,6 +101,7 @@ class Context:
         self.audit_verdict: Any = None  # Any: `api.audit.Verdict`, which is above
         self.overviews: dict[str, tuple[float, Any]] = {}
         self._counts: tuple[float, Mapping[str, int]] = (0.0, {})
+        self._counting = asyncio.Lock()
         self.sessions = Sessions(admin_token, lambda: intake.people, hosts or Hosts())
         self._admin_token_hash = token_hash(admin_token)
         self._metrics_token_hash = metrics_token_hash
@@ -117,9 +118,11 @@ class Context:
 
     async def counts(self) -> Mapping[str, int]:
         """`Store.counts`, read at most once a second however many pages ask."""
-        now = asyncio.get_running_loop().time()
-        if now - self._counts[0] > 1:
-            self._counts = now, await self.store.counts()
+        clock = asyncio.get_running_loop().time
+        if clock() - self._counts[0] > 1:
+            async with self._counting:
+                if clock() - self._counts[0] > 1:
+                    self._counts = clock(), await self.store.counts()
         return self._counts[1]
 
     async def execute(self, call: Call[Any, Any], command: Command) -> Any:
@@ -167,12 +170,12 @@ class Waiters:
         except TimeoutError:
             return False
 
-    async def until_closed(self, waiting: Awaitable[T], otherwise: T) -> T:
-        """What is waited for; `otherwise` at once when closed."""
+    async def until_closed(self, waiting: Awaitable[T], otherwise: T, seconds: float | None = None) -> T:
+        """What is waited for; `otherwise` at once when closed, and after so many seconds."""
         if self.closed:
             return otherwise
         try:
-            async with asyncio.timeout(None) as clock:
+            async with asyncio.timeout(seconds) as clock:
                 self._clocks.add(clock)
                 try:
                     return await waiting

@@ -235,14 +235,14 @@ def _quiet(context: Context) -> Moment:
 
 
 async def _digest(context: Context, moment: Moment) -> bytes:
-    cached = moment.cache.get(DIGEST)
+    counts = await context.counts()
+    cached = moment.cache.get(DIGEST)  # asked after the wait, during which another page may have encoded it
     if cached is None:
-        counts = dict(await context.counts())
         tasks = list(moment.tasks.values())[-MOST_TASKS:]
         wire = moment.events[-MOST_WIRE:]
         content = ChangesOut(
             n=moment.number,
-            counts=counts,
+            counts=dict(counts),
             tasks=tuple(task_row(context, task) for task in tasks),
             more=len(moment.tasks) > len(tasks) or bool(moment.left_out),
             agents=tuple(
@@ -275,4 +275,4 @@ def task_row(context: Context, task: Task) -> TaskRow:
 
 async def _next(context: Context, watcher: Watcher) -> tuple[list[Moment], bool]:
     """The next moments; none after a heartbeat's time, or when the hub stops."""
-    return await context.waiters.until_closed(watcher.next(context.waiters.heartbeat), ([], False))
+    return await context.waiters.until_closed(watcher.next(), ([], False), context.waiters.heartbeat)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import msgspec
 
@@ -147,14 +147,15 @@ class Watcher:
         self._live = live
         self._number = number
 
-    async def next(self, seconds: float) -> tuple[list[Moment], bool]:
-        """The moments since the last call, waiting for one; none after this time. True: the watcher was too slow, and
-        some moments before these are gone."""
+    async def next(self, seconds: float | None = None) -> tuple[list[Moment], bool]:
+        """The moments since the last call, waiting for one; none after this time, if there is one. True: the watcher
+        was too slow, and some moments before these are gone."""
         arrived = self._live.arrived
         found, missed = self._live.behind(self._number)
         if not found:
             try:
-                async with asyncio.timeout(seconds):
+                # Where the caller has a clock already, a second one for each watcher would cost as much as the frame.
+                async with nullcontext() if seconds is None else asyncio.timeout(seconds):
                     await arrived.wait()
             except TimeoutError:
                 return [], False
