@@ -123,3 +123,27 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     shutil.copy(DEPLOY / "systemd" / "dragoman-sandbox.conf", drop_in / "sandbox.conf")
     done = subprocess.run([analyze, "verify", "--man=no", unit], capture_output=True, text=True, timeout=60)
     assert [line for line in done.stderr.splitlines() if "dragoman" in line] == [], done.stderr
+
+
+def settings_of(*places: dict[str, str], **secrets: str) -> Settings:
+    """The settings that these environments make, with the secrets that docs/howto/deploy.md adds."""
+    environ = {name: value for place in places for name, value in place.items()}
+    return load(environ={**environ, **secrets}).settings
+
+
+def test_everything_that_is_started_accepts_its_settings_with_a_broker_too() -> None:
+    """Also what only makes the schema: it reads the same settings, and refuses those that contradict each other."""
+    secrets = {
+        "DRAGOMAN_STORE__URL": "postgresql://dragoman:secret@postgres/dragoman",
+        "DRAGOMAN_MASTER_KEY": "0" * 64,
+        "DRAGOMAN_AMQP__URL": "amqp://dragoman:secret@rabbitmq/",
+    }
+    services = composed()["services"]
+    for name in ("init", "node-1", "node-2", "node-3"):
+        assert settings_of(services[name]["environment"], **secrets).amqp.url
+    config = {"dragoman": of_kind("dragoman.yaml", "ConfigMap")["data"]}
+    for kind in ("Job", "StatefulSet"):
+        [container] = of_kind("dragoman.yaml", kind)["spec"]["template"]["spec"]["containers"]
+        given = [config[one["configMapRef"]["name"]] for one in container["envFrom"] if "configMapRef" in one]
+        named = {one["name"]: one.get("value", "dragoman-0") for one in container.get("env", ())}
+        assert settings_of(*given, named, **secrets).amqp.url
