@@ -359,5 +359,9 @@ def _receiver(receive: Callable[[Arrival], None]) -> Callable[[DeliveredMessage]
 
 
 def _why(error: BaseException) -> str:
+    """What it says, or what caused it says; at last its kind."""
     text = " ".join(str(error).split())
-    return (text[:200] if text else "") or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if not text and cause is not None:
+        return _why(cause)
+    return text[:200] or type(error).__name__

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
+import trustme
 import websockets
 
-from dragoman import Agent, Client, NotAllowed, RequestRefused, Task, TaskCancelled
+from dragoman import Agent, Client, DragomanError, NotAllowed, RequestRefused, Task, TaskCancelled
+from dragoman.amqp import Broker, Lost, place_of
+from dragoman.security import trust
 from tests.bridge.players.stage import Stage, playing
 from tests.support import rabbitmq
 from tests.support.amqp_agent import PATIENCE, QueueAgent, result, status, work
@@ -280,3 +284,64 @@ async def waiting(hub: Stage) -> float:
 
 async def none_waits(hub: Stage) -> bool:
     return await waiting(hub) == 0
+
+
+# -- TLS
+
+
+@asynccontextmanager
+async def tls_before(host: Host, oldest: ssl.TLSVersion, newest: ssl.TLSVersion) -> AsyncIterator[tuple[str, Path]]:
+    """The broker behind TLS of these versions; its address, and the CA to trust."""
+    ca = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = oldest, newest
+    ca.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", host.broker.port)
+        await asyncio.gather(pump(reader, onward_writer), pump(onward_reader, writer))
+
+    server = await asyncio.start_server(join, "127.0.0.1", 0, ssl=context)
+    with ca.cert_pem.tempfile() as file:
+        port = server.sockets[0].getsockname()[1]
+        yield f"amqps://guest:guest@localhost:{port}/{host.name}", Path(file)
+    server.close()
+
+
+async def test_over_amqps_the_hub_and_the_sdk_check_the_brokers_certificate(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        tls_before(host, ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3) as (url, ca),
+        playing(tmp_path, amqp=url, amqp_ca=str(ca)) as hub,
+    ):
+        await eventually(lambda: connected(hub))
+        agent = Agent("worker", token=await hub.add("worker", "chiffon"), give_up_after=0)
+        agent.on("work")(lambda: 1)
+        address = url.replace("amqps://", "chiffon+amqps://")
+        with pytest.raises(DragomanError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            await asyncio.wait_for(agent.serve(address), PATIENCE)
+        monkeypatch.setenv("SSL_CERT_FILE", str(ca))
+        async with Client(address, id="boss", token=await hub.add("boss", "chiffon")) as client:
+            with pytest.raises(RequestRefused, match="No agent is called 'nobody'"):
+                await asyncio.wait_for(client.call("nobody", "work"), PATIENCE)
+
+
+async def test_a_broker_that_speaks_no_tls_1_3_is_not_connected_to(tmp_path: Path, host: Host) -> None:
+    async with (
+        tls_before(host, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2) as (url, ca),
+        playing(tmp_path, amqp=url, amqp_ca=str(ca)) as hub,
+    ):
+        assert "without a connection to the broker" in (await hub.http.get("/readyz")).json()["detail"]
+        with pytest.raises(Lost):
+            await Broker.connect(place_of(url), tls=trust.context(environ={trust.CA: str(ca)}), name="test")
+        assert not await connected(hub)

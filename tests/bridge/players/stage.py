@@ -118,6 +118,7 @@ async def playing(
     a2acp: A2acpSettings = WITHOUT_END,
     endpoints: Mapping[str, Callable[[HubParts], tuple[Endpoint, ...]]] = ENDPOINTS,
     amqp: str | None = None,
+    amqp_ca: str | None = None,
 ) -> AsyncIterator[Stage]:
     """A hub."""
     settings = Settings(
@@ -126,7 +127,7 @@ async def playing(
         server=Server(port=0, grpc_port=0, drain_seconds=1),
         coven=CovenSettings(guests=True, shutdown_seconds=0.1),
         a2acp=a2acp,
-        amqp=AmqpSettings(url=amqp, presence_seconds=0.2),
+        amqp=AmqpSettings(url=amqp, ca=amqp_ca, presence_seconds=0.2),
         rules=RuleSettings(grace_seconds=0.05, retry_delays_seconds=(0, 0, 0, 0)),
     )
     async with AsyncExitStack() as held:
