@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from dragoman.stores.postgres import files
-from dragoman.stores.postgres.connection import schema_of
-from dragoman.stores.postgres.lease import init
-from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.postgres import schema
+from dragoman.stores.postgres.connection import connect, schema_of
+from dragoman.stores.postgres.lease import LeaseTable, init
+from tests.support.leading import lead
 from tests.support.postgres import shared_url
 
 _numbers = itertools.count(1)
@@ -19,15 +19,19 @@ _numbers = itertools.count(1)
 
 @asynccontextmanager
 async def realm() -> AsyncIterator[str]:
-    """The name of an empty realm of `shared_url()`. Skips the test where there is no PostgreSQL."""
+    """The name of an empty realm of `shared_url()`, which nobody leads. Skips the test where there is no PostgreSQL."""
     url, name = shared_url(), f"test_{next(_numbers)}"
     await init(url, name)
-    pool = Pool(url, name)
-    await pool.script(files.TABLES)
-    await pool.close()
+    table = LeaseTable(url, name)
+    term = await lead(table)
+    connection = await connect(url, name)
+    await schema.migrate(connection, term)
+    connection.terminate()
+    await table.release(term.epoch)
+    await table.close()
     try:
         yield name
     finally:
-        connection = await asyncpg.connect(url)
-        await connection.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")
-        await connection.close()
+        dropping = await asyncpg.connect(url)
+        await dropping.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")
+        await dropping.close()

@@ -231,8 +231,9 @@ async def test_environments_of_children_are_shared_and_cleared_out_when_they_are
     one = (await nodes.open("a")).environments
     nodes.copy_key("a", "b")
     other = (await nodes.open("b")).environments
-    for name in ("x", "y", "z"):
+    for name in ("x", "y", "z", "of-an-agent"):
         await one.keep({"NAME": name}, name)
+    await nodes.sql("INSERT INTO agent VALUES ('a1', NULL, 'forge', '{\"vault\":\"of-an-agent\"}')")
     with pytest.raises(FileExistsError):
         await other.keep({}, "x")
     assert await other.fetch("x") == {"NAME": "x"}
@@ -245,6 +246,7 @@ async def test_environments_of_children_are_shared_and_cleared_out_when_they_are
         with pytest.raises(FileNotFoundError, match="add it again"):
             await one.fetch(gone)
     assert await one.fetch("z") == {"NAME": "z"}  # young: another node may be about to refer to it
+    assert await one.fetch("of-an-agent") == {"NAME": "of-an-agent"}
     assert (await nodes.open("a")).admin_token  # nothing else was cleared out
 
 

@@ -56,6 +56,7 @@ BESIDE = {
     "oidc.issuer": {"oidc.client_id": "dragoman"},
     "coven.tls_certificate": {"coven.tls_key": "/k"},
     "coven.tls_key": {"coven.tls_certificate": "/c"},
+    "files.url": {"store.url": "postgresql://x", "cluster.node": "n1"},
     "store.url": {"cluster.node": "a"},
     "cluster.node": {"store.url": "postgresql://db/hub"},
 }
@@ -342,7 +343,10 @@ def test_certificates_are_meant_from_the_files_directory(file: Path) -> None:
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-1"])
 def test_a_bucket_for_files_may_be_named(url: str) -> None:
-    assert load(environ={"DRAGOMAN_FILES__URL": url}).settings.files.url == url
+    beside = {"store.url": "postgresql://x", "cluster.node": "n1"}
+    assert load(environ={"DRAGOMAN_FILES__URL": url}, flags=beside).settings.files.url == url
+    with pytest.raises(SettingsError, match=r"files\.url .* needs a store in PostgreSQL: set store\.url as well"):
+        load(environ={"DRAGOMAN_FILES__URL": url})
 
 
 def test_what_names_no_bucket_is_refused() -> None:

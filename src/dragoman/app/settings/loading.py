@@ -253,6 +253,8 @@ def contradictions(settings: Settings, origins: Mapping[str, Origin]) -> Iterato
             check_bucket(settings.files.url)
         except BucketProblem as problem:
             yield f"files.url ({origins['files.url']}): {problem}"
+        if settings.store.url is None:
+            yield f"files.url ({origins['files.url']}) needs a store in PostgreSQL: set store.url as well."
     yield from _cluster(settings, origins)
     rules = settings.rules
     for name in ("retry_delays_seconds", "unreachable_delays_seconds"):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.core.ports import Fenced
-from dragoman.stores.postgres import functions
+from dragoman.stores.postgres import files, functions
 from dragoman.stores.postgres.connection import sentence
 from dragoman.stores.sqlite.schema import StoreRefused
 
@@ -124,7 +124,7 @@ STORE = Migration(
     """,
 )
 
-MIGRATIONS: tuple[Migration, ...] = (STORE,)
+MIGRATIONS: tuple[Migration, ...] = (STORE, Migration("files-1", files.TABLES))
 """In this order. A migration that was released never changes; a new one is added at the end."""
 
 FENCE = """

@@ -34,7 +34,9 @@ DROP = "DELETE FROM sealed_record WHERE name = $1"
 CLEAR_OUT = """
     DELETE FROM sealed_record WHERE starts_with(name, $1) AND name <> ALL($2)
         AND written_at < clock_timestamp() - make_interval(secs => $3)
+        AND NOT EXISTS (SELECT 1 FROM agent WHERE strpos(agent.body, substr(sealed_record.name, length($1) + 1)) > 0)
 """
+"""What an agent's row names stays, whatever the caller knows of agents."""
 
 
 class Record(NamedTuple):
@@ -95,7 +97,8 @@ class SealedRecords:
         await self._pool.rows(DROP, name)
 
     async def clear_out(self, prefix: str, wanted: Collection[str], older: float) -> None:
-        """Remove the records of this prefix that are not wanted and were written more than so many seconds ago."""
+        """Remove the records of this prefix that are not wanted, that no agent's row names behind the prefix, and that
+        were written more than so many seconds ago."""
         await self._pool.rows(CLEAR_OUT, prefix, list(wanted), older)
 
     def _about(self, name: str) -> dict[str, str]:
