@@ -111,6 +111,14 @@ class Server:
                 raise TimeoutError(f"PostgreSQL did not start:\n{self.log()[-2000:]}")
             time.sleep(STEP)
 
+    def wait_for_writes(self) -> None:
+        """Until it has recovered and takes writes."""
+        until = time.monotonic() + PATIENCE
+        while self.sql("SELECT pg_is_in_recovery()") != "f":
+            if time.monotonic() > until:
+                raise TimeoutError(f"PostgreSQL is still in recovery:\n{self.log()[-2000:]}")
+            time.sleep(STEP)
+
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")
 

@@ -44,6 +44,7 @@ COMMANDS = (
         "Check a hub or an agent against the protocols: hub, agent.",
     ),
     ("sandbox", "dragoman.cli.sandbox:app", LOOK, "Which sandbox holds untrusted code on this machine: check."),
+    ("store", "dragoman.cli.store:app", LOOK, "Move a hub's store to PostgreSQL: copy."),
     ("backup", "dragoman.cli.backup:backup", LOOK, "Copy the store, while the hub runs or not."),
     ("cert", "dragoman.cli.key:cert", LOOK, "Make a certificate for TLS, signed by a CA of your own."),
     ("config", "dragoman.cli.about:app", LOOK, "The settings, and where each came from: show."),

@@ -6,6 +6,7 @@ from typing import Any
 
 FIRST = "docs/howto/first-agent.md"
 OPERATE = "docs/howto/operate.md"
+BACKUP = "docs/howto/backup.md"
 TLS = "docs/howto/tls.md"
 
 CONNECTED = 'until dragoman agent show deployer -o json | grep -q \'"status": *"idle"\'; do :; done'
@@ -45,7 +46,7 @@ def test_the_commands_about_audit_and_keys_work(terminal: Any, block: Any) -> No
 
 
 def test_a_backup_is_made_beside_the_running_hub(terminal: Any, block: Any) -> None:
-    terminal.run(block(OPERATE, "sh", "dragoman backup").replace("/backup/", "./"))
+    terminal.run(block(BACKUP, "sh", "dragoman backup").replace("/backup/", "./"))
     assert list(terminal.directory.glob("hub-*.sqlite"))
 
 

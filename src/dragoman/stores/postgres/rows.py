@@ -48,13 +48,13 @@ def pack(changes: Changes, number: Number, key: str | None = None) -> tuple[list
             name = TABLES[kind]
             if kind is Task:
                 numbers = [number(row.id) for row in found]
-                arrays[name, step] = [numbers] if step == "removed" else _tasks(numbers, found)
+                arrays[name, step] = [numbers] if step == "removed" else tasks(numbers, found)
                 if step == "added":
                     arrays["words", step] = [numbers, [words_of(row) for row in found]]
                 for row, no in zip(found, numbers, strict=True):
                     _pair(row, no, step, rare)
             elif kind is Delivery:
-                arrays[name, step] = [_texts(found, "id")] if step == "removed" else _deliveries(found)
+                arrays[name, step] = [_texts(found, "id")] if step == "removed" else deliveries(found)
             elif kind is SeriesRow:
                 rare["series_added"] = [{"step": r.step, "at": r.at, "body": _text(r.body)} for r in found]
             elif step == "added" and kind in ADDED:
@@ -95,7 +95,7 @@ _task_columns = attrgetter(
 )  # fmt: skip
 
 
-def _tasks(numbers: list[int], rows: list[Task]) -> Columns:
+def tasks(numbers: list[int], rows: list[Task]) -> Columns:
     ids, principals, requests, created, status, types, owners, parents, queues, ranks, wakes, protocols, sizes = (
         list(column) for column in zip(*map(_task_columns, rows), strict=True)
     )
@@ -109,7 +109,7 @@ def _tasks(numbers: list[int], rows: list[Task]) -> Columns:
 _delivery_columns = attrgetter("id", "task", "receiver", "seq", "rank", "wake_at")
 
 
-def _deliveries(rows: list[Delivery]) -> Columns:
+def deliveries(rows: list[Delivery]) -> Columns:
     ids, tasks, receivers, seqs, ranks, wakes = (
         list(column) for column in zip(*map(_delivery_columns, rows), strict=True)
     )
