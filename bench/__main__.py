@@ -41,6 +41,7 @@ SUITES = {
     "a2acp": "bench.a2acp:measure",
     "sandbox": "bench.sandbox:measure",
     "nodes": "bench.nodes:measure",
+    "postgres": "bench.postgres:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

@@ -29,7 +29,7 @@ PEERS = {
 
 ALONE = (
     "amqp", "hub-amqp", "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes",
-    "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole",
+    "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole", "store", "commits",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
@@ -127,6 +127,17 @@ def memory(suite: str, other: str) -> Callable[[Figures], float | None]:
     return value
 
 
+def cpu(suite: str, other: str, key: str, in_flight: int) -> Callable[[Figures], float | None]:
+    """CPU of an operation of one suite, over what the other one notes under a key, or its own CPU."""
+
+    def value(figures: Figures) -> float | None:
+        top, bottom = _sound(figures, suite, in_flight), _sound(figures, other, in_flight)
+        below = bottom and (bottom.extra[key] if key else bottom.server_cpu)
+        return top.server_cpu / below if top and below else None
+
+    return value
+
+
 def mistakes(suite: str) -> Callable[[Figures], float | None]:
     """Operations that went wrong, where that is itself what is judged."""
 
@@ -214,6 +225,31 @@ TARGETS = (
         0.55,
     ),
     Target("CPU of both nodes ÷ of a hub without nodes", noted("hub-nodes", "all", 32), "≤", 1.4),
+    Target(
+        "CPU of the hub over PostgreSQL ÷ over SQLite with its writer process, 32 in flight",
+        cpu("store-postgres", "store-sqlite", "", 32),
+        "≤",
+        1.25,
+    ),
+    Target(
+        "CPU of the hub's own process over PostgreSQL ÷ over SQLite, 32 in flight",
+        cpu("store-postgres", "store-sqlite", "main_cpu", 32),
+        "≤",
+        1.25,
+    ),
+    *(
+        Target(
+            f"rate over PostgreSQL ÷ over SQLite, {n} in flight", rates("store-postgres", "store-sqlite", n), "≥", 0.75
+        )
+        for n in (32, 256)
+    ),
+    Target(
+        "rate over PostgreSQL ÷ its commits alone, with the same rows, 32 in flight",
+        rates("store-postgres", "commits-postgres", 32),
+        "≥",
+        0.5,
+    ),
+    Target("loads for a round trip, 32 in flight", noted("store-postgres", "loads", 32), "≤", 0.01, ""),
     Target("start in bubblewrap, p50", noted("sandbox-bubblewrap", "p50_ms", 1), "≤", 100, "ms"),
     Target("start in Wasmtime, p50, in a warm host", noted("sandbox-wasm-warm", "p50_ms", 1), "≤", 20, "ms"),
 )

@@ -122,6 +122,11 @@ class PostgresStore:
         """The lease under which this store commits: of a later epoch than at the start, where a commit was in doubt."""
         return self._term
 
+    @property
+    def accepted(self) -> int:
+        """The number of the last task."""
+        return self._counters.number - 1
+
     async def open(self) -> Recovered:
         """Raises `StoreRefused`, `Fenced` or `StoreFailed`, with a sentence that says what to do."""
         try:
