@@ -78,8 +78,7 @@ class HubProcess:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
         environment |= {k: v for k, v in {**self.settings, **settings}.items() if v is not None}
         self._starts += 1
-        ports = ("--port", str(self._port), "--grpc-port", "0")
-        arguments = ["dev", "--no-demo", *ports, "--ready-json", "--data", str(self.data)]
+        arguments = self.arguments()
         with open(self.log, "ab") as log:
             if not self.wrap and not any(name.startswith(EARLY) for name in environment):
                 self.process = nest().hatch(arguments, cwd=self.home, env=environment, stderr=log)
@@ -94,6 +93,11 @@ class HubProcess:
                 preexec_fn=die_with_parent,
             )
         return self.process
+
+    def arguments(self) -> list[str]:
+        """Of the command line."""
+        ports = ("--port", str(self._port), "--grpc-port", "0")
+        return ["dev", "--no-demo", *ports, "--ready-json", "--data", str(self.data)]
 
     def start(self, **settings: str | None) -> HubProcess:
         """Until it says that it serves."""

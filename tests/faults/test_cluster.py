@@ -1,0 +1,265 @@
+"""Nodes of a cluster that die, sleep and hand over, and a PostgreSQL that dies and is replaced: judged by the ledger.
+
+Real hub processes over a real PostgreSQL. Clients come to any node, and go on after every broken connection.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.chiffon import Door, task_of, work_result
+from tests.support.cluster import Cluster, cluster
+from tests.support.hubproc import PATIENCE, until
+from tests.support.ledger import Ledger
+from tests.support.postgres import Server, need_postgres, private_directory
+
+LONG = {"DRAGOMAN_RULES__IDLE_SECONDS": "20", "DRAGOMAN_RULES__UNREACHABLE_DELAYS_SECONDS": "60,60,60,60"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    need_postgres()
+    server = Server(private_directory("cluster")).start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def store(server: Server, request: pytest.FixtureRequest) -> str:
+    return server.create_database(f"d{abs(hash(request.node.name))}")
+
+
+def command(hub: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dragoman.cli", *arguments], capture_output=True, text=True, timeout=PATIENCE,
+        stdin=subprocess.DEVNULL, env={**environment, "DRAGOMAN_TOKEN": hub.ready["admin_token"]},
+    )  # fmt: skip
+
+
+def audit_is_whole(hub: Cluster) -> None:
+    done = command(hub, "audit", "verify", "--hub", hub.follower().url)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Load:
+    """Clients at work during a block; at its end everything that was acknowledged is answered, once, in order."""
+
+    def __init__(self, hub: Cluster, seed: int = 1) -> None:
+        self.hub = hub
+        self.seed = seed
+        self.ledger = Ledger()
+
+    def __enter__(self) -> Load:
+        self.fleet = self.hub.fleet(self.ledger, seed=self.seed)
+        self.fleet.__enter__()
+        self.more()
+        return self
+
+    def more(self, count: int = 5) -> None:
+        """So many acknowledgments more."""
+        before = len(self.ledger.acknowledged)
+        until(lambda: len(self.ledger.acknowledged) >= before + count or self.fleet.failures, "traffic")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        fleet, ledger = self.fleet, self.ledger
+        try:
+            if kind is None:
+                self.more()
+                fleet.sending.clear()
+                until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered")
+                until(lambda: self.hub.pending == 0 or fleet.failures, "nothing is pending")
+        finally:
+            fleet.__exit__()
+        assert fleet.failures == []
+        if kind is None:
+            assert ledger.verdict(self.hub.dead_letters()) == [], f"seed {self.seed}"
+
+
+def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_path: Path, store: str) -> None:
+    """kill -9, SIGSTOP, `step-down` and a restart of every node, one after the other, under load."""
+    with cluster(tmp_path, store, "abc", **LONG) as hub:
+        with Load(hub) as load:
+            dead = hub.leader()
+            epoch = hub.epoch()
+            dead.kill()
+            began = time.monotonic()
+            heir = hub.leader()
+            assert time.monotonic() - began < 3.0, "nobody waited for the end of the lease"
+            assert hub.epoch() > epoch
+            load.more()
+            dead.return_to_its_port()
+
+            heir.freeze()
+            third = hub.leader()
+            load.more()
+            heir.thaw()
+            until(lambda: heir.is_ready and not heir.leads, "the leader that slept is fenced, and follows")
+            load.more()
+
+            done = command(hub, "cluster", "step-down", "--hub", hub.follower().url, "-o", "json")
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert hub.leader() is not third
+            load.more()
+
+            for node in hub.nodes.values():  # a rolling restart
+                assert node.stop() == 0
+                node.return_to_its_port()
+                until(lambda: node.is_ready, "the node is back")  # noqa: B023
+                load.more(2)
+        audit_is_whole(hub)
+
+
+def test_a_killed_postgresql_costs_no_acknowledged_task_and_the_nodes_say_what_they_wait_for(tmp_path: Path) -> None:
+    server = Server(private_directory("dies"), durable=True).start()
+    try:
+        with cluster(tmp_path, server.url(host="127.0.0.1"), **LONG) as hub:
+            with Load(hub) as load:
+                server.kill()
+                for node in hub.nodes.values():
+                    says = (503, f"{node.name} waits: PostgreSQL does not answer")
+                    until(lambda: node.ready_detail == says, "it says so")  # noqa: B023
+                    answer = Door(node.url, hub.ready["admin_token"]).get("/api/v1/agents")
+                    assert (answer.status, answer.json["kind"]) == (503, "overloaded")
+                    assert "retry-after" in answer.headers
+                    assert Door(node.url).get("/livez").status == 200
+                server.start()
+                load.more()
+            audit_is_whole(hub)
+    finally:
+        server.remove()
+
+
+def test_nothing_is_acknowledged_without_a_synchronous_standby_and_nothing_lost_when_it_is_promoted(
+    tmp_path: Path,
+) -> None:
+    primary = Server(private_directory("primary"), durable=True).start()
+    standby = primary.add_standby(private_directory("standby"))
+    try:
+        hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        with cluster(tmp_path, hosts, **LONG) as hub:
+            with Load(hub) as load:
+                standby.freeze()
+                time.sleep(0.3)  # what the standby had before it stood still is acknowledged
+                before = len(load.ledger.acknowledged)
+                time.sleep(1.0)
+                assert len(load.ledger.acknowledged) == before
+                standby.thaw()
+                load.more()
+
+                primary.kill()
+                standby.promote()
+                load.more()
+            audit_is_whole(hub)
+    finally:
+        primary.remove()
+        standby.remove()
+
+
+WALL = """
+import os, time
+seconds, nanoseconds = time.time, time.time_ns
+time.time = lambda: seconds() + int(os.environ["AHEAD"])
+time.time_ns = lambda: nanoseconds() + int(os.environ["AHEAD"]) * 10**9
+"""
+
+
+@pytest.mark.soak
+def test_time_goes_on_after_a_leader_whose_clock_is_behind_and_one_that_is_far_off_never_leads(
+    tmp_path: Path, store: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WALL)
+    with cluster(tmp_path, store, "ab", **LONG) as hub:
+        a, b = hub.nodes.values()
+        b.stop()
+        b.wrap = ("env",)
+        boss, worker = hub.orchestrator(), hub.worker()
+        first, _ = boss.submit()
+        assert worker.send(work_result(worker.work())).status == 202
+        b.start(PYTHONPATH=str(tmp_path), AHEAD="-4")
+        until(lambda: b.is_ready, "it follows")
+        a.kill()
+        assert hub.leader() is b
+        for party in (boss, worker):
+            party.url = b.url
+        second, _ = boss.submit()
+        assert worker.send(work_result(worker.work())).status == 202
+        times = [hub.task(task_of(one))["created_at"] for one in (first, second)]
+        assert times == sorted(times)
+        b.kill()
+        a.start()
+        b.start(PYTHONPATH=str(tmp_path), AHEAD="-60")
+        a.kill()
+        until(lambda: b.ready_detail[0] == 503 and "clock is off" in b.ready_detail[1], "it does not lead")
+        a.start()
+        until(lambda: a.leads and b.is_ready, "a leads, and b follows")
+
+
+def test_realms_on_one_postgresql_run_side_by_side(tmp_path: Path, server: Server, store: str) -> None:
+    """A commit of one realm that stands still leaves the other alone."""
+    with (
+        cluster(tmp_path / "one", store, "a", **LONG) as one,
+        cluster(tmp_path / "two", store, "a", realm="team", **LONG) as two,
+    ):
+        one.worker()
+        other = two.orchestrator()
+        database = store.partition("@/")[2].partition("?")[0]
+        stall = "BEGIN; SELECT 1 FROM dragoman_default.lease FOR UPDATE; SELECT pg_sleep(1.5); COMMIT"
+        stalled = threading.Thread(target=lambda: server.sql(stall, database))
+        stalled.start()
+        try:
+            until(
+                lambda: server.sql(
+                    "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1.5)%' AND pid <> pg_backend_pid()",
+                    database,
+                ),
+                "a stalled realm",
+            )
+            two.worker("x1")
+            for _ in range(10):
+                began = time.monotonic()
+                other.submit()
+                assert time.monotonic() - began < 1.0
+            assert stalled.is_alive()
+        finally:
+            stalled.join()
+        assert {agent["id"] for agent in one.admin.get("/api/v1/agents").json["agents"]} == {"i1"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(int(os.environ.get("SOAK_SEEDS", "5"))))
+def test_nothing_acknowledged_is_lost_over_many_random_kills_of_nodes_and_postgresql(seed: int, tmp_path: Path) -> None:
+    """Forty for each seed: nodes are killed, stopped for a while or told to stop, and PostgreSQL is killed."""
+    rng = random.Random(seed)
+    server = Server(private_directory(f"soak{seed}"), durable=True).start()
+    try:
+        with cluster(tmp_path, server.url(host="127.0.0.1"), "abc", **LONG) as hub, Load(hub, seed) as load:
+            for _ in range(40):
+                time.sleep(rng.random())
+                node = rng.choice(list(hub.nodes.values()))
+                match rng.choice(("kill", "kill", "kill", "freeze", "stop", "postgres")):
+                    case "kill":
+                        node.kill()
+                        node.return_to_its_port()
+                    case "freeze":
+                        node.freeze()
+                        time.sleep(rng.random() * 5)
+                        node.thaw()
+                    case "stop":
+                        node.stop()
+                        node.return_to_its_port()
+                    case "postgres":
+                        server.kill()
+                        server.start()
+                load.more(1)
+            audit_is_whole(hub)
+    finally:
+        server.remove()
