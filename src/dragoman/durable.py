@@ -1,7 +1,7 @@
 """Small files that a power cut leaves whole: the one way in which anything of ours writes one.
 
-A file is written under another name, synced, and moved into its place; then its directory is synced. So whoever reads
-it later finds what was there before or all that was written, never an empty file and never a part of one. A new
+A file is written under another name, synced, and moved into its place; then its directory is synced. So a reader
+of it finds what was there before or all that was written, never an empty file and never a part of one. A new
 directory is synced into the directory above it, or it would be gone with everything in it.
 
 Not for files that grow or are changed in place: the database, its ring of direct messages and the logs of children have

@@ -1,6 +1,6 @@
 """What happens in the hub, for the pages that watch it: changes as they are committed, many to one frame.
 
-The intake reports each commit (`committed`). As long as nobody watches, that costs one test. While somebody does, the
+The intake reports each commit (`committed`). As long as no page watches, that costs one test. While one does, the
 changes of a moment are gathered, and a tick later they become one `Moment`: the events, the newest head of each task
 that changed, and how much more there was. Every watcher gets the same moment, and encodes nothing that another one has
 encoded already, so that two hundred dashboards cost hardly more than one.
@@ -26,7 +26,7 @@ from dragoman.core.ports import Changes
 
 TICK_SECONDS = 0.2
 KEPT = 64
-"""Moments that a slow watcher may be behind; one that is further behind reads from the store, or is told to."""
+"""Moments that a slow watcher may be behind. One further behind reads from the store, or the hub tells it to."""
 MOST_EVENTS = 2000
 """Events of one moment that are kept for watchers; those of busier moments are in the store."""
 
@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Live:
-    """Gathers commits into moments while somebody watches."""
+    """Gathers commits into moments while pages watch."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now

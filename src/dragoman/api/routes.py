@@ -141,7 +141,7 @@ MANAGEMENT = (
         "Resume a held or paused task, with the answer that its agent waits for, if any", {200: TaskOut},
         body=bodies.ResumeIn, body_optional=True, refusals=(NOT_FOUND, CONFLICT)),
     v1("POST /tasks/{id}/handover", tasks.hand_task_over, "tasks",
-        "Give an unfinished task to another agent; the one that has it is told to stop", {200: TaskOut},
+        "Give an unfinished task to another agent; the hub tells the one that has it to stop", {200: TaskOut},
         body=bodies.HandoverIn, refusals=(INVALID, NOT_FOUND, CONFLICT, Kind.UNSUPPORTED_WORK, Kind.FORBIDDEN)),
     v1("GET /tasks/{id}/view", views.show_task_view, "tasks",
         "A task with all that a page shows of it: why, sequence, attempts, questions", {200: views.TaskView},

@@ -247,7 +247,7 @@ def handover(
     output: Output = "table",
     location: HubLocation = LOCAL,
 ) -> None:
-    """Give an unfinished task to another agent. The agent that has it is told to stop."""
+    """Give an unfinished task to another agent. The hub tells the agent that has it to stop."""
     _change(location, id, "handover", {"agent": agent}, f"given to {line(agent)}", output)
 
 

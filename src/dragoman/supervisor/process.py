@@ -282,7 +282,7 @@ class ChildProcess:
                 waiting.cancel()
 
     def _link_closed(self, reason: CloseReason) -> None:
-        if reason is not CloseReason.HUB_STOPS:  # then whoever stops the hub ends its children
+        if reason is not CloseReason.HUB_STOPS:  # then the supervisor ends its children itself
             self._child.agent_removed()
 
     # -- pipes that it closes

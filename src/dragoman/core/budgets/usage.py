@@ -9,7 +9,7 @@
                                                and had it at that report, too: then this task used it
     `usage` of a result                        no more: the work is done, and its cost is booked
 
-A task that has used more than it may fails: its agent is told to stop, and its caller gets the fault. It is not
+A task that has used more than it may fails: the hub tells its agent to stop, and its caller why. It is not
 retried; if a person retries it, it begins with nothing used. What was used is booked in any case (`budget`).
 """
 

@@ -166,9 +166,9 @@ NOT_REASSIGNED = {
 
 
 def reassign(work: Work, command: Reassign) -> Task:
-    """A person gives a task to another agent, which is not asked. It is a new round with new attempts. The agent that
-    had the task is told to stop, as in a retry; the new one gets the history so far. From now on the task is for the
-    new agent alone: it waits for that agent if it is busy or away."""
+    """A person gives a task to another agent, which is not asked. It is a new round with new attempts. The hub
+    tells the agent that had the task to stop, as in a retry; the new one gets the history so far. From now on the task
+    is for the new agent alone: it waits for that agent if it is busy or away."""
     task = unfinished(work, command.task_id, command.principal)
     agent = work.agent(command.agent)
     if agent is None:
@@ -228,7 +228,7 @@ def reassign(work: Work, command: Reassign) -> Task:
 
 
 def taken_from_agent(work: Work, task: Task, why: str = "a person began the task anew") -> Task:
-    """The task without an owner (not yet put): its agent is told to stop, and its questions are withdrawn."""
+    """The task without an owner (not yet put): the hub tells its agent to stop, and withdraws its questions."""
     owner = task.owner
     assert owner is not None
     waited_for = stood_still_for(work, task)
