@@ -25,6 +25,7 @@ from dragoman.core.model.state import Entity
 from dragoman.core.model.tasks import Task
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
+from dragoman.server.forge.bus import Bus
 
 CONTRACTS = 20_000
 """Contracts that are remembered."""
@@ -42,6 +43,8 @@ class DirectoryView:
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
         self._state_watches: set[asyncio.Event] = set()
         self._contracts: dict[str, Contract] = {}
+        self.bus = Bus()
+        """Publish and subscribe of this node's connections."""
 
     def agent_of(self, token_hash: str) -> Agent | None:
         id = self._directory.by_token.get(token_hash)

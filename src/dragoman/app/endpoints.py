@@ -33,7 +33,6 @@ from dragoman.server.agentmsg.handler import AgentmsgHandler
 from dragoman.server.asgi import Hosts
 from dragoman.server.chiffon import http as chiffon
 from dragoman.server.chiffon.handler import ChiffonHandler
-from dragoman.server.forge.bus import Bus
 from dragoman.server.forge.handler import ForgeHandler
 from dragoman.server.forge.session import ForgeSession
 from dragoman.server.forge.websocket import ForgeWebSocket
@@ -140,7 +139,7 @@ def forge_and_children(
         intake,
         store,
         files=files,
-        bus=Bus(),
+        bus=intake.bus,
         limits=limits,
         rate=Bucket(tokens=of.burst, rate=of.messages_per_second, burst=of.burst),
         request_seconds=of.request_seconds,
@@ -154,6 +153,7 @@ def forge_and_children(
         task=store.task,
         sandbox_rules=settings.sandbox.child_rules(),
         environments=environments,
+        node=settings.cluster.node or "",
     )
     return handler, children
 

@@ -17,12 +17,13 @@ import structlog
 
 from dragoman.api.live import Live
 from dragoman.api.series import Series
-from dragoman.app.cluster.link.messages import VERSION, Hello, digest_of, encode
+from dragoman.app.cluster.link.messages import VERSION, Hello, Published, Subscribed, digest_of, encode
 from dragoman.app.cluster.link.mirror import Delta, LeaderMirror
 from dragoman.app.cluster.link.node_link import NodeLink
 from dragoman.app.cluster.link.stream import CAP, TTL_SECONDS
 from dragoman.app.settings import is_loopback
 from dragoman.core.work import Work
+from dragoman.server.forge.bus import Bus
 
 if TYPE_CHECKING:
     from dragoman.app.intake import Intake
@@ -68,6 +69,8 @@ class LeaderPort:
         self._links: set[NodeLink] = set()
         self._nodes: dict[str, NodeLink] = {}
         self._mirror: LeaderMirror | None = None
+        self._readers: dict[NodeLink | None, dict[str, int]] = {}
+        """Of each node, and of the leader (None): how many read the topics of each pattern."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -106,10 +109,10 @@ class LeaderPort:
             for node in self._nodes.values():
                 node.settled(encoded)
 
-    def published(self, work: Work) -> None:
+    def told(self, work: Work) -> None:
         touched = work.touched_tasks
         for node in list(self._nodes.values()):
-            node.published([about for about in touched if about in node.watched] if node.watched else ())
+            node.told([about for about in touched if about in node.watched] if node.watched else ())
 
     # -- nodes
 
@@ -119,6 +122,8 @@ class LeaderPort:
             judge=self._judge,
             welcomed=self._welcome,
             gone=self._gone,
+            subscribed=self._note_readers,
+            published=self._carry,
             live=self._live,
             series=self._series,
             ttl=self._ttl,
@@ -150,19 +155,65 @@ class LeaderPort:
     def _welcome(self, link: NodeLink) -> Sequence[Delta]:
         if self._mirror is None:
             self._mirror = LeaderMirror(self._intake.listen(self))
+            self._intake.bus.meet(self)
         earlier = self._nodes.get(link.node)
         self._nodes[link.node] = link
         if earlier is not None:
             earlier.stream.end("the node has a newer stream")
+        patterns = {pattern for readers in self._readers.values() for pattern in readers}
+        link.tell_of(*(Subscribed(pattern, self._readers_but(link, pattern)) for pattern in patterns))
         return list(self._mirror.snapshot())
 
     def _gone(self, link: NodeLink) -> None:
         self._links.discard(link)
         if self._nodes.get(link.node) is link:
             del self._nodes[link.node]
+        for pattern in list(self._readers.get(link, ())):
+            self._note_readers(link, pattern, 0)
+        self._readers.pop(link, None)
         if not self._nodes and self._mirror is not None:
             self._intake.listen(None)
+            self._intake.bus.meet(None)
+            self._readers.clear()
             self._mirror = None
+
+    # -- publish and subscribe: `server.forge.bus.Neighbours` of the leader's own bus
+
+    def subscribed(self, pattern: str, readers: int) -> None:
+        self._note_readers(None, pattern, readers)
+
+    def published(self, topic: str, publisher: str, data: Any) -> None:
+        self._carry(None, Published(topic, publisher, data))
+
+    def _note_readers(self, of: NodeLink | None, pattern: str, readers: int) -> None:
+        own = self._readers.setdefault(of, {})
+        if readers:
+            own[pattern] = readers
+        else:
+            own.pop(pattern, None)
+        for link in self._nodes.values():
+            if link is not of:
+                link.tell_of(Subscribed(pattern, self._readers_but(link, pattern)))
+        if of is not None:
+            note_elsewhere(self._intake.bus, Subscribed(pattern, self._readers_but(None, pattern)))
+
+    def _readers_but(self, one: NodeLink | None, pattern: str) -> int:
+        return sum(readers.get(pattern, 0) for link, readers in self._readers.items() if link is not one)
+
+    def _carry(self, of: NodeLink | None, what: Published) -> None:
+        for link in self._nodes.values():
+            if link is not of:
+                link.tell_of(what)
+        if of is not None:
+            self._intake.bus.deliver(what.topic, what.publisher, what.data)
+
+
+def note_elsewhere(bus: Bus, what: Subscribed) -> None:
+    """So many read the topics of this pattern at other nodes."""
+    if what.readers:
+        bus.elsewhere[what.pattern] = what.readers
+    else:
+        bus.elsewhere.pop(what.pattern, None)
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:

@@ -135,11 +135,26 @@ class AskRecent(Item, frozen=True, array_like=True, gc=False, tag="recent"):
     number: int
 
 
+class Subscribed(Item, frozen=True, array_like=True, gc=False, tag="subscribed"):
+    """So many connections of the node read the topics of this pattern now."""
+
+    pattern: str
+    readers: int
+
+
+class Published(Item, frozen=True, array_like=True, gc=False, tag="published"):
+    """Somebody published at the node: the leader carries it to the other nodes."""
+
+    topic: str
+    publisher: str
+    data: Any
+
+
 class NodeStops(Item, frozen=True, array_like=True, gc=False, tag="node_stops"):
     """The node stops in order: its stream will end, and closing its links is no failure of the agents."""
 
 
-_OTHER_ITEMS = (Attach, Detach, RefusedHere, Watch, Unwatch, WatchLive, AskRecent, NodeStops)
+_OTHER_ITEMS = (Attach, Detach, RefusedHere, Watch, Unwatch, WatchLive, AskRecent, NodeStops, Subscribed, Published)
 
 if TYPE_CHECKING:
     AnyItem: TypeAlias = Item
@@ -282,10 +297,13 @@ class Batch(msgspec.Struct, kw_only=True, omit_defaults=True, tag="batch"):
     hung_up: list[tuple[SessionId, str]] = []
     touched: list[str] = []
     moments: list[MomentItem] = []
+    subscribed: list[Subscribed] = []
+    """How many readers all other nodes have."""
+    published: list[Published] = []
     ends: bool = True
 
     def __bool__(self) -> bool:
-        return bool(self.deltas or self.outcomes or self.delivered or self.hung_up or self.touched or self.moments)
+        return any(getattr(self, name) for name in PARTS)
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two batches that are this one, when one comes behind the other."""
@@ -303,7 +321,7 @@ class Batch(msgspec.Struct, kw_only=True, omit_defaults=True, tag="batch"):
             getattr(self, name).extend(getattr(other, name))
 
 
-PARTS = ("deltas", "outcomes", "delivered", "hung_up", "touched", "moments")
+PARTS = ("deltas", "outcomes", "delivered", "hung_up", "touched", "moments", "subscribed", "published")
 
 REASONS: Mapping[str, CloseReason] = {reason.name: reason for reason in CloseReason}
 

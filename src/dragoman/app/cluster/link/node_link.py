@@ -30,10 +30,12 @@ from dragoman.app.cluster.link.messages import (
     MomentItem,
     NodeStops,
     Pipelining,
+    Published,
     RecentItem,
     RefusalItem,
     RefusedHere,
     Rejected,
+    Subscribed,
     Unwatch,
     Watch,
     WatchLive,
@@ -79,6 +81,8 @@ class NodeLink:
         judge: Callable[[Hello, Mapping[str, Any] | None], str | None],
         welcomed: Callable[[NodeLink], Sequence[Delta]],
         gone: Callable[[NodeLink], None],
+        subscribed: Callable[[NodeLink, str, int], None],
+        published: Callable[[NodeLink, Published], None],
         live: Live | None,
         series: Series | None,
         ttl: float,
@@ -89,6 +93,8 @@ class NodeLink:
         self._judge = judge
         self._welcomed = welcomed
         self._gone = gone
+        self._subscribed = subscribed
+        self._published = published
         self._live = live
         self._series = series
         self.node = ""
@@ -188,6 +194,10 @@ class NodeLink:
                     buckets = [] if self._series is None else self._series.recent
                     self._batch.outcomes.append(RecentItem(number, buckets))
                     self._flush_soon()
+                case Subscribed(pattern=pattern, readers=readers):
+                    self._subscribed(self, pattern, readers)
+                case Published():
+                    self._published(self, item)
                 case NodeStops():
                     self._stopping = True
             if self._ended:
@@ -271,7 +281,7 @@ class NodeLink:
         """A commit changed the mirror: the JSON of a `Delta`. Called before its outcomes are published."""
         self._batch.deltas.append(delta)  # type: ignore[arg-type]
 
-    def published(self, touched: Sequence[str]) -> None:
+    def told(self, touched: Sequence[str]) -> None:
         """The commit's outcomes and deliveries are all here."""
         self._batch.touched.extend(touched)
         self._flush()
@@ -282,6 +292,15 @@ class NodeLink:
 
     def hang_up(self, session: SessionId, reason: CloseReason) -> None:
         self._batch.hung_up.append((session, reason.name))
+        self._flush_soon()
+
+    def tell_of(self, *what: Subscribed | Published) -> None:
+        """Who reads at the other nodes, and what was published there."""
+        for one in what:
+            if isinstance(one, Published):
+                self._batch.published.append(one)
+            else:
+                self._batch.subscribed.append(one)
         self._flush_soon()
 
     def _flush_soon(self) -> None:

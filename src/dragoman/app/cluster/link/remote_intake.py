@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from dragoman.app.cluster.link.leader import check_tls
+from dragoman.app.cluster.link.leader import check_tls, note_elsewhere
 from dragoman.app.cluster.link.messages import (
     COMMAND_ITEMS,
     REASONS,
@@ -36,10 +36,12 @@ from dragoman.app.cluster.link.messages import (
     LinkRefused,
     NodeStops,
     Pipelining,
+    Published,
     RecentItem,
     RefusalItem,
     RefusedHere,
     Rejected,
+    Subscribed,
     Unwatch,
     Watch,
     WatchLive,
@@ -100,6 +102,7 @@ class RemoteIntake(DirectoryView):
         self._directory = self._mirror.directory
         self.live = RemoteLive(now, self.watch_live)
         self.series = RemoteSeries(now, self.recent_buckets)
+        self.bus.meet(self)
         self._ends: dict[SessionId, LinkEnd] = {}
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, tuple[Then, Instant]] = {}
@@ -295,6 +298,14 @@ class RemoteIntake(DirectoryView):
     def _subscribe(self, about: str, *, on: bool) -> None:
         self._send(Watch(about) if on else Unwatch(about))
 
+    # -- publish and subscribe: `server.forge.bus.Neighbours`
+
+    def subscribed(self, pattern: str, readers: int) -> None:
+        self._send(Subscribed(pattern, readers))
+
+    def published(self, topic: str, publisher: str, data: Any) -> None:
+        self._send(Published(topic, publisher, data))
+
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _send(self, item: msgspec.Struct) -> None:
@@ -376,6 +387,10 @@ class RemoteIntake(DirectoryView):
             self._wake(about)
         if state_changed:
             self._wake_state()
+        for readers in batch.subscribed:
+            note_elsewhere(self.bus, readers)
+        for one in batch.published:
+            self.bus.deliver(one.topic, one.publisher, one.data)
         for moment in batch.moments:
             self.live.take(moment)
         if not self._is_here.done():
