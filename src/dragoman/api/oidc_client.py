@@ -7,8 +7,10 @@ no provider.
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -161,7 +163,7 @@ class OidcClient:
         import httpx2
 
         try:
-            async with httpx2.AsyncClient(timeout=PATIENCE, follow_redirects=False) as client:
+            async with httpx2.AsyncClient(timeout=PATIENCE, follow_redirects=False, verify=self._trusted) as client:
                 answer = await client.get(url)
                 answer.raise_for_status()
                 return answer.json()
@@ -180,7 +182,15 @@ class OidcClient:
             code_challenge_method="S256",
             token_endpoint_auth_method="client_secret_basic" if of.client_secret else "none",
             timeout=PATIENCE,
+            verify=self._trusted,
         )
+
+    @cached_property
+    def _trusted(self) -> ssl.SSLContext:
+        """The CAs of the system, read once: that takes tens of milliseconds, in which the hub does nothing else."""
+        import httpx2
+
+        return httpx2.create_ssl_context()
 
 
 def role_of(claim: Any) -> Role | None:

@@ -49,7 +49,7 @@ class Site:
         self.admin = {"Authorization": f"Bearer {token}"}
 
     def browser(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(base_url=self.url, timeout=60, follow_redirects=False)
+        return httpx2.AsyncClient(base_url=self.url, verify=False, timeout=60, follow_redirects=False)
 
     async def get(self, path: str) -> Any:
         async with self.browser() as browser:

@@ -36,7 +36,7 @@ async def test_requests_beyond_the_allowance_are_refused_at_once_with_a_chiffon_
     message = kit.message("work_request", parameters={"filler": "x" * FRAME})
     async with (
         opened() as serving,
-        httpx2.AsyncClient(base_url=serving.url, trust_env=False, timeout=60, headers=headers) as http,
+        httpx2.AsyncClient(base_url=serving.url, verify=False, trust_env=False, timeout=60, headers=headers) as http,
     ):
         waiting = [asyncio.ensure_future(http.post("/api/agent/message", json=message)) for _ in range(2)]
         await hub.until(lambda: len(hub.asked_for(Submit)) == 2)
