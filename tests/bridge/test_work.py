@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -52,9 +53,15 @@ async def test_a_result_without_text_reaches_callers_that_only_read_text(scene: 
     assert (story[-1]["final"], story[-1]["result"]) == ("completed", RESULT)
 
 
+@cache
+def numbered_lines(count: int) -> str:
+    """A text in which a line that is missing or stands twice shows; made once for all pairs."""
+    return "".join(f"{number:06} ü\n" for number in range(count))
+
+
 @pytest.mark.parametrize("pair", UNLIMITED, ids="-to-".join)
 async def test_three_mebibytes_of_result_come_back_whole(scene: Scene) -> None:
-    text = "".join(f"{number:06} ü\n" for number in range(3 * MEBIBYTE // 10 + 1))
+    text = numbered_lines(3 * MEBIBYTE // 10 + 1)
     assert len(text.encode()) > 3 * MEBIBYTE
     handle, job = await scene.begin()
     await scene.worker.say(job, output="a word before, ")
@@ -77,7 +84,7 @@ async def test_three_mebibytes_of_structure_come_back_whole(scene: Scene) -> Non
 @pytest.mark.parametrize("pair", LIMITED, ids="-to-".join)
 async def test_what_exceeds_a_message_is_never_sent_in_part(scene: Scene) -> None:
     """Who can say it has done the work; who cannot hear it is told so."""
-    text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
+    text = numbered_lines(2 * MEBIBYTE // 10)
     handle, job = await scene.begin()
     if scene.names[1] == "a2acp":
         with pytest.raises(Unsayable):
@@ -168,7 +175,7 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
 @pytest.mark.parametrize("pair", [pair for pair in REPEATED if "a2acp" not in pair], ids="-to-".join)
 async def test_a_repeated_request_gets_a_long_answer_whole(scene: Scene) -> None:
     """Also where it came in parts, and only the last of them with the outcome."""
-    text = "".join(f"{number:06} ü\n" for number in range(2 * MEBIBYTE // 10))
+    text = numbered_lines(2 * MEBIBYTE // 10)
     order = Order(to=scene.worker.id)
     handle = await scene.caller.submit(order)
     await scene.worker.finish(await scene.worker.take(), text=text)
