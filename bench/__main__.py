@@ -42,6 +42,7 @@ SUITES = {
     "sandbox": "bench.sandbox:measure",
     "nodes": "bench.nodes:measure",
     "postgres": "bench.postgres:measure",
+    "page": "bench.page:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

@@ -305,14 +305,14 @@ class ChiffonHttp:
 
 @contextmanager
 def hub(
-    settings: Settings, *, data: str | None = None, **environment: str
+    settings: Settings, *, data: str | None = None, command: str = "", **environment: str
 ) -> Iterator[tuple[procs.Proc, dict[str, Any]]]:
     """A fresh hub on a real disk, ready."""
     place = Path(settings.data or procs.ROOT / "bench" / "results")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hub-", dir=place) as scratch:
-        command = [
-            str(procs.ROOT / ".venv/bin/dragoman"),
+        arguments = [
+            command or str(procs.ROOT / ".venv/bin/dragoman"),
             "dev",
             "--port",
             "0",
@@ -322,7 +322,7 @@ def hub(
             data or scratch,
             "--ready-json",
         ]
-        with procs.Proc(command, env={"DRAGOMAN_LOG_LEVEL": "warning", **environment}) as proc:
+        with procs.Proc(arguments, env={"DRAGOMAN_LOG_LEVEL": "warning", **environment}) as proc:
             ready = proc.ready()
             ready["start_ms"] = (time.perf_counter() - proc.started_at) * 1000
             yield proc, ready

@@ -29,7 +29,7 @@ PEERS = {
 
 ALONE = (
     "amqp", "hub-amqp", "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes",
-    "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole", "store", "commits",
+    "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole", "store", "commits", "page",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
@@ -252,6 +252,28 @@ TARGETS = (
     Target("loads for a round trip, 32 in flight", noted("store-postgres", "loads", 32), "≤", 0.01, ""),
     Target("start in bubblewrap, p50", noted("sandbox-bubblewrap", "p50_ms", 1), "≤", 100, "ms"),
     Target("start in Wasmtime, p50, in a warm host", noted("sandbox-wasm-warm", "p50_ms", 1), "≤", 20, "ms"),
+    Target("dashboard: what is loaded, gzipped", noted("page-bundle", "kb"), "≤", 150, "kB"),
+    Target("dashboard: first paint with 100,000 tasks", noted("page-open", "paint_ms"), "≤", 1000, "ms"),
+    Target("dashboard: interactive with 100,000 tasks", noted("page-open", "interactive_ms"), "≤", 1500, "ms"),
+    Target("dashboard: requests of a view beside the stream", noted("page-views", "most"), "≤", 1, ""),
+    Target("dashboard: frames while a long list scrolls ÷ an empty page's", noted("page-scroll", "ratio"), "≥", 0.8),
+    Target(
+        "dashboard: a change on the page, 1,000 events a second, p90", noted("page-change", "p90_ms"), "≤", 300, "ms"
+    ),
+    Target("dashboard: heap at the end ÷ at the beginning", noted("page-heap", "ratio"), "≤", 1.1),
+    Target("dashboard: CPU of the hub with 200 open ÷ with none", noted("page-streams-200", "ratio"), "≤", 1.15),
+    *(
+        Target(f"tasks at 1,000,000, {what}, p99", slowest(f"page-list-{name}", 1), "≤", 100, "ms")
+        for name, what in (
+            ("all", "no filter"),
+            ("one", "one filter"),
+            ("two", "two filters"),
+            ("three", "three filters"),
+            ("deep", "deep pages"),
+            ("words", "words, with and without filters"),
+        )
+    ),
+    Target("hub without a page ÷ before the dashboard, by CPU", noted("page-hub", "speed", 32), "≥", 0.97),
 )
 
 

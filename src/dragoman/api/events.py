@@ -2,7 +2,7 @@
 
     id: 1789…               the instant of the commit; a stream that resumes there misses nothing
     event: task             one event of a task: `StreamEvent`
-    event: changes          `detail=digest`: what changed since the last frame, at most five times a second
+    event: changes          `detail=digest`: what changed since the last frame, at most ten times a second
     event: reset            `detail=digest`: too much happened meanwhile; read the view again
     : heartbeat             when nothing happens
 

@@ -25,6 +25,9 @@ from dragoman.core.model.tasks import Event, Question, Task
 from dragoman.core.ports import Changes
 
 TICK_SECONDS = 0.2
+QUICK_TICK_SECONDS = 0.1
+FEW = 10
+"""Up to so many watchers, a moment is short: a frame for each of them costs little."""
 KEPT = 64
 """Moments that a slow watcher may be behind. One further behind reads from the store, or the hub tells it to."""
 MOST_EVENTS = 2000
@@ -92,7 +95,8 @@ class Live:
                     case DeadLetter():
                         self._dead_letters = True
         if self._timer is None and (self._tasks or self._agents or self._questions or self._dead_letters):
-            self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+            seconds = QUICK_TICK_SECONDS if self._watchers <= FEW else TICK_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -42,6 +42,7 @@ async def test_a_digest_is_made_once_for_all_pages_also_when_the_counts_are_old(
     world: Any, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "TICK_SECONDS", 0.0)
+    assert live.FEW < PAGES
     counted = Counted(world, monkeypatch)
     context = world.context
     context.waiters.heartbeat = PATIENCE
