@@ -14,7 +14,7 @@ import pytest
 from dragoman.core.ids import AgentId, Instant
 from dragoman.core.model.tasks import Status
 from dragoman.core.ports import TaskSearch
-from dragoman.stores.sqlite import schema, search
+from dragoman.stores.sqlite import schema, search, text_index
 from tests.adapters.records import agent, task
 
 TYPES, AGENTS, CALLERS = 3, 4, 2
@@ -181,3 +181,28 @@ def test_with_an_age_beside_other_filters_no_index_is_walked_down_to_it(
         steps.append(counters.steps)
     connection.close()
     assert steps[1] <= 1.2 * steps[0], steps
+
+
+@pytest.mark.parametrize(
+    ("word", "query"),
+    [
+        ("release", '("release" OR "releases")'),
+        ("rel", '("relay" OR "release" OR "releases")'),
+        ("relay", '("relay")'),
+        ("nothing", '"nothing"*'),
+        ("a", '"a"*'),
+    ],
+)
+def test_the_beginning_of_few_words_is_looked_up_as_these_words(tmp_path: Path, word: str, query: str) -> None:
+    """FTS5 gives the tasks of a word as they are wanted, and those of a beginning after it has gathered all."""
+    connection = apsw.Connection(str(tmp_path / "words"))
+    connection.execute(text_index.SCHEMA)
+    connection.execute("CREATE TABLE agent (id TEXT, body TEXT)")
+    texts = ["release relay", "releases", *(f"a{n}" for n in range(search.MOST_WORDS + 1))]
+    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts, 1))
+    candidates = search.ByWords(connection, TaskSearch(text=word), [word])
+    assert candidates._query == query
+    found = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (query,)).fetchall()
+    beginning = connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (f'"{word}"*',)).fetchall()
+    assert found == beginning
+    connection.close()

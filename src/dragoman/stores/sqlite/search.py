@@ -47,6 +47,9 @@ MOST_MERGED = 40
 """Parts of an index that are merged; a filter that needs more is held against tasks."""
 MOST_LOOKED_UP = 12
 """Values that are looked up in an index for a task; beyond them, it costs less to read the task."""
+MOST_WORDS = 8
+"""Words with the same beginning that are looked up one by one."""
+FIRST, LAST = "\x01", "\U0010ffff"
 SAMPLE = 1_000
 DENSER = 20
 """An index that is so many times denser than the thinnest one is not merged."""
@@ -305,7 +308,7 @@ class ByWords(Candidates):
     def __init__(self, connection: apsw.Connection, where: TaskSearch, words: list[str]) -> None:
         super().__init__(connection)
         self._since = where.since
-        self._query = " AND ".join(f'"{word}"*' for word in words)
+        self._query = " AND ".join(self._beginning(word) for word in words)
         self._read: list[Place] = []
         """To look words up costs more than to read what they are in, so much of that is read at once."""
         self._before = 0
@@ -327,6 +330,18 @@ class ByWords(Candidates):
             return Found(places, places[-1], 0.0)
         is_over = len(chunk) < most or self._is_over(chunk[-1])
         return Found(places, None if is_over else chunk[-1], most / MOST_TRIED)
+
+    def _beginning(self, word: str) -> str:
+        """The query for what begins so: the words themselves, if they are few. For the beginning of a word, FTS5 first
+        gathers all tasks that have it, a million where there are; those of a word it gives as they are wanted."""
+        found: list[str] = []
+        sql, at = "SELECT term FROM vocabulary WHERE term >= ? AND term < ? LIMIT 1", word
+        while (row := self.first(sql, (at, word + LAST))) is not None:
+            found.append(f'"{row[0]}"')
+            if len(found) > MOST_WORDS:
+                return f'"{word}"*'
+            at = row[0] + FIRST
+        return f"({' OR '.join(found)})" if found else f'"{word}"*'
 
     def _is_over(self, place: Place) -> bool:
         """Whether nothing behind this place can fit."""

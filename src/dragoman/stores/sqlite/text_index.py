@@ -49,6 +49,7 @@ REST = 0.02
 SCHEMA = """
     CREATE VIRTUAL TABLE words USING fts5(
         text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0', prefix='1 2');
+    CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance);
     CREATE TABLE covered (low INTEGER PRIMARY KEY, high INTEGER NOT NULL);
     CREATE TABLE progress (failures INTEGER NOT NULL, swept INTEGER NOT NULL);
 """
