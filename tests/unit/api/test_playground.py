@@ -59,11 +59,12 @@ async def adder(running: Running, client: httpx2.AsyncClient, tmp_path: Path) ->
 
 
 async def exchanged(client: httpx2.AsyncClient, first: dict[str, Any]) -> dict[str, Any]:
-    async with asyncio.timeout(30):
-        while first["reply"] is None:
-            await asyncio.sleep(0.02)
-            first = (await client.get(f"/api/v1/playground/{first['task_id']}")).json()
-    return first
+    """The exchange once its task is over: then the hub waits itself for the reply on its way to the playground."""
+    if first["reply"] is None:
+        await client.get(f"/api/v1/tasks/{first['task_id']}", params={"wait": 30})
+        first = (await client.get(f"/api/v1/playground/{first['task_id']}")).json()
+    assert first["reply"] is not None
+    return dict(first)
 
 
 def wanted(protocol: str, **input: int) -> dict[str, Any]:
