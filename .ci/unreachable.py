@@ -43,15 +43,9 @@ ALLOWED: dict[str, str] = {
 """What is meant to stand there although nothing reaches it, with the reason."""
 
 UNDER_WAY = (
-    "dragoman.core.ports:Fenced",
-    "dragoman.stores.postgres",
-    "dragoman.stores.copying",
-    "dragoman.stores.s3_files",
     "dragoman.app.cluster",
     "dragoman.app.intake:Intake.is_attached",
     "dragoman.core.work:Work.audited",
-    "dragoman.app.shared_files",
-    "dragoman.app.shared_keys",
     "dragoman.app.clock:SystemClock.go_on_after",
 )
 """What is being built piece by piece (issue 16, a cluster over PostgreSQL), by the beginnings of names. To be emptied

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 import shutil
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -253,3 +255,27 @@ async def test_environments_of_children_are_shared_and_cleared_out_when_they_are
 def test_a_new_key_alone_signs_at_once():
     ring = KeyRing([new_key(NOW + 5)], at=NOW)
     assert ring.signing.created_at == NOW + 5
+
+
+async def test_a_realm_whose_master_key_is_lost_goes_on_with_another_one_as_the_page_says(nodes):
+    before = await nodes.open("a", token="a" * 32)
+    await nodes.sql("INSERT INTO master_key VALUES ('AQAAAAAAAAAA', false)")
+    text = (Path(__file__).parents[3] / "docs/howto/backup.md").read_text()
+    [statements] = re.findall(r"```sql\n(.*?)```", text, flags=re.DOTALL)
+    for statement in re.sub(r"--.*", "", statements).replace("dragoman_R", schema_of(nodes.name)).split(";"):
+        if statement.strip():
+            await nodes.sql(statement)
+    again = await nodes.open("b", token="b" * 32)
+    assert (before.admin_token, again.admin_token) == ("a" * 32, "b" * 32)
+    assert await nodes.sql("SELECT given_up FROM master_key") == [(True,)]
+
+
+async def test_the_master_key_is_replaced_node_by_node(nodes):
+    old, new = os.urandom(32).hex(), os.urandom(32).hex()
+    one = await nodes.open("a", given=old)
+    await one.environments.keep({"WHEN": "before"}, "before")
+    for given in (f"{old},{new}", f"{new},{old}"):
+        one, other = await nodes.open("a", given=given), await nodes.open("b", given=f"{old},{new}")
+        await one.environments.keep({"WHEN": given}, given[:8])
+        assert await other.environments.fetch(given[:8]) == {"WHEN": given}
+        assert await one.environments.fetch("before") == {"WHEN": "before"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.stores.postgres.connection import connect, errors, unreachable, within
 
@@ -31,34 +31,33 @@ class Pool:
         self._seconds = seconds
         self._turns = asyncio.Semaphore(most)
         self._idle: list[asyncpg.Connection] = []
+        self._closed = False
 
     async def rows(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
         """What one statement returns. It is committed, durably where it changed something."""
-        rows: Sequence[asyncpg.Record] = await self._run("fetch", sql, *values)
-        return rows
+        async with self._turns:
+            connection = await self._open()
+            try:
+                answer: Sequence[asyncpg.Record] = await within(
+                    self._seconds, connection, connection.fetch(sql, *values)
+                )
+            except errors() as error:
+                connection.terminate()
+                self._drop_idle()
+                raise unreachable(error) from error
+            if self._closed:
+                connection.terminate()
+            else:
+                self._idle.append(connection)
+            return answer
 
     async def row(self, sql: str, *values: object) -> asyncpg.Record | None:
         rows = await self.rows(sql, *values)
         return rows[0] if rows else None
 
-    async def script(self, sql: str) -> None:
-        """Several statements without values, in one transaction."""
-        await self._run("execute", sql)
-
     async def close(self) -> None:
+        self._closed = True
         self._drop_idle()
-
-    async def _run(self, method: str, sql: str, *values: object) -> Any:
-        async with self._turns:
-            connection = await self._open()
-            try:
-                answer = await within(self._seconds, connection, getattr(connection, method)(sql, *values))
-            except errors() as error:
-                connection.terminate()
-                self._drop_idle()
-                raise unreachable(error) from error
-            self._idle.append(connection)
-            return answer
 
     async def _open(self) -> asyncpg.Connection:
         while self._idle:
