@@ -1,4 +1,4 @@
-"""The lease of a realm: which node leads, in which epoch, until when. And the nodes that there are.
+"""The leader's lease of a realm: which node leads, in which epoch, until when. And the nodes that there are.
 
 One row of PostgreSQL decides. Above: the store, which commits nothing unless this row still has its epoch, and the
 election of the cluster. All times are PostgreSQL's, so that no clock of a node matters.
