@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.core.ids import AgentId, TaskId
 from dragoman.core.lookups import Claims, EventOf, Lane, TaskById
-from dragoman.core.ports import Changes, Fenced, Store, StoreFailed, TaskFilter
+from dragoman.core.ports import Changes, Fenced, Recovered, Store, StoreFailed, TaskFilter
 from dragoman.stores.postgres import lease, partitions, sessions
 from dragoman.stores.postgres.lease import LeaseTable
 from dragoman.stores.postgres.sessions import OutcomeUnknown, Writer
@@ -77,7 +77,7 @@ async def test_a_store_without_a_term_reads_and_commits_nothing(store: LeadingSt
     assert store.term is not None
     await commit(store, task("t"), event("t", 1))
     reader = PostgresStore(shared_url(), realm=store.term.realm)
-    assert (await reader.open()).audit_seq == 0
+    assert await reader.open() == Recovered()
     assert await reader.task(TaskId("t")) == task("t")
     assert list(await reader.events(TaskId("t"))) == [event("t", 1)]
     with pytest.raises(Fenced):

@@ -128,15 +128,17 @@ class PostgresStore:
         return self._counters.number - 1
 
     async def open(self) -> Recovered:
-        """Raises `StoreRefused`, `Fenced` or `StoreFailed`, with a sentence that says what to do."""
+        """Raises `StoreRefused`, `Fenced` or `StoreFailed`, with a sentence that says what to do. Without a term, it
+        recovers nothing: who follows has all that from the leader."""
         try:
             if self._term is None:
-                recovered, _ = await self._readers.read(self._recovered)
-                return recovered
+                await self._readers.read(self._check_keys)
+                return Recovered()
             connection = await self._writer.connection()
             try:
                 await schema.migrate(connection, self._term)
-                recovered, self._counters = await self._recovered(connection)
+                await self._check_keys(connection)
+                recovered, self._counters = await recovery.recovered(connection)
                 self._unit = self._term.last_unit
                 await self._make_partitions(self._counters.number + partitions.SPAN)
             except errors() as error:
@@ -149,13 +151,12 @@ class PostgresStore:
         self._background.append(asyncio.create_task(self._clear_partitions(), name="partitions"))
         return recovered
 
-    async def _recovered(self, connection: asyncpg.Connection) -> tuple[Recovered, recovery.Counters]:
+    async def _check_keys(self, connection: asyncpg.Connection) -> None:
+        known = await connection.fetch("SELECT id, given_up FROM master_key")
         if self._keys is not None:
-            known = await connection.fetch("SELECT id, given_up FROM master_key")
             in_use = {id_of(label) for label, given_up in known if not given_up}
             self._keys.check(in_use, {id_of(label) for label, given_up in known if given_up})
             self._sealed_under = in_use
-        return await recovery.recovered(connection)
 
     async def _note_names(self, names: NameFilter) -> None:
         """Add the names of all rows that were there at the start, one page at a time."""
