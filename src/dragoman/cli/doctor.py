@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,7 +35,8 @@ NO_SPACE = 64 << 20
 APART = 10.0
 """Seconds between two clocks that are more than a slow answer and a date without fractions make up. From a minute on,
 messages are refused as too old or of the future."""
-
+SILENT = 60.0
+"""Seconds after which a node that shows no sign of life is named."""
 
 Verdict = Literal["ok", "warning", "problem"]
 
@@ -205,7 +207,7 @@ def _hub(location: HubLocation, directory: DataDir) -> tuple[list[Finding], bool
         hub.ask("GET", base="/readyz", patience=5.0)
     except CommandError as failure:
         found.append(Finding("ready", "problem", f"it takes no work: {failure.sentence}", "look at the hub's log"))
-    found += (*_clock(hub), *_token_and_version(hub))
+    found += (*_clock(hub), *_cluster(hub), *_token_and_version(hub))
     return found, True
 
 
@@ -224,6 +226,27 @@ def _clock(hub: Hub) -> Iterator[Finding]:
         "set the one that is wrong, then restart the hub: while it runs it follows a clock that was set by 36 s an hour"
     )
     yield Finding("clock", "warning", sentence, fix)
+
+
+def _cluster(hub: Hub) -> Iterator[Finding]:
+    """Who leads, and which nodes were not heard of for a while, where the hub is a node."""
+    try:
+        found: Any = hub.get("cluster")
+    except CommandError:
+        return  # it is none; or what is wrong is reported by the other checks
+    leader = found["leader"]
+    if leader is None:
+        fix = "look into the nodes' logs, and whether PostgreSQL takes writes: dragoman cluster status"
+        yield Finding("cluster", "problem", f"no node leads the realm {found['realm']}", fix)
+        return
+    now = datetime.now(UTC)
+    seen = {node["name"]: printing.moment(node["last_seen"]) or now for node in found["nodes"]}
+    silent = [name for name, at in seen.items() if (now - at).total_seconds() > SILENT]
+    says = f"{leader} leads epoch {found['epoch']} of {printing.count(len(found['nodes']), 'node')}"
+    if silent:
+        yield Finding("cluster", "warning", f"{says}; not heard of: {', '.join(silent)}", "start them, or look there")
+    else:
+        yield Finding("cluster", "ok", says)
 
 
 def _token_and_version(hub: Hub) -> Iterator[Finding]:
