@@ -43,6 +43,7 @@ SUITES = {
     "nodes": "bench.nodes:measure",
     "postgres": "bench.postgres:measure",
     "page": "bench.page:measure",
+    "cluster": "bench.cluster:measure",
 }
 """Name → `measure(settings) -> Iterable[Figure]`. `coven` and `forge` bring their own peers and raw limits."""
 

@@ -30,6 +30,7 @@ PEERS = {
 ALONE = (
     "amqp", "hub-amqp", "autogen", "acp-sdk", "hub-children", "hub-lonely", "fleet", "flood", "rabbitmq", "hub-lanes",
     "hub-a2acp", "token", "sandbox", "hub-nodes", "hub-whole", "store", "commits", "page",
+    "failover",
 )  # fmt: skip
 """Families that are put beside nobody."""
 
@@ -224,6 +225,9 @@ TARGETS = (
         "≤",
         0.55,
     ),
+    Target("without a leader after kill -9 of it", noted("failover-kill", "seconds"), "≤", 1.0, "s"),
+    Target("… after SIGSTOP of it: its lease of 3 s, and", noted("failover-stop", "seconds"), "≤", 4.0, "s"),
+    Target("… after PostgreSQL's standby was promoted", noted("failover-promotion", "seconds"), "≤", 1.0, "s"),
     Target("CPU of both nodes ÷ of a hub without nodes", noted("hub-nodes", "all", 32), "≤", 1.4),
     Target(
         "CPU of the hub over PostgreSQL ÷ over SQLite with its writer process, 32 in flight",
