@@ -12,14 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.conformance.agentmsg.plain import Plain
 from tests.support.chiffon import Door, task_of, work_result
 from tests.support.cluster import Cluster, cluster
+from tests.support.fleet import BROKEN
 from tests.support.hubproc import PATIENCE, until
 from tests.support.ledger import Ledger
 from tests.support.postgres import Server, need_postgres, private_directory
+
+from dragoman.security.certificates import Authority
 
 LONG = {"DRAGOMAN_RULES__IDLE_SECONDS": "20", "DRAGOMAN_RULES__UNREACHABLE_DELAYS_SECONDS": "60,60,60,60"}
 
@@ -85,8 +91,13 @@ class Load:
 
 
 def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_path: Path, store: str) -> None:
-    """kill -9, SIGSTOP, `step-down` and a restart of every node, one after the other, under load."""
-    with cluster(tmp_path, store, "abc", **LONG) as hub:
+    """kill -9, SIGSTOP, `step-down` and a restart of every node, one after the other, under load. The nodes show each
+    other certificates."""
+    authority = Authority(tmp_path / "tls", datetime.now(UTC))
+    authority.server(["a", "b", "c"], now=datetime.now(UTC))
+    for name in "abc":
+        authority.client(name, now=datetime.now(UTC))
+    with cluster(tmp_path, store, "abc", DRAGOMAN_CLUSTER__TLS=str(tmp_path / "tls"), **LONG) as hub:
         with Load(hub) as load:
             dead = hub.leader()
             epoch = hub.epoch()
@@ -162,6 +173,39 @@ def test_nothing_is_acknowledged_without_a_synchronous_standby_and_nothing_lost_
     finally:
         primary.remove()
         standby.remove()
+
+
+def test_what_is_promised_at_most_once_is_never_delivered_twice_over_a_failover(tmp_path: Path, store: str) -> None:
+    with cluster(tmp_path, store, "ab", **LONG) as hub:
+        ada, bob = Plain(hub, "ada"), Plain(hub, "bob")
+
+        def send(message: dict[str, Any]) -> None:
+            """Until a node takes it."""
+
+            def taken() -> bool:
+                try:
+                    return bool(ada.send(message).status == 202)
+                except BROKEN:
+                    return False
+
+            until(taken, "it is taken")
+
+        sent = [ada.message("HEARTBEAT", "bob", {"agent_id": "ada"}, priority="low") for _ in range(10)]
+        for message in sent:
+            send(message)
+        first = [one["message"]["id"] for one in bob.poll(60, 4)]  # and nobody acknowledges
+        assert first
+        dead = hub.leader()
+        dead.kill()
+        hub.leader()
+        for message in sent:
+            send(message)  # the same again is the same, also at the next leader
+        rest: list[str] = []
+        while got := bob.poll():
+            rest += (one["message"]["id"] for one in got)
+        assert set(first) & set(rest) == set()
+        assert len(first) + len(rest) == len({*first, *rest})
+        assert {*first, *rest} <= {message["id"] for message in sent}
 
 
 WALL = """
