@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import Visit, go
+from tests.e2e.a2acp.speaking import BROKER, INTENT, Speaker, dataset
 from tests.support import chiffon
 from tests.support.chiffon import Answer, Door
 from tests.support.hubproc import HubProcess, until
@@ -31,8 +32,8 @@ SHORT = '"><img src=//evil.example/x onerror=alert(1)>'
 PAGES = (
     "/", "/inbox", "/tasks", "/tasks/{failed}", "/tasks/{failed}?step=0", "/tasks/{failed}?tab=output",
     "/tasks/{failed}?tab=wire", "/tasks/{failed}?tab=timeline", "/tasks/{failed}?tab=details", "/tasks/{asking}",
-    "/tasks/{asking}?tab=details", "/agents", "/agents/mallory", "/deadletters", "/contracts", "/playground", "/wire",
-    "/audit",
+    "/tasks/{asking}?tab=details", "/agents", "/agents/mallory", "/agents/{spy}", "/playground?agent={spy}",
+    "/deadletters", "/contracts", "/playground", "/wire", "/audit",
 )  # fmt: skip
 
 
@@ -81,6 +82,16 @@ class Planted:
             for message in worker.take(0.2):
                 worker.send(chiffon.error(message, 5005, marked("reason"), limit_name=SHORT))
 
+        # An agent that serves an intent, and ends the contract about it.
+        schema = {**INTENT["input_schema"], "title": marked("schema")}
+        spy, victim = Speaker(hub, "lab"), Speaker(hub, "lab", "write:datasets")
+        spy.serve({**INTENT, "description": marked("offer"), "input_schema": schema})
+        with spy.working(dataset(spy)):
+            told = victim.shake_hands(spy, "provision")
+        over = {"collaboration_id": told["collaboration_id"], "reason": marked("end")}
+        assert spy.ask(BROKER, "terminate_collaboration", over)[0] == 200
+        self.spy, self.contract = spy.id, str(told["contract"]["contract_id"])
+
 
 @pytest.fixture(scope="module")
 def planted(hub: HubProcess) -> Planted:
@@ -95,19 +106,25 @@ def test_text_of_agents_and_callers_is_shown_as_text_everywhere(
         page = visitor.page()
         expect(page.get_by_test_id("verdict")).to_be_visible()
         for path in PAGES:
-            go(page, path.format(failed=planted.failed, asking=planted.asking))
+            go(page, path.format(failed=planted.failed, asking=planted.asking, spy=planted.spy))
+            for closed in page.locator("main details:not([open]) > summary").all():
+                closed.click()
             shown += page.locator("body").inner_text() + "\n"
             elements = page.evaluate(
                 "document.querySelectorAll('main img, main script, main link, main iframe').length"
             )
             assert elements == 0, path
             assert page.evaluate("document.querySelectorAll('a[href^=javascript]').length") == 0, path
+        go(page, f"/contracts?open={planted.contract}")
+        expect(page.get_by_role("dialog")).to_contain_text("Ended by")
+        shown += page.get_by_role("dialog").inner_text() + "\n"
         page.goto(f"{hub.url}/deadletters")
         page.get_by_test_id("deadletter-row").filter(has_text="reason").get_by_test_id("deadletter-edit").click()
         expect(page.get_by_role("dialog")).to_contain_text(marked("reason"))
-    for field in ("task type", "output", "result", "name", "description", "question", "option", "reason"):
+    texts = ("task type", "output", "result", "name", "description", "question", "option", "reason", "offer", "end")
+    for field in texts:
         assert marked(field)[:150] in shown, field
-    for field in ("input", "key", "extra", "error message", "log line", "api input"):
+    for field in ("input", "key", "extra", "error message", "log line", "api input", "schema"):
         assert json.dumps(marked(field))[1:150] in shown, field
 
 
@@ -137,6 +154,14 @@ def test_no_page_may_be_framed_or_sniffed(hub: HubProcess, path: str) -> None:
     assert headers["x-frame-options"] == "DENY"
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("path", ["/login/used", "/nowhere"])
+def test_no_page_about_a_refusal_may_be_framed_or_kept(hub: HubProcess, path: str) -> None:
+    headers = hub.admin.get(path, Accept="text/html").headers
+    assert headers["content-type"].startswith("text/html")
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert (headers["x-frame-options"], headers["cache-control"]) == ("DENY", "no-store")
 
 
 class Elsewhere:
@@ -266,6 +291,7 @@ def test_a_viewer_sees_no_buttons_and_is_refused_by_hand(visit: Visit, hub: HubP
         changes = (
             f"/tasks/{planted.failed}/retry", f"/tasks/{planted.asking}/cancel", f"/deadletters/{letter}/redrive",
             f"/questions/{question}/answer", "/tasks", "/agents", "/users", "/bulk/tasks",
+            f"/contracts/{planted.contract}/renew", f"/tasks/{planted.asking}/handover",
         )  # fmt: skip
         by_hand = """async (paths) => {
           const statuses = [];
