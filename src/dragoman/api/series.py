@@ -7,6 +7,7 @@ Only the open bucket of the finest step is in memory. Coarser buckets are sums o
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -19,11 +20,14 @@ from dragoman.core.model.series import RANGES, STEPS, Bucket, bin_of, bucket_of,
 from dragoman.core.model.tasks import Event, EventKind, Task
 from dragoman.core.ports import Changes, Intake, Store, StoreFailed
 from dragoman.messages.faults import Refused
+from dragoman.messages.tasks import Failure, Result
 
 log = structlog.get_logger("dragoman.app")
 
 FINEST = STEPS[0]
 ENDS = frozenset({EventKind.COMPLETED, EventKind.FAILED, EventKind.CANCELLED})
+COST = "cost_usd"
+COST_IN_JSON = b'"cost_usd"'
 COUNTED = {
     EventKind.SUBMITTED: "submitted",
     EventKind.COMPLETED: "completed",
@@ -31,6 +35,18 @@ COUNTED = {
     EventKind.CANCELLED: "cancelled",
     EventKind.ATTEMPT_FAILED: "retried",
 }
+
+
+def _cost(task: Task, event: Event) -> float:
+    """US dollars: what the hub counted against a budget, else what the agent says its result cost."""
+    if task.spending.spent is not None:
+        return task.spending.spent.total(COST)
+    if COST_IN_JSON not in bytes(event.body):  # most results say nothing, and then are not decoded
+        return 0.0
+    content = event.content
+    usage = content.usage if isinstance(content, Result | Failure) else None
+    cost = (usage or {}).get(COST)
+    return float(cost) if isinstance(cost, int | float) and 0 < cost < math.inf else 0.0
 
 
 class Series:
@@ -82,8 +98,7 @@ class Series:
             figures.completed += 1
         elif event.kind is EventKind.FAILED:
             figures.failed += 1
-        if task.spending.spent is not None:
-            figures.cost += task.spending.spent.total("cost_usd")
+        figures.cost += _cost(task, event)
 
     def _bucket(self) -> Bucket:
         """The bucket of now. The one before it is closed."""

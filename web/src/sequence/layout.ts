@@ -222,7 +222,8 @@ function rowOf(
   if (needed <= high - low - 28) return { ...base, arrows, note: null, text: whole, textX: (low + high) / 2 };
   const isRight = low === hub.x;
   const edge = compact ? 4 : GUTTER;
-  const room = Math.min(LONGEST_TEXT, isRight ? width - 6 - (low + 16) : high - 16 - edge) - (mark ? CHARACTER * 2 : 0);
+  const longest = Math.max(LONGEST_TEXT, high - low - 28);
+  const room = Math.min(longest, isRight ? width - 6 - (low + 16) : high - 16 - edge) - (mark ? CHARACTER * 2 : 0);
   return {
     ...base,
     arrows,
