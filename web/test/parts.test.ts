@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { address } from "../src/api/client";
-import { ago, bytes, duration, plural, pretty, readable, shortId } from "../src/ui/format";
+import { ago, bytes, duration, plural, pretty, readable, shortDuration, shortId } from "../src/ui/format";
 import { exampleOf, fieldsOf } from "../src/ui/schema";
 import { move } from "../src/ui/selection";
 
@@ -70,4 +70,23 @@ test("instants in a sentence are times of today, or have their day", () => {
   expect(readable(`It waits since ${today}.`, now)).toBe("It waits since 09:14:02.");
   expect(readable(`until ${before}`, now)).toBe("until 3 Nov 09:14:02");
   expect(readable("no time in 2026-11-18 here", now)).toBe("no time in 2026-11-18 here");
+});
+
+test.each([
+  [59.6, "1 min"],
+  [3599.7, "1 h"],
+  [86_399, "1 d"],
+  [23 * 3600 + 59 * 60 + 40, "1 d"],
+  [86_340 - 20, "23 h 59 min"],
+])("%d seconds are never sixty of the smaller unit: %s", (seconds, text) => {
+  expect(duration(seconds)).toBe(text);
+});
+
+test("an axis says a time in one unit", () => {
+  expect([shortDuration(2.5), shortDuration(200), shortDuration(7200)]).toEqual(["2.5 s", "3.3 min", "2 h"]);
+});
+
+test("a sentence of the hub says many seconds as minutes", () => {
+  expect(readable("only the deadline ends it, in 3389.8 s.", 0)).toBe("only the deadline ends it, in 56 min 30 s.");
+  expect(readable("silent for 30 s", 0)).toBe("silent for 30 s");
 });

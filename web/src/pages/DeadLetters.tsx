@@ -166,7 +166,7 @@ function Group({ kind, letters, chosen, onChoose, onEdit, onBulk }: GroupProps) 
             </div>
             <span class="row tight actions">
               <button type="button" class="button" data-testid="deadletter-edit" onClick={() => onEdit(letter.id)}>
-                {may("operator") ? "Inspect and edit" : "Inspect"}
+                Inspect
               </button>
               {may("operator") ? (
                 <>

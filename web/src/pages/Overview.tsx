@@ -1,7 +1,7 @@
 import type { Overview as Data } from "../api/types";
 import { Plot } from "../plots/Plot";
 import { place, withQuery } from "../router";
-import { ago, duration, number, plural, readable } from "../ui/format";
+import { ago, number, plural, readable, shortDuration } from "../ui/format";
 import { AgentLink, Ago, Empty, ErrorBox, Route, Status, TaskLink, now } from "../ui/parts";
 import { useView } from "../ui/view";
 
@@ -80,25 +80,12 @@ export function Overview() {
           title="Time to an outcome"
           at={series.at}
           least={0.1}
-          format={duration}
+          format={shortDuration}
           lines={[
             { label: "p50", values: line("latency_p50"), colour: "--ok" },
             { label: "p95", values: line("latency_p95"), colour: "--wait" },
           ]}
         />
-        {Object.keys(series.costs).length ? (
-          <Plot
-            title="Cost by agent"
-            at={series.at}
-            least={0.01}
-            format={dollars}
-            lines={Object.entries(series.costs).map(([agent, values], index) => ({
-              label: agent,
-              values: [...values],
-              colour: COLOURS[index % COLOURS.length] ?? "--run",
-            }))}
-          />
-        ) : null}
         <Plot
           title="Waiting in queues"
           at={series.at}
@@ -116,6 +103,19 @@ export function Overview() {
             { label: "dead letters", values: line("dead_lettered"), colour: "--bad" },
           ]}
         />
+        {Object.keys(series.costs).length ? (
+          <Plot
+            title="Cost by agent"
+            at={series.at}
+            least={0.01}
+            format={dollars}
+            lines={Object.entries(series.costs).map(([agent, values], index) => ({
+              label: agent,
+              values: [...values],
+              colour: COLOURS[index % COLOURS.length] ?? "--run",
+            }))}
+          />
+        ) : null}
       </section>
       <div class="overview-grid">
         <Failing tasks={data.failing} />

@@ -7,16 +7,19 @@ export function duration(seconds: number): string {
   if (seconds < 0.0005) return "0 ms";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) {
-    const rest = Math.round(seconds % 60);
-    return rest ? `${Math.floor(seconds / 60)} min ${rest} s` : `${Math.floor(seconds / 60)} min`;
-  }
-  if (seconds < 86400) {
-    const rest = Math.round((seconds % 3600) / 60);
-    return rest ? `${Math.floor(seconds / 3600)} h ${rest} min` : `${Math.floor(seconds / 3600)} h`;
-  }
+  if (seconds < 59.5) return `${Math.round(seconds)} s`;
+  // Rounded first, or 59.6 s would be "60 s" beside a minute.
+  const whole = Math.round(seconds);
+  if (whole < 3600) return whole % 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole / 60} min`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 1440) return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${minutes / 60} h`;
   return `${Math.round(seconds / 86400)} d`;
+}
+
+/** As short as an axis needs it. */
+export function shortDuration(seconds: number): string {
+  if (seconds < 90) return duration(seconds);
+  return seconds < 5400 ? `${Number((seconds / 60).toFixed(1))} min` : `${Number((seconds / 3600).toFixed(1))} h`;
 }
 
 export function ago(then: string, now: number): string {
