@@ -32,8 +32,8 @@ def reached(hub: HubProcess, id: str, status: str) -> None:
 
 
 def test_a_contract_is_read_renewed_and_ended_under_the_persons_name(visit: Visit, hub: HubProcess) -> None:
-    hub.admin.post("/api/v1/users", {"name": "olga", "role": "operator"})
-    token = hub.admin.post("/api/v1/users/olga/token").json["token"]
+    hub.admin.post("/api/v1/users", {"name": "orla", "role": "operator"})
+    token = hub.admin.post("/api/v1/users/orla/token").json["token"]
     ada, bob = Speaker(hub, "lab", "write:datasets"), Speaker(hub, "lab")
     bob.serve(INTENT)
     with bob.working(dataset(bob)):
@@ -57,7 +57,7 @@ def test_a_contract_is_read_renewed_and_ended_under_the_persons_name(visit: Visi
         expect(dialog).to_have_count(0)
         expect(row.get_by_test_id("contract-until")).to_have_text(re.compile("[67] d left"))
         record = newest_audit(hub, "contract.renew")
-        assert (record["principal"], record["subject"]) == ("olga", told["collaboration_id"])
+        assert (record["principal"], record["subject"]) == ("orla", told["collaboration_id"])
         event = ada.next("event", "accept_handshake")
         assert event["payload"]["contract"]["expires_at"] > told["contract"]["expires_at"]
 
@@ -73,7 +73,7 @@ def test_a_contract_is_read_renewed_and_ended_under_the_persons_name(visit: Visi
         expect(row).to_contain_text("terminated")
         expect(row.get_by_test_id("contract-renew")).to_have_count(0)
     record = newest_audit(hub, "contract.end")
-    assert record["principal"] == "olga"
+    assert record["principal"] == "orla"
     assert ada.next("event", "terminate_collaboration")["payload"]["reason"] == "the study is over"
 
 
@@ -318,3 +318,20 @@ def test_a_viewer_reads_on_each_page_why_there_are_no_buttons(visit: Visit, hub:
         for path in (*paths, "/playground"):
             go(page, path)
             expect(page.get_by_test_id("view-only")).to_contain_text("You are a viewer")
+
+
+def test_the_keyboard_walks_through_dead_letters_and_inspects_one(page: Page, hub: HubProcess) -> None:
+    worker = hub.worker("kiln-1", "kiln")
+    id = hub.admin.post("/api/v1/tasks", {"type": "fire", "agent": "kiln-1", "input": {"degrees": 900}}).json["id"]
+    while hub.status(id) != "failed":
+        for message in worker.take(0.2):
+            worker.send(chiffon.error(message, 5005, "the kiln is cold"))
+    page.goto(f"{hub.url}/deadletters")
+    expect(page.get_by_test_id("deadletter-row").first).to_be_visible()
+    page.keyboard.press("j")
+    current = page.locator("[data-testid=deadletter-row].current")
+    expect(current).to_have_count(1)
+    page.keyboard.press("x")
+    expect(current.get_by_role("checkbox")).to_be_checked()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Redrive with this input")

@@ -6,6 +6,7 @@ import { place, withQuery } from "../router";
 import { may } from "../session";
 import { humanKind, plural, pretty, readable } from "../ui/format";
 import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
+import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 
 export function DeadLetters() {
@@ -15,21 +16,23 @@ export function DeadLetters() {
     known.current = changes.deadletters;
     return before !== null && before !== changes.deadletters;
   });
-  const chosen = useSignal<ReadonlySet<string>>(new Set());
   const editing = useSignal<DeadLetter | null>(null);
   const all = view.data?.deadletters ?? [];
   const reason = place.value.query.get("reason");
   const groups = new Map<string, number>();
   for (const one of all) groups.set(one.error.kind, (groups.get(one.error.kind) ?? 0) + 1);
   const shown = all.filter((one) => !reason || one.error.kind === reason);
-  const ids = shown.map((one) => one.id).filter((id) => chosen.value.has(id));
+  const kinds = [...new Set(shown.map((one) => one.error.kind))];
+  const ordered = kinds.flatMap((kind) => shown.filter((one) => one.error.kind === kind).map((one) => one.id));
+  const rows = useRows(ordered, (id) => void edit(id));
+  const ids = ordered.filter((id) => rows.chosen.has(id));
 
   const bulk = async (action: "redrive" | "discard", list: string[]) => {
     try {
       const answer = await post<BulkResult>("/bulk/deadletters", { action, ids: list });
       const word = action === "redrive" ? "sent again" : "discarded";
       toast(`${plural(answer.done.length, "dead letter")} ${word}${answer.failed.length ? `, ${answer.failed.length} refused` : ""}`);
-      chosen.value = new Set();
+      rows.choose([]);
       view.refresh();
     } catch (problem) {
       failed(problem);
@@ -81,16 +84,20 @@ export function DeadLetters() {
             <p>What the hub could not deliver or get done after all attempts is kept here until a person decides.</p>
           </Empty>
         ) : (
-          [...new Set(shown.map((one) => one.error.kind))].map((kind) => (
+          kinds.map((kind) => (
             <Group
               key={kind}
               kind={kind}
               letters={shown.filter((one) => one.error.kind === kind)}
-              chosen={chosen.value}
+              chosen={rows.chosen}
+              current={ordered[rows.current]}
               onChoose={(ids, on) => {
-                const next = new Set(chosen.value);
-                for (const id of ids) if (on) next.add(id); else next.delete(id);
-                chosen.value = next;
+                const next = new Set(rows.chosen);
+                for (const id of ids) {
+                  if (on) next.add(id);
+                  else next.delete(id);
+                }
+                rows.choose([...next]);
               }}
               onEdit={edit}
               onBulk={bulk}
@@ -116,13 +123,15 @@ interface GroupProps {
   kind: string;
   letters: DeadLetter[];
   chosen: ReadonlySet<string>;
+  /** The row that the keyboard is at. */
+  current: string | undefined;
   onChoose: (ids: string[], on: boolean) => void;
   onEdit: (id: string) => void;
   onBulk: (action: "redrive" | "discard", ids: string[]) => void;
 }
 
 /** The dead letters of one reason: what went wrong is usually one thing, and is decided at once. */
-function Group({ kind, letters, chosen, onChoose, onEdit, onBulk }: GroupProps) {
+function Group({ kind, letters, chosen, current, onChoose, onEdit, onBulk }: GroupProps) {
   const ids = letters.map((one) => one.id);
   const all = ids.every((id) => chosen.has(id));
   return (
@@ -141,7 +150,7 @@ function Group({ kind, letters, chosen, onChoose, onEdit, onBulk }: GroupProps) 
       </header>
       <ul class="rows">
         {letters.map((letter) => (
-          <li class="line letter" key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
+          <li class={current === letter.id ? "line letter current" : "line letter"} key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
             <input
               type="checkbox"
               aria-label={`Select dead letter ${letter.id}`}
