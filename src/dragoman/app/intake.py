@@ -91,7 +91,7 @@ class CommitListener(Protocol):
         """The directory has the commit. Called before any outcome is published."""
         ...
 
-    def told(self, work: Work) -> None:
+    def delivered(self, work: Work) -> None:
         """All outcomes and deliveries of the commit were given to their ends."""
         ...
 
@@ -363,7 +363,7 @@ class Intake(DirectoryView):
             listener.settled(work)
         self._publish(work, batch, outcomes, changes)
         if listener is not None:
-            listener.told(work)
+            listener.delivered(work)
 
     def _decide(self, work: Work, command: Command) -> tuple[Any, Refused | None] | None:
         """Outcome or refusal; None if something is missing, which is to be loaded first."""

@@ -327,7 +327,7 @@ async def test_a_command_under_way_when_the_stream_ends_is_neither_accepted_nor_
     if cut in ("before the commit", "by the node"):
         gate.close()
     if cut == "before the outcome leaves":
-        monkeypatch.setattr(NodeLink, "told", lambda link, touched: link.stream.end("cut"))
+        monkeypatch.setattr(NodeLink, "delivered", lambda link, touched: link.stream.end("cut"))
     waiting = node.enqueue(request)
     node.enqueue_then(world.request(), lambda outcome, refusal: known.append(outcome or refusal))
     if cut == "before it is sent":

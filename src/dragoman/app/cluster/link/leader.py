@@ -109,10 +109,10 @@ class LeaderPort:
             for node in self._nodes.values():
                 node.settled(encoded)
 
-    def told(self, work: Work) -> None:
+    def delivered(self, work: Work) -> None:
         touched = work.touched_tasks
         for node in list(self._nodes.values()):
-            node.told([about for about in touched if about in node.watched] if node.watched else ())
+            node.delivered([about for about in touched if about in node.watched] if node.watched else ())
 
     # -- nodes
 

@@ -281,7 +281,7 @@ class NodeLink:
         """A commit changed the mirror: the JSON of a `Delta`. Called before its outcomes are published."""
         self._batch.deltas.append(delta)  # type: ignore[arg-type]
 
-    def told(self, touched: Sequence[str]) -> None:
+    def delivered(self, touched: Sequence[str]) -> None:
         """The commit's outcomes and deliveries are all here."""
         self._batch.touched.extend(touched)
         self._flush()
