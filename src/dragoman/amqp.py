@@ -128,6 +128,8 @@ class Broker:
         self._asked = asyncio.Lock()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._writing: set[asyncio.Task[Any]] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        """Tasks of others that wait for an answer of the broker. `_end` cancels each of them once."""
 
     @classmethod
     async def connect(cls, place: Place, *, tls: ssl.SSLContext | None, name: str) -> Broker:
@@ -178,8 +180,12 @@ class Broker:
         self._end("closed" if error is None else _why(error))
 
     def _end(self, why: str) -> None:
-        if not self.lost.done():
-            self.lost.set_result(why)
+        """What still waits for the connection is cancelled: on a dead one the library may wait for ever."""
+        if self.lost.done():
+            return
+        self.lost.set_result(why)
+        for task in [*self._writing, *self._waiting]:
+            task.cancel()
 
     async def close(self) -> None:
         """Never raises."""
@@ -205,7 +211,7 @@ class Broker:
         return int(found.consumer_count)
 
     async def bind(self, queue: str, exchange: str, key: str) -> None:
-        await self._consuming.queue_bind(queue=queue, exchange=exchange, routing_key=key)
+        await self._ask(lambda channel: channel.queue_bind(queue=queue, exchange=exchange, routing_key=key))
 
     async def _declaring(self, what: str, name: str, declare: Callable[[Any], Any]) -> Any:
         from aiormq.exceptions import ChannelAccessRefused, ChannelLockedResource, ChannelPreconditionFailed
@@ -237,15 +243,16 @@ class Broker:
                 raise
             except asyncio.CancelledError:
                 self._asking = None
-                raise self._lost_or_cancelled() from None
+                raise self._lost_or_cancelled(_current()) from None
             except Exception as error:
                 self._asking = None
                 raise Lost(_why(error)) from None
 
-    def _lost_or_cancelled(self) -> BaseException:
-        """The library cancels what waits for a connection that is lost."""
-        task = asyncio.current_task()
-        if self.lost.done() and (task is None or not task.cancelling()):
+    def _lost_or_cancelled(self, task: asyncio.Task[Any]) -> BaseException:
+        """We, and the library, cancel what waits for a connection that is lost; that of others goes on."""
+        if task in self._waiting and self.lost.done() and task.cancelling():
+            task.uncancel()
+        if self.lost.done() and not task.cancelling():
             return Lost(self.lost.result())
         return asyncio.CancelledError()
 
@@ -268,6 +275,10 @@ class Broker:
         from aiormq.exceptions import DeliveryError, PublishError
         from pamqp.commands import Basic
 
+        if self.lost.done():
+            raise Lost(self.lost.result())
+        waiting = _current()
+        self._waiting.add(waiting)
         properties = Basic.Properties(
             content_type="application/json",
             delivery_mode=2,
@@ -286,9 +297,11 @@ class Broker:
         except DeliveryError:
             return Outcome.REFUSED
         except asyncio.CancelledError:
-            raise self._lost_or_cancelled() from None
+            raise self._lost_or_cancelled(waiting) from None
         except Exception as error:
             raise Lost(_why(error)) from None
+        finally:
+            self._waiting.discard(waiting)
         if found is not None and not isinstance(found, Basic.Ack):
             return Outcome.UNROUTABLE  # it came back
         return Outcome.TAKEN
@@ -320,8 +333,9 @@ class Broker:
         cancel."""
 
         try:
-            await self._consuming.basic_qos(prefetch_count=prefetch)
-            consuming = await self._consuming.basic_consume(queue, _receiver(receive))
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._consuming.basic_qos(prefetch_count=prefetch)
+                consuming = await self._consuming.basic_consume(queue, _receiver(receive))
         except Exception as error:
             raise Lost(_why(error)) from None
         return str(consuming.consumer_tag)
@@ -329,15 +343,23 @@ class Broker:
     async def consume_replies(self, queue: str, receive: Callable[[Arrival], None]) -> None:
         """Answers to what this connection publishes; the broker wants both on the same channel."""
         try:
-            await self._publishing.basic_consume(queue, _receiver(receive), no_ack=True)
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._publishing.basic_consume(queue, _receiver(receive), no_ack=True)
         except Exception as error:
             raise Lost(_why(error)) from None
 
     async def cancel(self, consumer: str) -> None:
         try:
-            await self._consuming.basic_cancel(consumer)
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._consuming.basic_cancel(consumer)
         except Exception as error:
             raise Lost(_why(error)) from None
+
+
+def _current() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _receiver(receive: Callable[[Arrival], None]) -> Callable[[DeliveredMessage], Awaitable[None]]:

@@ -69,7 +69,7 @@ class QueueAgent:
         self.answers: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
 
     async def __aenter__(self) -> QueueAgent:
-        self.connection = await aio_pika.connect(self._url)
+        self.connection = await aio_pika.connect(self._url, timeout=PATIENCE)
         self.channel = await self.connection.channel(publisher_confirms=True, on_return_raises=True)
         self._answers = await self.channel.declare_queue("amq.rabbitmq.reply-to", passive=True)
         await self._answers.consume(self.answers.put, no_ack=True)

@@ -81,6 +81,8 @@ class ChiffonAmqp(Endpoint):
         self._down_since: float | None = None
         self._why: str | None = "not connected yet"
         self._connections = 0
+        self._returning = False
+        """The broker is back: its agents connect again, too, after pauses of theirs."""
 
     # -- for people
 
@@ -113,7 +115,8 @@ class ChiffonAmqp(Endpoint):
         tasks = [task for task in (self._running, *self._opening.values()) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
         self._close_links()
         if broker is not None:
             await broker.close()
@@ -125,7 +128,8 @@ class ChiffonAmqp(Endpoint):
         tasks = [task for task in (self._running, *self._opening.values()) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
         for link in self._links.values():
             link.abort()
         self._links.clear()
@@ -166,8 +170,10 @@ class ChiffonAmqp(Endpoint):
             await self._inbox.attach(broker, PREFETCH)
             self._connections += 1
             self._why = self._down_since = None
+            since = asyncio.get_running_loop().time()
             log.info("connected to the broker", broker=self._place.shown)
             while not broker.lost.done():
+                self._returning = self._connections > 1 and asyncio.get_running_loop().time() - since < OUTAGE_SECONDS
                 await self._look_for_consumers(broker)
                 await asyncio.wait((broker.lost,), timeout=self._presence_seconds)
             raise Lost(broker.lost.result())
@@ -280,7 +286,7 @@ class ChiffonAmqp(Endpoint):
                 self._absent.pop(agent, None)
                 if link is None and agent not in self._cut_off and not self._hub.reachable(agent):
                     await self._open_quietly(agent)
-            elif link is not None:
+            elif link is not None and not self._returning:
                 self._absent[agent] = self._absent.get(agent, 0) + 1
                 if self._absent[agent] >= ABSENT:
                     log.info("nobody consumes the agent's queue", agent=agent)
