@@ -383,6 +383,8 @@ def _receiver(receive: Callable[[Arrival], None]) -> Callable[[DeliveredMessage]
 def _why(error: BaseException) -> str:
     """What it says, or what caused it says; at last its kind."""
     text = " ".join(str(error).split())
+    if isinstance(error, TimeoutError) and not text:
+        return f"no answer within {OPEN_SECONDS:g} s"
     cause = error.__cause__ or error.__context__
     if not text and cause is not None:
         return _why(cause)

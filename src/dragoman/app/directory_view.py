@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 from dragoman.core.directory import Directory
 from dragoman.core.ids import AgentId, Instant, TaskId
@@ -34,6 +35,9 @@ CONTRACTS = 20_000
 class DirectoryView:
     _directory: Directory
     """There from the start on: it is made of what the store recovers."""
+
+    leads: ClassVar[bool] = True
+    """False at a following node, which leaves what only one node may do to the leader."""
 
     def __init__(self, store: Store, rules: Rules, now: Callable[[], Instant]) -> None:
         self.store = store

@@ -67,7 +67,9 @@ def open_chiffon(hub: HubParts) -> tuple[Endpoint, ...]:
     handler = ChiffonHandler(hub.intake, hub.store, limits=hub.limits, admin_hash=hub.admin_hash, files=hub.files)
     networks = PRIVATE if of.allow_private_callbacks else ()
     over_http = chiffon.endpoints(handler, negotiation=of.negotiation, callback_networks=networks)
-    return over_http if hub.settings.amqp.url is None else (*over_http, open_amqp(hub.settings, handler))
+    if hub.settings.amqp.url is None or not hub.intake.leads:
+        return over_http  # only the leader of a cluster consumes, and publishes to agents' queues
+    return *over_http, open_amqp(hub.settings, handler)
 
 
 def open_amqp(settings: Settings, handler: ChiffonHandler) -> Endpoint:

@@ -80,6 +80,8 @@ STOP_SECONDS = 5.0
 class RemoteIntake(DirectoryView):
     """`core.ports.Intake` at a following node. Made by `connect`."""
 
+    leads = False
+
     def __init__(
         self,
         *,
