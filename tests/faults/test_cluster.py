@@ -111,7 +111,6 @@ def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_p
 
             heir.freeze()
             third = hub.leader()
-            load.more()
             heir.thaw()
             until(lambda: heir.is_ready and not heir.leads, "the leader that slept is fenced, and follows")
             load.more()
