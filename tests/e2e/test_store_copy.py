@@ -6,6 +6,7 @@ import shutil
 import urllib.request
 from pathlib import Path
 
+from tests.support import s3
 from tests.support.chiffon import Orchestrator, Worker, task_of, work_result, work_status
 from tests.support.cli import dragoman
 from tests.support.cluster import Node
@@ -40,13 +41,15 @@ def test_what_was_under_way_goes_on_over_postgresql(tmp_path: Path) -> None:
         token, tokens = hub.ready["admin_token"], hub.tokens
         assert hub.stop() == 0
 
-        given = ("--from", str(hub.data), "--to", url, "--realm", REALM)
-        copied = dragoman("store", "copy", *given, "-o", "json")
+        bucket = s3.make_bucket("moved-files")
+        given = ("--from", str(hub.data), "--to", url, "--realm", REALM, "--files", bucket)
+        copied = dragoman("store", "copy", *given, "-o", "json", **s3.CREDENTIALS)
         assert copied.code == 0, copied
         assert (copied.json["tables"]["task"], copied.json["files"]) == (3, 1)
         assert dragoman("store", "copy", *given).code == 4
+        assert list(s3.objects("moved-files")) == [f"{REALM}/{files[0]['id']}"]
 
-    node = Node(tmp_path / "two", url, "n1", realm=REALM)
+    node = Node(tmp_path / "two", url, "n1", realm=REALM, DRAGOMAN_FILES__URL=bucket, **s3.CREDENTIALS)
     node.launch()
     assert node.died() == 4
     assert "and this node has none: give all nodes of a realm the same key" in node.log.read_text()
@@ -58,6 +61,8 @@ def test_what_was_under_way_goes_on_over_postgresql(tmp_path: Path) -> None:
         assert node.status(task_of(done)) == "completed"
         assert "before the move" in str(node.task(task_of(done))["output"])
         assert node.admin.get("/api/v1/files").json["files"] == files
+        upload(node, b"a file of after")
+        assert len(s3.objects("moved-files")) == 2
         assert [one["name"] for one in node.admin.get("/api/v1/users").json["users"]] == ["erika"]
 
         worker = Worker(node.url, tokens["i1"], "i1", "infra")

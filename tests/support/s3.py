@@ -34,6 +34,7 @@ def objects(name: str) -> dict[str, bytes]:
     import obstore
     from obstore.store import S3Store
 
-    bucket = S3Store(name, config={"endpoint": endpoint()}, client_options={"allow_http": True})
+    known = {variable.lower(): value for variable, value in CREDENTIALS.items()}
+    bucket = S3Store(name, config={**known, "endpoint": endpoint()}, client_options={"allow_http": True})
     paths = [str(one["path"]) for page in obstore.list(bucket) for one in page]
     return {path: bytes(obstore.get(bucket, path).bytes()) for path in paths}
