@@ -12,7 +12,6 @@ from dragoman.app import wiring
 from tests.bridge.players.stage import Stage, playing
 from tests.bridge.test_contracts import test_what_fits_the_terms_goes_both_ways as test_a_contract_binds_both
 from tests.bridge.test_endings import test_a_cancel_reaches_the_worker_and_the_children as test_a_cancel_reaches_all
-from tests.bridge.test_endings import test_a_passing_failure_is_retried as test_a_failure_is_retried
 from tests.bridge.test_handovers import (
     test_the_new_owner_knows_the_whole_task_and_the_caller_gets_the_outcome as test_a_task_changes_hands,
 )
@@ -28,7 +27,6 @@ from tests.support.nodes import Followed
 __all__ = (
     "test_a_cancel_reaches_all",
     "test_a_contract_binds_both",
-    "test_a_failure_is_retried",
     "test_a_person_answers",
     "test_a_task_changes_hands",
     "test_every_character_arrives",
