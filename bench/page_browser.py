@@ -83,7 +83,7 @@ def measure(settings: Settings) -> Iterable[Figure]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
         yield opened(browser, ready, 3 if settings.quick else 10)
         yield views(browser, ready)
-        yield scrolled(browser, ready, tasks, settings)
+        yield scrolled(browser, ready, tasks, settings, minutes)
         with busy(proc, ready, 60 * minutes + 120) as rate:
             yield changed(browser, ready, rate)
             yield heap(browser, ready, rate, minutes)
@@ -146,14 +146,14 @@ def views(browser: Browser, ready: dict[str, Any]) -> Figure:
     return Figure(suite="page-views", operations=len(VIEWS), extra={"most": float(most)})
 
 
-def scrolled(browser: Browser, ready: dict[str, Any], rows: int, settings: Settings) -> Figure:
+def scrolled(browser: Browser, ready: dict[str, Any], rows: int, settings: Settings, minutes: float) -> Figure:
     """Rows come a hundred at a time, as the end comes near: first all of them, then the list is scrolled."""
     context = context_of(browser, ready)
     page, empty = context.new_page(), context.new_page()
     page.bring_to_front()
     page.goto(f"{ready['http']}/tasks")
     page.locator("[data-testid=task-row]").first.wait_for()
-    there = page.evaluate(TO_THE_END, [rows, 20 if settings.quick else 600])
+    there = page.evaluate(TO_THE_END, [rows, min(600.0, 60 * minutes)])
     tools = context.new_cdp_session(page)
     tools.send("Performance.enable", {"timeDomain": "threadTicks"})
     shares, found, spent = [], [], []
@@ -188,12 +188,14 @@ def busy(proc: procs.Proc, ready: dict[str, Any], seconds: float) -> Iterator[Ca
         scenario="bench.page_load:PacedWs", options=options, suite="busy", in_flight=32, seconds=seconds, warmup=0
     )
     with procs.python("bench.load", msgspec.json.encode(order).decode()):
-        reader = Reader(ready)
         began = time.monotonic()
 
         def finished() -> float:
-            counts = reader.get("/overview")["counts"]
-            return float(counts.get("completed", 0))
+            reader = Reader(ready)  # a connection that rested for a minute is closed
+            try:
+                return float(reader.get("/overview")["counts"]["completed"])
+            finally:
+                reader.close()
 
         before = finished()
 
@@ -201,7 +203,6 @@ def busy(proc: procs.Proc, ready: dict[str, Any], seconds: float) -> Iterator[Ca
             return EVENTS_A_TASK * (finished() - before) / (time.monotonic() - began)
 
         yield rate
-        reader.close()
 
 
 def changed(browser: Browser, ready: dict[str, Any], rate: Callable[[], float]) -> Figure:
