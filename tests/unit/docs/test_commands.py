@@ -18,6 +18,9 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 TYPED = re.compile(r"(?:^|[`(\s])dragoman (?!-)((?:[a-z]+(?:-[a-z]+)* ?)+)(.*)")
 """A command in a code block or a code span, and what follows it."""
 
+CONTAINER = re.compile(r"^(?:kubectl|docker|podman) (?:.*?exec \S+ (?:-- )?(?P<inside>.*)|.*)$")
+"""A command of another program: only what it runs inside a container may be ours."""
+
 
 @cache
 def verbs(command: str) -> frozenset[str]:
@@ -33,7 +36,9 @@ def typed(text: str) -> Iterator[tuple[str, str | None]]:
     code = re.findall(r"^```sh\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     spans = re.findall(r"`(dragoman [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
     for line in (*(line for one in code for line in one.splitlines()), *spans):
-        if found := TYPED.search(line.partition("#")[0]):
+        other = CONTAINER.match(line)
+        ours = line if other is None else other["inside"] or ""
+        if found := TYPED.search(ours.partition("#")[0]):
             command, *words = found[1].split()
             yield command, words[0] if words else None
 
