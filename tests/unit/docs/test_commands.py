@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 TYPED = re.compile(r"(?:^|[`(\s])dragoman (?!-)((?:[a-z]+(?:-[a-z]+)* ?)+)(.*)")
 """A command in a code block or a code span, and what follows it."""
 
-CONTAINER = re.compile(r"^(?:kubectl|docker|podman) (?:.*?exec \S+ (?:-- )?(?P<inside>.*)|.*)$")
+CONTAINER = re.compile(r"^(?:kubectl|docker|podman|install) (?:.*?exec \S+ (?:-- )?(?P<inside>.*)|.*)$")
 """A command of another program: only what it runs inside a container may be ours."""
 
 
