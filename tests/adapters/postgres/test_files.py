@@ -108,7 +108,17 @@ async def test_nodes_that_keep_files_at_once_stay_within_the_quota(nodes):
     room = Room(largest=10_000, quota=25_000, of_agent=0)
     each = [nodes.open(room=room) for _ in range(3)]
     keeping = [files.keep(b"x" * 8_000, name="x", mime_type="", owner="a1") for files in each * 4]
-    done = await asyncio.gather(*keeping, return_exceptions=True)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%finish_file%'"
+    held = await asyncpg.connect(shared_url(), server_settings={"search_path": schema_of(nodes.realm)})
+    try:
+        async with asyncio.timeout(30), held.transaction():
+            await held.execute("SELECT 1 FROM file_total FOR UPDATE")
+            gathered = asyncio.gather(*keeping, return_exceptions=True)
+            while (await nodes.sql(waiting))[0][0] < 4:  # all of them at the same point
+                await asyncio.sleep(0)
+    finally:
+        await held.close()
+    done = await gathered
     assert sum(not isinstance(one, BaseException) for one in done) == 3
     assert {one.fault.kind for one in done if isinstance(one, Refused)} == {Kind.RESOURCES}
     counted, there = await nodes.counted()
