@@ -107,6 +107,13 @@ def test_a_trace_id_of_any_bits_is_read_and_no_other_id_is(examples: dict[str, A
     assert codec.correlation({**tree, "request_id": 1}) is None  # it cannot stand in for a request id
 
 
+@pytest.mark.requirement("chiffon-D11")
+def test_a_refusal_names_the_message_whose_id_can_be_read() -> None:
+    tree = {"trace_id": TASK, "request_id": TASK, "message_id": TASK.upper()}
+    assert codec.correlation(tree) == (TASK, TASK, TASK)
+    assert codec.correlation({**tree, "message_id": "7"}) == (TASK, TASK, None)
+
+
 @pytest.mark.requirement("chiffon-D1")
 @pytest.mark.parametrize("version", "12345678")
 def test_uuids_of_every_version_are_read_in_lower_case(examples: dict[str, Any], version: str) -> None:

@@ -171,14 +171,15 @@ def decode_registration(data: bytes, limits: Limits = LIMITS) -> Registration:
 
 
 def correlation(tree: Mapping[str, Any]) -> Correlation | None:
-    """The ids that an answer copies (D11). One that is no good is stood in for by the other, if that can be one."""
-    request, trace = (
+    """The ids that an answer copies (D11). One that is no good is stood in for by the other, if that can be one. A
+    refusal also names the message, where that has an id."""
+    request, trace, message = (
         value.lower() if isinstance(value := tree.get(name), str) and form.match(value) else None
-        for name, form in (("request_id", _UUID), ("trace_id", _TRACE))
+        for name, form in (("request_id", _UUID), ("trace_id", _TRACE), ("message_id", _UUID))
     )
     if request is None and trace is not None and _UUID.match(trace):
         request = trace
-    return None if request is None else Correlation(request, trace or request)
+    return None if request is None else Correlation(request, trace or request, message)
 
 
 def contradiction(payload: Payload) -> tuple[str, str] | None:

@@ -164,6 +164,19 @@ async def test_a_broken_frame_is_answered_recorded_and_the_connection_goes_on(
     assert len(hub.asked_for(Finish)) == 1
 
 
+@pytest.mark.requirement("CH-WS-3")
+@pytest.mark.parametrize("broken", [{"progress_percent": 101}, {"status": "done"}, {"task_id": "7"}])
+async def test_the_answer_to_a_broken_message_names_it(
+    broken: dict[str, Any], connect: Connect, hub: Any, kit: Any
+) -> None:
+    message = kit.message("work_status", **broken)
+    async with connect() as socket:
+        await socket.send(json.dumps(message))
+        answer = await received(socket, kit)
+    assert answer["x_custom_fields"]["refused_message_id"] == message["message_id"]
+    assert (answer["request_id"], answer["trace_id"]) == (message["request_id"], message["trace_id"])
+
+
 async def test_bytes_are_read_like_text(connect: Connect, kit: Any) -> None:
     async with connect("?receipts=1") as socket:
         message = kit.message("work_status")
