@@ -81,7 +81,7 @@ async def revoke_token(context: Context, call: Call[None, RevocationIn]) -> Revo
         rotate = f"POST /api/v1/agents/{agent.id}/token"
         raise Problem(
             Kind.CONFLICT,
-            f"{agent.id} speaks {agent.protocol}, which has no signed tokens",
+            f"agent {agent.id!r} speaks {agent.protocol}, which has no signed tokens",
             next=Next(f"give it a new one with {rotate}", rotate, f"dragoman agent token {agent.id}"),
         )
     auth = service(context)

@@ -75,7 +75,8 @@ def opening(fault: Fault) -> str:
     """The fault's message as a sentence."""
     message = fault.message.strip()
     is_word = message.partition(" ")[0].rstrip(",;:.").isalpha()
-    if is_word and not any(type(name) is str and name and message.startswith(name) for name in fault.facts.values()):
+    named = any(type(name) is str and name and message.startswith(name) for name in fault.facts.values())
+    if is_word and not named and not (fault.field and message.startswith(f"{fault.field}:")):
         message = f"{message[:1].upper()}{message[1:]}"  # an id or a field at the beginning stays as it is written
     return message if message.endswith(".") else f"{message}."
 

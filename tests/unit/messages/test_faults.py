@@ -34,6 +34,12 @@ def test_a_refusal_and_a_protocol_error_put_message_and_advice_together_alike() 
     assert (error.what, error.next) == (fault.message, fault.next)
 
 
+def test_a_field_at_the_beginning_of_a_sentence_stays_as_it_is_written() -> None:
+    fault = Fault(kind=Kind.INVALID, message="payload: missing required field", field="payload")
+    assert opening(fault) == "payload: missing required field."
+    assert opening(msgspec.structs.replace(fault, message="the field is missing")) == "The field is missing."
+
+
 @pytest.mark.parametrize("words", ["no such file; giving up", "The disk is full.", "It is so. Do something."])
 def test_no_punctuation_in_a_message_is_taken_for_advice(words: str) -> None:
     """It may be the name of a file, or the text of a library."""

@@ -115,7 +115,7 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
         intents = sorted(intents_of(target))
         raise refuse(
             Kind.UNSUPPORTED_WORK,
-            f"{target.id} does not serve {command.intent!r}",
+            f"agent {target.id!r} does not serve {command.intent!r}",
             next=f"it serves {', '.join(intents) or 'nothing'}",
             field="requested_intent",
             work_type_requested=command.intent,
@@ -125,7 +125,7 @@ def served(work: Work, command: ShakeHands) -> tuple[Agent, Offer]:
     if command.target_version is not None and major(command.target_version) != major(actual):
         raise refuse(
             Kind.UNSUPPORTED_VERSION,
-            f"{target.id} is version {actual}, not {command.target_version}",
+            f"agent {target.id!r} is version {actual}, not {command.target_version}",
             next="they are not compatible",
             field="target_version",
             supported_versions=[actual],
@@ -190,7 +190,7 @@ def drafted(
     if command.end_to_end and target.protocol not in SHAKES_HANDS:
         raise refuse(
             Kind.FORBIDDEN,
-            f"{target.id} speaks {target.protocol} and cannot decrypt",
+            f"agent {target.id!r} speaks {target.protocol} and cannot decrypt",
             next="shake hands without mode, and the hub does",
             field="mode",
             protocol=target.protocol,

@@ -49,7 +49,7 @@ def tell(work: Work, command: Tell) -> None:
     if not receiver.reads_direct_messages:
         raise refuse(
             Kind.UNSUPPORTED_WORK,
-            f"{receiver.id} speaks {receiver.protocol}, which has no {command.direct_message.kind}",
+            f"agent {receiver.id!r} speaks {receiver.protocol}, which has no {command.direct_message.kind}",
             next="give it a task",
             field="to",
             work_type_requested=command.direct_message.kind,

@@ -232,7 +232,7 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         if declared.domain is not None and agent.domain not in (None, declared.domain):
             raise refuse(
                 Kind.FORBIDDEN,
-                f"{agent.id} was added to another domain",
+                f"agent {agent.id!r} was added to another domain",
                 next="a person may add it anew",
                 field="domain",
             )

@@ -148,7 +148,7 @@ class Judge:
         if not codec.compatible(message.target_agent.version, row.target.version):
             raise refuse(
                 Kind.UNSUPPORTED_VERSION,
-                f"{row.target.agent} is version {row.target.version}",
+                f"agent {row.target.agent!r} is version {row.target.version}",
                 next="they are not compatible",
                 field="target_agent.version",
                 supported_versions=[row.target.version],
