@@ -17,7 +17,7 @@ from dragoman.core.budgets.capacity import needs_in
 from dragoman.core.ids import SECOND, Instant, rfc3339
 from dragoman.core.model.contracts import Contract, Standing
 from dragoman.core.model.silence import Silence, Watched, rule_of
-from dragoman.core.model.tasks import Question, Status, Task, Waiting
+from dragoman.core.model.tasks import Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.queries.obstacles import AgentFacts, Candidate, Reason, candidate, figures, room
 from dragoman.core.queries.tasks import ErrorOut, error_out, is_hidden, moment
 from dragoman.core.routing.routes import Route, route_of
@@ -105,7 +105,7 @@ def why(
         task_id=task.id,
         status=task.status,
         waiting=task.waiting,
-        summary=" ".join(f"{reason.text[0].upper()}{reason.text[1:]}." for reason in reasons if reason.text),
+        summary=" ".join(_sentence(reason.text, task.owner) for reason in reasons if reason.text),
         reasons=tuple(reasons),
         next=_next(task, reasons, candidates),
         candidates=tuple(candidates[:MOST_CANDIDATES]),
@@ -129,6 +129,11 @@ def why(
 
 def _say(code: str, text: str, next: str | None = None, /, **facts: Any) -> Reason:
     return Reason(code=code, text=text, facts=facts, next=next)
+
+
+def _sentence(text: str, owner: str | None) -> str:
+    """With a capital letter, unless it begins with the name of the agent."""
+    return f"{text}." if owner and text.startswith(f"{owner} ") else f"{text[0].upper()}{text[1:]}."
 
 
 # -- in a queue ----------------------------------------------------------------------------------------------------
@@ -230,7 +235,8 @@ def _standing(task: Task, dependencies: Sequence[Task], question: Question | Non
         case Waiting.PERSON | Waiting.HELP:
             return [_asked(task, question)]
         case Waiting.AGENT:
-            return [_say("paused", f"{task.owner} said that it pauses", resume, agent=task.owner)]
+            asks = [] if question is None or question.status is not QuestionStatus.OPEN else [_asked(task, question)]
+            return [*asks, _say("paused", f"{task.owner} said that it pauses", resume, agent=task.owner)]
         case Waiting.HELD:
             return [_say("held", "a person paused it; resume it to go on", resume)]
     at = moment(task.finished_at)

@@ -133,7 +133,7 @@ async def test_the_agent_and_then_the_person_that_were_asked_for_help(world: Any
     )  # fmt: skip
     found = waiting(task, question)
     assert (found.summary, found.next) == (
-        "I1 asked brain for help: left or right?.",
+        "i1 asked brain for help: left or right?.",
         ("see whether it is there: dragoman agent show brain",),
     )
     person = msgspec.structs.replace(question, asked_of=None, asked_before=(AgentId("brain"),), options=("left",))
@@ -141,6 +141,21 @@ async def test_the_agent_and_then_the_person_that_were_asked_for_help(world: Any
     assert "waits for a person's answer, after brain could not help" in found.summary
     assert found.next == ("dragoman ask answer q-1 ANSWER",)
     assert "must approve it" in waiting(task, person, owner=None, waiting=Waiting.PERSON).summary
+
+
+async def test_the_question_of_an_agent_that_paused_comes_before_its_resume(world: Any) -> None:
+    await world.add("i1", "infra")
+    task = await world.submit()
+    question = Question(
+        id=QuestionId("q-1"), task=task.id, agent=I1, question="Restart prod?", created_at=world.time,
+        status=QuestionStatus.OPEN,
+    )  # fmt: skip
+    found = waiting(task, question, waiting=Waiting.AGENT)
+    assert [reason.code for reason in found.reasons] == ["question", "paused"]
+    assert found.summary == "i1 waits for a person's answer: Restart prod?. i1 said that it pauses."
+    assert found.next == ("dragoman ask answer q-1 ANSWER", f"dragoman task resume {task.id}")
+    answered = msgspec.structs.replace(question, status=QuestionStatus.ANSWERED)
+    assert [reason.code for reason in waiting(task, answered, waiting=Waiting.AGENT).reasons] == ["paused"]
 
 
 async def test_a_contract_that_ended_is_named_with_its_end(world: Any) -> None:
