@@ -217,6 +217,8 @@ class Session:
 
     async def note(self, given: Sequence[Any]) -> bool:
         epoch, _, packed = given
+        if not self.server.wait_for_replica():
+            raise OutcomeUnknown("the primary is another one")
         if not self.server.fits(epoch):
             return False
         await self.server.rows.note({id.hex(): content.hex() for id, content in recovery.NOTED.iter_unpack(packed)})

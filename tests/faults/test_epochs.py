@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.faults.conversation import Conversation
-from tests.faults.epochs import Cluster, Fault, Server
+from tests.faults.epochs import Cluster, Fault, Server, Session
 from tests.faults.simulation import Simulation, trace
 from tests.faults.test_simulation import promised
 
@@ -102,11 +102,11 @@ def test_twenty_thousand_seeds_over_two_nodes(block):
     hold(range(block, SEEDS, BLOCKS))
 
 
-def caught(faults: Sequence[Fault] = tuple(Fault), seeds: int = 60) -> str | None:
+def caught(faults: Sequence[Fault] = tuple(Fault), seeds: int = 60, run: Any = None) -> str | None:
     """What the checker says, if it notices."""
     for seed in range(seeds):
         try:
-            simulate(seed, faults)
+            run(seed) if run is not None else simulate(seed, faults)
         except AssertionError as error:
             return f"seed {seed}: {error}"
     return None
@@ -157,3 +157,23 @@ def test_a_commit_of_two_statements_is_caught(monkeypatch):
 
     monkeypatch.setattr(Server, "commit", in_two)
     assert caught() is not None
+
+
+def test_a_message_that_leaves_at_most_once_before_the_replica_has_its_note_is_caught(monkeypatch):
+    """As the store did it at first: where the primary dies, its sender repeats it, and it leaves twice."""
+    honest = Session.note
+
+    async def hasty(session: Session, given: Sequence[Any]) -> bool:
+        session.server.wait_for_replica()
+        session.server.fall_behind()
+        return await honest_write(session, given)
+
+    async def honest_write(session: Session, given: Sequence[Any]) -> bool:
+        behind, session.server.behind = session.server.behind, None
+        try:
+            return await honest(session, given)
+        finally:
+            session.server.behind = behind
+
+    monkeypatch.setattr(Session, "note", hasty)
+    assert "promised at most once, and came twice" in (caught(run=converse) or "")

@@ -74,6 +74,16 @@ async def test_nothing_is_acknowledged_while_the_synchronous_replica_does_not_ha
         await under_way
 
 
+async def test_a_message_leaves_at_most_once_only_when_the_synchronous_replica_has_its_note(pair: Pair) -> None:
+    """Else a failover would forget that it left, and it would leave again when its sender repeats it."""
+    pair.standby.freeze()
+    under_way = asyncio.create_task(pair.store.note({"a" * 32: "b" * 32}))
+    assert await pair.waits(under_way)
+    pair.standby.thaw()
+    async with asyncio.timeout(PATIENCE):
+        await under_way
+
+
 async def test_a_commit_whose_wait_for_the_replica_was_cancelled_is_not_acknowledged(pair: Pair) -> None:
     """It is visible on the primary, and nowhere else: a failover would lose it."""
     pair.standby.freeze()

@@ -237,10 +237,9 @@ def _commit(name: str) -> str:
 
 
 def _note(name: str) -> str:
-    """Direct messages that leave at most once: fenced, and known to whoever leads next, without waiting for the
-    disk."""
+    """Direct messages that leave at most once: fenced, and known to whoever leads next before they leave, also if the
+    primary dies then: a sender that repeats one must not see it leave twice."""
     body = """
-        PERFORM set_config('synchronous_commit', 'off', true);
         PERFORM 1 FROM lease WHERE epoch = given_epoch FOR SHARE;
         IF NOT FOUND THEN RETURN false; END IF;"""
     body += _ring("passed", "given_until", "given_messages").format(size=32)
