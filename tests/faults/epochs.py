@@ -296,7 +296,7 @@ class Cluster(World):
         late_answer: Callable[[Any, Any], None] = lambda command, answer: None,
     ) -> None:  # fmt: skip
         self.rng = random.Random(f"cluster {seed}")
-        super().__init__(MemoryStore(), rules, seed)
+        super().__init__(MemoryStore(), rules, seed + 10**9)  # not the ids that the simulation has drawn already
         self.server = Server(lambda: self.time, self.rng)
         self.store = self.server.rows
         self.store.fail_next_commit = self.break_next_commit  # type: ignore[method-assign]
