@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from dragoman import TaskCancelled, TaskFailed
 from tests.bridge.players.neutral import PATIENCE, soon
-from tests.bridge.players.stage import playing
+from tests.bridge.players.stage import Stage, playing
 from tests.bridge.sdk_pairs import LONG, PROTOCOLS, VALUES, Cast
 from tests.support import rabbitmq
 
@@ -24,9 +24,17 @@ PAIRS = [(QUEUE, QUEUE), *((QUEUE, one) for one in PROTOCOLS), *((one, QUEUE) fo
 async def cast(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cast]:
     with rabbitmq.host() as host:
         async with playing(Path(tmp_path_factory.mktemp("hub")), amqp=host.url) as stage:
+            await connected(stage)
             everybody = Cast(stage)
             yield everybody
             await everybody.close()
+
+
+async def connected(stage: Stage) -> None:
+    """The hub is connected to the broker: before that, a client over the queue finds no hub."""
+    async with asyncio.timeout(PATIENCE):
+        while "dragoman_amqp_connected 1.0" not in (await stage.admin.get("/metrics")).text:
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(("caller", "worker"), PAIRS, ids=["-to-".join(pair) for pair in PAIRS])

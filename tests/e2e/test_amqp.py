@@ -33,6 +33,7 @@ def host() -> Any:
 @pytest.fixture
 async def hub(tmp_path: Path, host: Host) -> AsyncIterator[Stage]:
     async with playing(tmp_path, amqp=host.url) as stage:
+        await eventually(lambda: connected(stage))
         yield stage
 
 
@@ -55,6 +56,10 @@ async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:
         while not (found := await look()):
             await asyncio.sleep(0.02)
     return found
+
+
+async def connected(hub: Stage) -> bool:
+    return "dragoman_amqp_connected 1.0" in (await hub.admin.get("/metrics")).text
 
 
 async def idle(hub: Stage, id: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -140,13 +139,4 @@ async def playing(
             )
             for headers in ({}, {"Authorization": f"Bearer {running.admin_token}"})
         ]
-        if amqp is not None:
-            await _connected_to_the_broker(admin)
         yield Stage(url=url, grpc=running.grpc, http=http, admin=admin, broker=amqp or "")
-
-
-async def _connected_to_the_broker(admin: httpx2.AsyncClient) -> None:
-    """Before that, a client over the queue finds no hub."""
-    async with asyncio.timeout(PATIENCE):
-        while "dragoman_amqp_connected 1.0" not in (await admin.get("/metrics")).text:
-            await asyncio.sleep(0.02)
