@@ -153,7 +153,7 @@ def test_a_foreign_transaction_ends_in_503_at_the_cap_of_the_log_and_the_hub_rec
                 assert reader.stdin is not None
                 reader.stdin.close()
         until(lambda: boss.send(request).status == 202, "nobody reads, so it takes requests again")
-        assert hub.admin.get("/readyz").status == 200
+        until(lambda: hub.admin.get("/readyz").status == 200, "it says that it is ready again")
         assert {task["id"] for task in hub.tasks()} == {*acknowledged, task_of(request)}
 
 
@@ -224,7 +224,7 @@ def test_a_full_disk_refuses_instead_of_acknowledging_and_recovers(small_disk: P
         ballast.unlink()
         until(lambda: boss.send(request).status == 202, "space is back, so it takes requests again")
         acknowledged.append(request)
-        assert hub.admin.get("/readyz").status == 200
+        until(lambda: hub.admin.get("/readyz").status == 200, "it says that it is ready again")
         hub.restart()
         assert {task["id"] for task in hub.tasks()} == {task_of(r) for r in acknowledged}
         worker.url = hub.url

@@ -54,6 +54,9 @@ SWEEP_EVERY = MINUTE
 FORGET_PAUSE = 0.025
 """Seconds between two pages of tasks that are forgotten: a long round of it takes a tenth of the hub's time at most."""
 
+FAILURE_SHOWN = SECOND
+"""How long at least a commit that failed counts against the hub's readiness."""
+
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
 
@@ -123,7 +126,8 @@ class Intake(DirectoryView):
         self._loop: asyncio.Task[None] | None = None
         self.next_wake: Instant | None = None
         self.wake_changed = asyncio.Event()
-        self.last_failure: str | None = None
+        self._failure: tuple[str, Instant] | None = None
+        self._committed_since = False
         self.fenced = asyncio.Event()
         """Set once, by the store: this node's epoch is over. From then on no caller hears anything."""
         self._swept_at = Instant(0)
@@ -261,6 +265,15 @@ class Intake(DirectoryView):
         return len(self._waiting)
 
     @property
+    def last_failure(self) -> str | None:
+        """Why the last commit failed, also for a moment after one that succeeded: where there is room for small units
+        only, they must not hide that larger ones fail."""
+        if self._failure is None:
+            return None
+        why, at = self._failure
+        return None if self._committed_since and self.now() - at >= FAILURE_SHOWN else why
+
+    @property
     def stalled(self) -> tuple[int, int]:
         """For how long the unit under way has been, and the oldest command that waits has waited: in microseconds, 0 if
         there is none. The second is known to the length of a unit, which spares every command a look at the clock."""
@@ -356,7 +369,7 @@ class Intake(DirectoryView):
             if changes:
                 self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
                 crash_point("after_commit")
-        self.last_failure = None
+        self._committed_since = True
         work.settle()
         listener = self._listener
         if listener is not None:
@@ -452,7 +465,7 @@ class Intake(DirectoryView):
             self.wake_changed.set()
 
     def _refuse(self, batch: Batch, why: str) -> None:
-        self.last_failure = why
+        self._failure, self._committed_since = (why, self.now()), False
         what = f"the hub could not store this ({why})"
         fault = new_fault(Kind.OVERLOADED, what, next="try again in a moment", retryable=True)
         for _, then in reversed(batch):

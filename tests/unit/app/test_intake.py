@@ -38,6 +38,16 @@ async def test_what_was_not_committed_is_refused_and_leaves_for_nobody() -> None
     assert agent.work == [request.task_id]
 
 
+async def test_a_small_commit_does_not_hide_at_once_that_one_failed() -> None:
+    world = await peopled()
+    world.store.fail_next_commit()
+    await world.refused(world.request())
+    await world.submit()
+    assert world.intake.last_failure is not None
+    await world.advance(intake.FAILURE_SHOWN / SECOND)
+    assert world.intake.last_failure is None
+
+
 async def test_a_command_whose_rows_cannot_be_read_is_refused_as_retryable_and_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
