@@ -205,7 +205,7 @@ class _PassedOn:
                 pass
 
     async def _ask(self, event: QuestionAsked) -> None:
-        """Ask a person here what a person there is asked, whoever of the two answers first."""
+        """Ask a person here what the hub there asks a person; the first answer counts."""
         answer = await self._task.ask(event.question, options=event.options, default=LEFT_THERE)
         if answer != LEFT_THERE:
             await _unless_over(lambda: self._api.answer(event.question_id, answer))

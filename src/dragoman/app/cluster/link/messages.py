@@ -143,7 +143,7 @@ class Subscribed(Item, frozen=True, array_like=True, gc=False, tag="subscribed")
 
 
 class Published(Item, frozen=True, array_like=True, gc=False, tag="published"):
-    """Somebody published at the node: the leader carries it to the other nodes."""
+    """An agent published at the node: the leader carries it to the other nodes."""
 
     topic: str
     publisher: str
