@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import type { Participant, Sequence, SequenceStep } from "../src/api/types";
-import { BREAK_SECONDS, fit, layout, sidesOf, textOf } from "../src/sequence/layout";
+import { BREAK_SECONDS, fit, layout, textOf } from "../src/sequence/layout";
 import { atEnd, kept } from "../src/sequence/place";
 
 const PEOPLE: Participant[] = [
-  { id: "mux", kind: "agent", protocol: "coven" },
-  { id: "hub", kind: "hub", protocol: null },
   { id: "planner", kind: "caller", protocol: "chiffon" },
+  { id: "hub", kind: "hub", protocol: null },
+  { id: "mux", kind: "agent", protocol: "coven" },
   { id: "editor", kind: "agent", protocol: "agentmsg" },
   { id: "person", kind: "person", protocol: null },
 ];
@@ -26,7 +26,7 @@ function step(
 const drawn = (steps: SequenceStep[], running = false) =>
   layout({ trace_id: "x", task_id: "t", participants: PEOPLE, steps, running } satisfies Sequence, 900);
 
-test("callers stand left of the hub, agents right of it, and people last", () => {
+test("lanes stand in the order of the participants", () => {
   expect(drawn([]).lanes.map((lane) => lane.id)).toEqual(["planner", "hub", "mux", "editor", "person"]);
 });
 
@@ -155,18 +155,6 @@ test("zooming keeps what is in the middle of the frame there", () => {
 
 test("a frame at its end follows, one that was scrolled up does not", () => {
   expect([atEnd(500, 400, 900), atEnd(480, 400, 900), atEnd(200, 400, 900)]).toEqual([true, true, false]);
-});
-
-test("agents stand on both sides of the hub, the earliest next to it, and keep their side when more come", () => {
-  const agents = ["a", "b", "c", "d", "e"].map((id) => ({ id, kind: "agent" as const, protocol: "forge" }));
-  const others: Participant[] = [
-    { id: "caller", kind: "caller", protocol: "api" },
-    { id: "hub", kind: "hub", protocol: null },
-  ];
-  const order = (count: number) => sidesOf([...others, ...agents.slice(0, count)]).map((one) => one.id);
-  expect(order(1)).toEqual(["caller", "hub", "a"]);
-  expect(order(3)).toEqual(["caller", "c", "hub", "a", "b"]);
-  expect(order(5)).toEqual(["caller", "e", "c", "hub", "a", "b", "d"]);
 });
 
 test("a text that is longer than its arrow begins at the hub and stays in the drawing", () => {

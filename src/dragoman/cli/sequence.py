@@ -7,8 +7,8 @@
        │              ┃◀╌ progress ╌╌█  50 %
 
 Both are pure: the model and a width in, text out. The dashboard draws the same model (`web/src/sequence/layout.ts`),
-with the same colours for the protocols. The hub stands between all others, so a step from an agent to its caller is
-two arrows, each in the protocol of its end.
+with the same colours for the protocols, and its lanes in the same order: that of the model's participants. The hub
+stands between all others, so a step from an agent to its caller is two arrows, each in the protocol of its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dragoman.cli.printing import duration, moment
 Model = Mapping[str, Any]
 Step = Mapping[str, Any]
 
-ORDER = ("caller", "hub", "agent", "person")
 PAUSE = 2.0
 """Seconds between two steps from which on the pause is drawn."""
 
@@ -77,8 +76,7 @@ class Row(NamedTuple):
 
 
 def lanes_of(model: Model) -> tuple[Lane, ...]:
-    ordered = sorted(model["participants"], key=lambda one: ORDER.index(one["kind"]))
-    return tuple(Lane(place, one["id"], one["kind"], one.get("protocol")) for place, one in enumerate(ordered))
+    return tuple(Lane(n, one["id"], one["kind"], one.get("protocol")) for n, one in enumerate(model["participants"]))
 
 
 def rows_of(model: Model, lanes: Sequence[Lane]) -> Iterator[Row]:
@@ -132,6 +130,8 @@ def held_after(open: Mapping[str, str], step: Step, agents: frozenset[str]) -> d
 
 GUTTER = 10
 NARROWEST, WIDEST = 12, 26
+LABEL = 5
+"""Columns of an arrow that its words leave free: a head, a stroke at each end, two spaces."""
 REMARKS = 30
 """Columns for what a step says, right of the lanes; where the terminal is narrow they shrink to nothing."""
 
@@ -216,11 +216,14 @@ def in_terminal(model: Model, width: int, *, colours: bool) -> list[str] | None:
             made.put(at, "◆", tone)
             room = max(spacing - 3, (remarks if row.at is lanes[-1] else at + spacing) - at - 3)
             made.put(at + 2, _cut(words, room), tone)
+        lengths = [abs(centre[arrow.source.id] - centre[arrow.target.id]) for arrow in row.arrows]
+        fits = not lengths or len(words) <= lengths[0] - LABEL
+        labelled = 0 if fits else lengths.index(max(lengths))
         for index, arrow in enumerate(row.arrows):
             source, target = centre[arrow.source.id], centre[arrow.target.id]
             if index and (source < target) != (centre[row.arrows[0].source.id] < centre[row.arrows[0].target.id]):
                 made = canvas(both)  # back on the same side of the hub: an arrow of its own
-            _arrow(made, source, target, words if index == 0 else "", row.tone, arrow.protocol, tone)
+            _arrow(made, source, target, words if index == labelled else "", row.tone, arrow.protocol, tone)
         made.put(remarks, _cut(remark, width - remarks), tone or DIM)
         held = after
     return [one.shown(colours) for one in drawn]
@@ -233,7 +236,7 @@ def _arrow(
     stroke, own = STROKES.get(tone, "─"), PROTOCOLS.get(protocol, DIM)
     canvas.put(left, stroke * (right - left), own)
     canvas.put(*((right - 1, "▶") if source < target else (left, "◀")), own)
-    label = _cut(words, right - left - 4)
+    label = _cut(words, right - left + 1 - LABEL)
     if label:
         canvas.put(left + (right - left - len(label) - 2) // 2, f" {label} ", colour)
 

@@ -26,11 +26,11 @@ MODEL: dict[str, Any] = {
     "task_id": "t-0001",
     "running": False,
     "participants": [
-        {"id": "person", "kind": "person", "protocol": None},
         {"id": "planner", "kind": "caller", "protocol": "chiffon"},
+        {"id": "lint", "kind": "agent", "protocol": "forge"},
         {"id": "hub", "kind": "hub", "protocol": None},
         {"id": "mux-1", "kind": "agent", "protocol": "coven"},
-        {"id": "lint", "kind": "agent", "protocol": "forge"},
+        {"id": "person", "kind": "person", "protocol": None},
     ],
     "steps": [
         step(1, 0, "submitted", "planner", "hub", "chiffon"),
@@ -48,44 +48,40 @@ MODEL: dict[str, Any] = {
     ],
 }
 WIDE = """
-               planner           hub            mux-1           lint           person
-               chiffon                          coven           forge          person
-  +0.000          │── submitted ─▶┃               │               │               │       …0001
-  +0.002          │               ┃── assigned ──▶█               │               │       attempt 1 · ◇ loses deadline
-  +0.010          │               ┃◀ progress ×3 ╌█               │               │       50 %
-  +1.300          │               ┃◀─ submitted ──█               │               │       …0002
-  +1.310          │               ┃────────── assigned ──────────▶█               │       attempt 1
-  +1.400          │               ┃◀┄┄┄┄┄┄┄┄┄┄┄ asked ┄┄┄┄┄┄┄┄┄┄┄┄█               │
-                  │               ┃┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│       Restart <prod>?
-   8.1 s ⋮        │               ┃               █               █               │
-  +9.500          │               ┃┄┄┄┄┄┄┄┄┄┄ answered ┄┄┄┄┄┄┄┄┄┄▶█               │       yes
-  +9.600          │               ┃◀───────── completed ──────────█               │
-                  │               ┃──────────────▶█               █               │
-  +9.700          │               ┃◀ attempt fa… ─█               │               │       connection closed
-  +9.800          │               ◆ released      │               │               │       retry in 2 s
-   2.2 s ⋮        │               ┃               │               │               │
- +12.000          │               ┃── assigned ──▶█               │               │       attempt 2
- +13.000          │◀──────────────┃◀─ completed ──█               │               │
+               planner          lint             hub            mux-1          person
+               chiffon          forge                           coven          person
+  +0.000          │────────── submitted ─────────▶┃               │               │       …0001
+  +0.002          │               │               ┃── assigned ──▶█               │       attempt 1 · ◇ loses deadline
+  +0.010          │               │               ┃◀ progress ×3 ╌█               │       50 %
+  +1.300          │               │               ┃◀─ submitted ──█               │       …0002
+  +1.310          │               █◀─ assigned ───┃               █               │       attempt 1
+  +1.400          │               █┄┄┄┄ asked ┄┄┄▶┃┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│       Restart <prod>?
+   8.1 s ⋮        │               █               ┃               █               │
+  +9.500          │               █◀┄ answered ┄┄┄┃               █               │       yes
+  +9.600          │               █── completed ─▶┃──────────────▶█               │
+  +9.700          │               │               ┃◀ attempt fa… ─█               │       connection closed
+  +9.800          │               │               ◆ released      │               │       retry in 2 s
+   2.2 s ⋮        │               │               ┃               │               │
+ +12.000          │               │               ┃── assigned ──▶█               │       attempt 2
+ +13.000          │◀──────────────────────────────┃◀─ completed ──█               │
 """
 NARROW = """
-              planner         hub          mux-1         lint         person
-              chiffon                      coven         forge        person
-  +0.000         │─ submitte… ▶┃             │             │             │
-  +0.002         │             ┃─ assigned… ▶█             │             │
-  +0.010         │             ┃◀ progress… ╌█             │             │
-  +1.300         │             ┃◀ submitte… ─█             │             │
-  +1.310         │             ┃── assigned · attempt 1 ──▶█             │
-  +1.400         │             ┃◀ asked · Restart <prod>? ┄█             │
-                 │             ┃┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄▶│
-   8.1 s ⋮       │             ┃             █             █             │
-  +9.500         │             ┃┄┄┄┄┄ answered · yes ┄┄┄┄┄▶█             │
-  +9.600         │             ┃◀─────── completed ────────█             │
-                 │             ┃────────────▶█             █             │
-  +9.700         │             ┃◀ attempt… ──█             │             │
-  +9.800         │             ◆ released ·… │             │             │
-   2.2 s ⋮       │             ┃             │             │             │
- +12.000         │             ┃─ assigned… ▶█             │             │
- +13.000         │◀────────────┃◀ completed ─█             │             │
+              planner        lint           hub          mux-1        person
+              chiffon        forge                       coven        person
+  +0.000         │──── submitted · …0001 ───▶┃             │             │
+  +0.002         │             │             ┃─ assigned… ▶█             │
+  +0.010         │             │             ┃◀ progress… ╌█             │
+  +1.300         │             │             ┃◀ submitte… ─█             │
+  +1.310         │             █◀ assigned… ─┃             █             │
+  +1.400         │             █┄┄┄┄┄┄┄┄┄┄┄┄▶┃┄ asked · Restart <prod>? ▶│
+   8.1 s ⋮       │             █             ┃             █             │
+  +9.500         │             █◀ answered… ┄┃             █             │
+  +9.600         │             █─ completed ▶┃────────────▶█             │
+  +9.700         │             │             ┃◀ attempt… ──█             │
+  +9.800         │             │             ◆ released ·… │             │
+   2.2 s ⋮       │             │             ┃             │             │
+ +12.000         │             │             ┃─ assigned… ▶█             │
+ +13.000         │◀──────────────────────────┃◀ completed ─█             │
 """
 
 
@@ -104,8 +100,8 @@ def test_each_arrow_has_the_colour_of_its_protocol() -> None:
     lines = in_terminal(MODEL, 120, colours=True)
     assert lines is not None
     assert (
-        lines[2] == "  \x1b[90m+0.000          │\x1b[34m── \x1b[0msubmitted "
-        "\x1b[34m─▶\x1b[90m┃               │               │               │       …0001\x1b[0m"
+        lines[2] == "  \x1b[90m+0.000          │\x1b[34m────────── \x1b[0msubmitted "
+        "\x1b[34m─────────▶\x1b[90m┃               │               │       …0001\x1b[0m"
     )
 
 

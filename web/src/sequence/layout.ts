@@ -6,9 +6,9 @@
 //     │             │            ├─coven─────▶█            │      a bar on a lane: the agent works
 //     │             │            │◀╌╌╌╌╌╌╌╌╌╌╌█            │      dashed: progress, folded with its count
 //
-// The hub stands in the middle, so a step from an agent to a caller is two arrows, each in the protocol of its end.
-// Agents stand on both sides, the earliest next to the hub: an arrow crosses as few lanes as can be. A text that is
-// longer than its arrow begins at the hub and runs on over the lanes.
+// The lanes stand in the order of the participants (`core/queries/sequence.py`), the hub in the middle: a step from an
+// agent to a caller is two arrows, each in the protocol of its end. A text that is longer than its arrow begins at the
+// hub and runs on over the lanes.
 
 import type { Participant, Sequence, SequenceStep } from "../api/types";
 import { duration } from "../ui/format";
@@ -156,27 +156,12 @@ export function layout(sequence: Sequence, available: number): Layout {
   return { compact, width, height: y + MARGIN, lanes, rows, bars: barsOf(sequence, rows, at, y), breaks };
 }
 
-/** Callers on the left, people on the right, each agent on the side that has fewer lanes: what is drawn keeps its side
- * when more agents come. */
-export function sidesOf(participants: readonly Participant[]): Participant[] {
-  const of = (kind: Participant["kind"]) => participants.filter((one) => one.kind === kind);
-  const callers = of("caller");
-  const left: Participant[] = [];
-  const right: Participant[] = [];
-  for (const agent of of("agent")) {
-    if (callers.length + left.length < right.length) left.unshift(agent);
-    else right.push(agent);
-  }
-  return [...callers, ...left, ...of("hub"), ...right, ...of("person")];
-}
-
 function lanesOf(participants: Participant[], available: number, compact: boolean): Lane[] {
-  const sorted = sidesOf(participants);
-  const between = Math.max(1, sorted.length - 1);
+  const between = Math.max(1, participants.length - 1);
   const [gutter, box, margin] = compact ? [4, BOX - 10, 4] : [GUTTER, BOX, MARGIN];
   const room = (available - gutter - margin - box * 2) / between;
   const spacing = Math.min(WIDEST, Math.max(NARROWEST, room));
-  return sorted.map((one, index) => ({
+  return participants.map((one, index) => ({
     id: one.id,
     x: Math.round(gutter + box + index * spacing),
     label: fit(one.id, Math.min(spacing, box * 2 + 40) - 28),

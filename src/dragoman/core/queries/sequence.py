@@ -1,7 +1,8 @@
 """The sequence of a task across protocols: who takes part, and each step between caller, hub, agents and people.
 
 It is made from a trace (`queries.trace`): the steps of all its tasks in the order of time. The dashboard, `trace
---sequence` and `trace --svg` draw the same value.
+--sequence` and `trace --svg` draw the same value: its participants are in the order of their lanes, from left to right,
+with the hub in the middle.
 
     kind of a participant   who
     ---------------------   -----------------------------------------------------
@@ -53,7 +54,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True):
-    """`running`: a task of it is not finished, so more steps may come."""
+    """`participants` stand from left to right as their lanes do. `running`: a task of it is not finished, so more steps
+    may come."""
 
     trace_id: str
     task_id: str
@@ -74,14 +76,13 @@ def sequence_of(trace: TraceOut) -> Sequence:
             if id in agents and step.protocol is not None and id not in protocols and HUB in (step.source, step.target):
                 protocols[id] = step.protocol
     people = {PERSON} & {id for step, _ in flat for id in (step.source, step.target)}
-    participants = (
-        *(Participant(id=id, kind=ParticipantKind.CALLER, protocol=spoken) for id, spoken in callers.items()),
-        Participant(id=HUB, kind=ParticipantKind.HUB, protocol=None),
-        *(
+    participants = lanes(
+        callers=[Participant(id=id, kind=ParticipantKind.CALLER, protocol=spoken) for id, spoken in callers.items()],
+        agents=[
             Participant(id=id, kind=ParticipantKind.AGENT, protocol=protocols.get(id))
             for id in dict.fromkeys(id for step, _ in flat for id in (step.source, step.target) if id in agents)
-        ),
-        *(Participant(id=id, kind=ParticipantKind.PERSON, protocol=None) for id in people),
+        ],
+        people=[Participant(id=id, kind=ParticipantKind.PERSON, protocol=None) for id in people],
     )
     return Sequence(
         trace_id=trace.trace_id,
@@ -106,3 +107,18 @@ def sequence_of(trace: TraceOut) -> Sequence:
         ),
         running=any(task.status not in FINAL for task in trace.tasks),
     )
+
+
+def lanes(callers: list[Participant], agents: list[Participant], people: list[Participant]) -> tuple[Participant, ...]:
+    """Callers on the left, people on the right, the hub in the middle. Agents come in the order of their first step,
+    each on the side that has fewer lanes, the earliest next to the hub: an arrow crosses as few lanes as can be, and an
+    agent keeps its side when more agents come."""
+    left: list[Participant] = []
+    right: list[Participant] = []
+    for agent in agents:
+        if len(callers) + len(left) < len(right):
+            left.insert(0, agent)
+        else:
+            right.append(agent)
+    hub = Participant(id=HUB, kind=ParticipantKind.HUB, protocol=None)
+    return (*callers, *left, hub, *right, *people)
