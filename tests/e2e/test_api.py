@@ -7,14 +7,13 @@ import itertools
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.callback import Callback, callback_server
 from tests.support.chiffon import Orchestrator, new_id, task_of, work_result, work_status
 from tests.support.coven_process import AgentProcess
 from tests.support.hubproc import HubProcess, until
@@ -188,44 +187,10 @@ def test_events_stream_to_the_end_for_a_client_that_closed_its_side(hub: HubProc
 # -- callbacks --------------------------------------------------------------------------------------------------
 
 
-class Callback(ThreadingHTTPServer):
-    """An agent that is called: keeps what it was sent, answers with the next of `answers`, then with 200."""
-
-    def __init__(self) -> None:
-        self.got: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.answers: list[int] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                status = server.answers.pop(0) if server.answers else 200
-                if status == 200:
-                    server.got.append(body)
-                    server.headers.append({k.lower(): v for k, v in self.headers.items()})
-                self.send_response(status)
-                self.send_header("content-length", "0")
-                if status == 307:
-                    self.send_header("location", "http://127.0.0.1:9/elsewhere")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None: ...
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/hook"
-
-
 @pytest.fixture
 def callback() -> Iterator[Callback]:
-    server = Callback()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with callback_server() as server:
+        yield server
 
 
 @pytest.mark.requirement("chiffon-D10")

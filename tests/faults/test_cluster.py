@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.agentmsg.plain import Plain
+from tests.support.callback import Callback, callback_server, has_connection_from
 from tests.support.chiffon import Door, task_of, work_result
 from tests.support.cluster import Cluster, cluster
 from tests.support.fleet import BROKEN
@@ -205,6 +206,53 @@ def test_what_is_promised_at_most_once_is_never_delivered_twice_over_a_failover(
         assert set(first) & set(rest) == set()
         assert len(first) + len(rest) == len({*first, *rest})
         assert {*first, *rest} <= {message["id"] for message in sent}
+
+
+def test_the_leader_alone_posts_to_a_callback_url_and_the_next_one_goes_on(tmp_path: Path, store: str) -> None:
+    """Also when another node starts, or takes the registration."""
+    quick = LONG | {"DRAGOMAN_CHIFFON__ALLOW_PRIVATE_CALLBACKS": "true"}
+    room = {"limits": {"max_concurrent": 20}}
+    with cluster(tmp_path, store, "abc", **quick) as hub, callback_server() as first, callback_server() as second:
+        boss = hub.orchestrator()
+        agent = hub.worker("pushed", "pushed", callback_url=first.url, **room)
+        first.answering.clear()
+        second.answering.clear()
+
+        def posted(callback: Callback, count: int = 1) -> dict[str, Any]:
+            """The last of so many messages, each posted once, by the leader."""
+            until(lambda: len(callback.got) >= count, "it is posted")
+            assert len(callback.got) == count
+            poster = next(node for node in hub.running if has_connection_from(node.pid, callback.ports[-1]))
+            assert poster is hub.leader()
+            return callback.got[-1]
+
+        def submit() -> str:
+            boss.url = hub.url
+            request, answer = boss.submit(to_agent="pushed")
+            assert answer.status == 202
+            return str(request["request_id"])
+
+        one = submit()
+        assert posted(first)["request_id"] == one
+        other = hub.follower()
+        other.kill()
+        other.return_to_its_port()
+        until(lambda: other.is_ready, "a node has started")
+        two = submit()
+        assert posted(first, 2)["request_id"] == two
+        first.answering.set()
+
+        agent.url = other.url
+        assert agent.register(callback_url=second.url, **room).status == 200
+        three = submit()
+        assert posted(second)["request_id"] == three
+        hub.leader().kill()
+        assert posted(second, 2)["request_id"] == three  # for all the next leader knows, it did not arrive
+        second.answering.set()
+        four = submit()
+        until(lambda: len(second.got) == 3, "the next leader goes on")
+        assert second.got[-1]["request_id"] == four
+        assert len(first.got) == 2
 
 
 WALL = """

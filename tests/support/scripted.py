@@ -42,6 +42,7 @@ class ScriptedHub:
         self.held: list[tuple[Command, asyncio.Future[Any]]] | None = None
         self.linked: set[AgentId] = set()
         self.looked = 0
+        self.callback_changed: Callable[[AgentId], None] | None = None
         self._minted = 0
         self._changed = asyncio.Event()
 
@@ -137,6 +138,9 @@ class ScriptedHub:
 
     def watch(self, task: TaskId) -> Any:
         raise NotImplementedError
+
+    def watch_callbacks(self, changed: Callable[[AgentId], None] | None) -> None:
+        self.callback_changed = changed
 
     def now(self) -> Instant:
         return NOW

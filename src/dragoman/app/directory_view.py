@@ -47,6 +47,7 @@ class DirectoryView:
         self._watches: dict[TaskId, set[asyncio.Event]] = {}
         self._state_watches: set[asyncio.Event] = set()
         self._contracts: dict[str, Contract] = {}
+        self._callback_changed: Callable[[AgentId], None] | None = None
         self.bus = Bus()
         """Publish and subscribe of this node's connections."""
 
@@ -141,6 +142,9 @@ class DirectoryView:
             yield _Watch(event)
         finally:
             self._state_watches.discard(event)
+
+    def watch_callbacks(self, changed: Callable[[AgentId], None] | None) -> None:
+        self._callback_changed = changed
 
     def entity(self, id: str) -> Entity | None:
         return self._directory.entities.get(id)

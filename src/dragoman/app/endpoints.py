@@ -66,9 +66,10 @@ def open_chiffon(hub: HubParts) -> tuple[Endpoint, ...]:
     of = hub.settings.chiffon
     handler = ChiffonHandler(hub.intake, hub.store, limits=hub.limits, admin_hash=hub.admin_hash, files=hub.files)
     networks = PRIVATE if of.allow_private_callbacks else ()
-    over_http = chiffon.endpoints(handler, negotiation=of.negotiation, callback_networks=networks)
-    if hub.settings.amqp.url is None or not hub.intake.leads:
-        return over_http  # only the leader of a cluster consumes, and publishes to agents' queues
+    leads = hub.intake.leads  # only the leader of a cluster posts to callback URLs, and uses the broker
+    over_http = chiffon.endpoints(handler, negotiation=of.negotiation, callback_networks=networks, posts=leads)
+    if hub.settings.amqp.url is None or not leads:
+        return over_http
     return *over_http, open_amqp(hub.settings, handler)
 
 

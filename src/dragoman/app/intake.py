@@ -26,9 +26,10 @@ from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, 
 from dragoman.core.delivery import redelivery
 from dragoman.core.directory import Directory
 from dragoman.core.hub import REACTIONS, decide
-from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, Instant, Moment, SessionId
+from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, AgentId, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
+from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.pipelining import Pipelined
@@ -425,6 +426,8 @@ class Intake(DirectoryView):
                 self._wake(task)
         if work.changed is not None:
             self._wake_state()
+        if self._callback_changed is not None:
+            self._note_callbacks(work, self._callback_changed)
         self._note_wakes(changes)
         for rows in (changes.changed, changes.removed):
             for row in rows:
@@ -451,6 +454,12 @@ class Intake(DirectoryView):
                 agent = self._directory.agents.get(batch[0].delivery.receiver)
                 self._observer.sent(len(batch), agent.protocol if agent else "")
         crash_point("after_send")
+
+    def _note_callbacks(self, work: Work, changed: Callable[[AgentId], None]) -> None:
+        for id, entry in work.entries(Agent).items():
+            before, now = (row.callback_url if isinstance(row, Agent) else None for row in (entry.base, entry.row))
+            if before != now:
+                changed(id)
 
     def _note_wakes(self, changes: Changes) -> None:
         """Let the wake timer know of an earlier time than it waits for."""

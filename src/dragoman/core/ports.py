@@ -484,6 +484,11 @@ class Intake(Protocol):
         """Wakes its user when a change of the shared state was committed. The log in the store has it then."""
         ...
 
+    def watch_callbacks(self, changed: Callable[[AgentId], None] | None) -> None:
+        """From now on call this one, after the commit, with each agent whose callback URL is another or that was
+        removed; None: none. Only the hub that decides calls it."""
+        ...
+
     def entity(self, id: str) -> Entity | None:
         """An entity of the shared state, except for tasks that agents keep among themselves. In memory."""
         ...

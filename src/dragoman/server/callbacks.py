@@ -4,6 +4,9 @@ Each such agent has an ordered session that is open as long as the agent is regi
 2xx acknowledges it (`server.lanes`). When a notice fails, the session is closed and opened again after a pause, which
 doubles each time.
 
+In a cluster the leader has all of them (`CallbackSender`): two nodes that post to one agent would end each other's
+session. The other nodes only check the URLs of agents that register there (`CallbackUrls`).
+
 An ordered session that the agent opens itself (a WebSocket) replaces this one, which opens again when that one ends.
 
 The hub resolves and checks a URL each time the session opens, and connects to that address (`security.urls`). Redirects
@@ -49,11 +52,22 @@ class Callbacks:
         """Raises `UrlRefused`."""
         raise UrlRefused("this hub calls no callback URLs", "poll or open a WebSocket instead")
 
-    def follow(self, agent: AgentId) -> None:
-        """The agent registered or changed its URL: post to the one it has now, if any."""
+
+class CallbackUrls(Callbacks):
+    """Checks URLs that the leader will call."""
+
+    def __init__(self, *, allowed: Sequence[Network] = (), resolve: Resolve | None = None) -> None:
+        self._allowed = tuple(allowed)
+        self._resolve = resolve
+
+    async def check(self, url: str) -> None:
+        await self.pinned(url)
+
+    async def pinned(self, url: str) -> Pinned:
+        return await pin(url, allowed=self._allowed, resolve=self._resolve)
 
 
-class CallbackSender(Callbacks, Endpoint):
+class CallbackSender(CallbackUrls, Endpoint):
     """All callback connections of one protocol."""
 
     def __init__(
@@ -65,22 +79,23 @@ class CallbackSender(Callbacks, Endpoint):
         seconds: float = POST_SECONDS,
         first_pause: float = FIRST_PAUSE,
     ) -> None:
+        super().__init__(allowed=allowed, resolve=resolve)
         self._handler = handler
         self._hub = handler.hub
-        self._allowed = tuple(allowed)
-        self._resolve = resolve
         self._seconds = seconds
         self._first_pause = first_pause
         self._connections: dict[AgentId, tuple[str, asyncio.Task[None]]] = {}
         self._client: httpx2.AsyncClient | None = None
 
     def start(self) -> None:
-        """Open the sessions of all agents that have a URL."""
+        """Open the sessions of all agents that have a URL, now and when they register."""
+        self._hub.watch_callbacks(self.follow)
         for agent in self._hub.agents():
-            if agent.protocol == self._handler.protocol and agent.callback_url:
+            if agent.callback_url:
                 self.follow(agent.id)
 
     async def drain(self, seconds: float = 0) -> None:
+        self._hub.watch_callbacks(None)
         tasks = [task for _, task in self._connections.values()]
         for task in tasks:
             task.cancel()
@@ -94,15 +109,10 @@ class CallbackSender(Callbacks, Endpoint):
     async def abort(self) -> None:
         await self.drain()
 
-    async def check(self, url: str) -> None:
-        await self.pinned(url)
-
-    async def pinned(self, url: str) -> Pinned:
-        return await pin(url, allowed=self._allowed, resolve=self._resolve)
-
     def follow(self, agent: AgentId) -> None:
+        """The agent registered, changed its URL, or was removed: post to the one it has now, if any."""
         known = self._hub.agent(agent)
-        url = known.callback_url if known is not None else None
+        url = known.callback_url if known is not None and known.protocol == self._handler.protocol else None
         old = self._connections.get(agent)
         if old is not None:
             if old[0] == url and not old[1].done():

@@ -25,7 +25,7 @@ from dragoman.messages.faults import Fault, Kind, Refused, refuse
 from dragoman.protocols.chiffon import codec
 from dragoman.security.urls import Network, Resolve, UrlRefused
 from dragoman.server.asgi import ASGIApp, Disconnected, Receive, Scope, Send, answer, header_text, read_body
-from dragoman.server.callbacks import Callbacks, CallbackSender
+from dragoman.server.callbacks import Callbacks, CallbackSender, CallbackUrls
 from dragoman.server.chiffon import inbound, outbound
 from dragoman.server.chiffon.files import AgentFiles
 from dragoman.server.chiffon.handler import ChiffonHandler
@@ -100,7 +100,6 @@ class ChiffonHttp(HttpEndpoint[ChiffonHandler]):
                 fault = Fault(kind=Kind.INVALID, message=str(refused), next=refused.next, field="callback_url")
                 raise Refused(fault) from None
         known: Agent = await self.execute(command)
-        self._callbacks.follow(agent.id)
         await answer(send, 200, outbound.registered(known))
 
     # -- POST /api/tasks/ID/VERB
@@ -136,9 +135,11 @@ def endpoints(
     negotiation: Literal["lowest", "highest"] = "lowest",
     callback_networks: Sequence[Network] = (),
     resolve: Resolve | None = None,
+    posts: bool = True,
 ) -> tuple[Endpoint, ...]:
-    """All of chiffon's endpoints on the HTTP port."""
-    callbacks = CallbackSender(handler, allowed=callback_networks, resolve=resolve)
-    http = ChiffonHttp(handler, callbacks=callbacks, negotiation=negotiation)
+    """All of chiffon's endpoints on the HTTP port. `posts`: whether this node posts to callback URLs."""
+    urls = CallbackUrls(allowed=callback_networks, resolve=resolve)
+    sender = CallbackSender(handler, allowed=callback_networks, resolve=resolve) if posts else None
+    http = ChiffonHttp(handler, callbacks=urls, negotiation=negotiation)
     files = () if handler.files is None else (AgentFiles(handler, handler.files),)
-    return (http, ChiffonWebSocket(handler), callbacks, *files)
+    return (http, ChiffonWebSocket(handler), *(() if sender is None else (sender,)), *files)

@@ -41,6 +41,8 @@ def _register(hub: ScriptedHub) -> Callable[[RegisterAgent], Agent]:
             callback_url=command.callback_url,
         )
         hub.known[agent.id] = agent
+        if hub.callback_changed is not None:
+            hub.callback_changed(agent.id)
         return agent
 
     return register
