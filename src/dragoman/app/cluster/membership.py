@@ -15,6 +15,8 @@ class Membership:
         self._keeper = keeper
         self._table = table
         self.hands_over = asyncio.Event()
+        self.apart: str | None = None
+        """Why this node does not follow the leader that there is."""
 
     @property
     def name(self) -> str:
@@ -25,6 +27,8 @@ class Membership:
         match self._keeper.role:
             case Leading(lease):
                 return f"serving: {self.name} leads, epoch {lease.epoch}"
+            case Following(to) if self.apart is not None:
+                return f"{self.name} waits, and does not follow {to.holder}: {self.apart}"
             case Following(to):
                 return f"serving: {self.name} follows {to.holder}, epoch {to.epoch}"
             case waiting:

@@ -166,6 +166,7 @@ class Node:
         lease, keeper, membership = role.lease, self._keeper, self._membership
         self._clock.go_on_after(lease.last_instant)
         membership.hands_over.clear()
+        membership.apart = None
         drain = min(DRAIN, self._process.settings.server.drain_seconds)
         server = structs.replace(self._process.settings.server, drain_seconds=drain)
         process = structs.replace(self._process, settings=structs.replace(self._process.settings, server=server))
@@ -209,10 +210,14 @@ class Node:
             intake = await self._connected(store, to)
         except (LinkRefused, OSError, StoreFailed, ValueError) as error:
             await store.close()
-            log.info("the leader cannot be followed", leader=to.holder, at=to.url, why=str(error) or repr(error))
+            why = str(error) or repr(error)
+            if why != self._membership.apart:  # tried again ten times a second
+                log.warning("the leader cannot be followed", leader=to.holder, at=to.url, why=why)
+            self._membership.apart = why
             keeper.stream(to.epoch, Stream.BROKEN)
             await self._pause(role, AGAIN)
             return
+        self._membership.apart = None
         keeper.stream(to.epoch, Stream.OPEN)
         core = Core(store=store, intake=intake, live=intake.live, series=intake.series, files=self._files)
         try:

@@ -490,8 +490,17 @@ async def test_a_node_that_does_not_belong_here_is_told_why(world: FollowedWorld
 
 async def test_a_node_of_another_version_is_told_why(world: FollowedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_intake, "VERSION", 99)
-    with pytest.raises(LinkRefused, match="speaks version 99 of the stream between nodes, this one 1"):
+    with pytest.raises(LinkRefused, match=r"speaks version 99 of .*, this leader version [0-9]+; upgrade the older"):
         await world.follow("n3")
+
+
+async def test_a_node_whose_messages_have_other_fields_is_told_to_upgrade(
+    world: FollowedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where other rules follow from other fields: what to do is to upgrade, not to compare settings."""
+    monkeypatch.setattr(remote_intake, "shape", lambda: "another")
+    with pytest.raises(LinkRefused, match=r"is of another version of Dragoman .* upgrade the older one"):
+        await world.follow("n3", rules=Rules(grace=1))
 
 
 GARBAGE: tuple[tuple[str, bytes], ...] = (

@@ -17,7 +17,7 @@ import structlog
 
 from dragoman.api.live import Live
 from dragoman.api.series import Series
-from dragoman.app.cluster.link.messages import VERSION, Hello, Published, Subscribed, digest_of, encode
+from dragoman.app.cluster.link.messages import VERSION, Hello, Published, Subscribed, digest_of, encode, shape
 from dragoman.app.cluster.link.mirror import Delta, LeaderMirror
 from dragoman.app.cluster.link.node_link import NodeLink
 from dragoman.app.cluster.link.stream import CAP, TTL_SECONDS
@@ -137,8 +137,13 @@ class LeaderPort:
         """Why a node is not taken."""
         if hello.version != VERSION:
             return (
-                f"node {hello.node!r} speaks version {hello.version} of the stream between nodes, this one {VERSION};"
-                " upgrade the older one"
+                f"node {hello.node!r} speaks version {hello.version} of the stream between nodes, this leader version"
+                f" {VERSION}; upgrade the older one"
+            )
+        if hello.shape != shape():
+            return (
+                f"node {hello.node!r} is of another version of Dragoman than this leader: its messages between nodes"
+                " have other fields; upgrade the older one"
             )
         if self._tls is not None and hello.node not in names_in(certificate):
             return f"the certificate shown is not that of node {hello.node!r}; its names must have the node's name"

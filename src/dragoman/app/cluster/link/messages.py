@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import types
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, cast, get_args
 
 import msgspec
 
 from dragoman.api.live import Moment
 from dragoman.app.cluster.link.mirror import Delta
+from dragoman.app.cluster.link.shape import shape_of
 from dragoman.core.commands import Command, Outcome
 from dragoman.core.hub import DECISIONS
 from dragoman.core.ids import AgentId, Instant, QuestionId, SessionId
@@ -29,8 +31,9 @@ from dragoman.core.rules import Rules
 from dragoman.messages.faults import Fault
 from dragoman.wire.closing import CloseReason
 
-VERSION = 1
-"""Grows with every change of what is said here, and of the commands and rows in it."""
+VERSION = 2
+"""Grows when a message means something else than before. A change of its fields, or of those of a command or a row, is
+seen without it (`shape`)."""
 
 
 class LinkRefused(Exception):
@@ -64,6 +67,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     realm: str
     epoch: int
     rules: str
+    shape: str = ""
+    """`shape()` of the node. Version 1 did not say it."""
 
 
 class Pipelining(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -329,3 +334,10 @@ encode = msgspec.json.Encoder().encode
 hello_from = msgspec.json.Decoder(Hello).decode
 items_from = msgspec.json.Decoder(list[AnyItem]).decode
 answer_from = msgspec.json.Decoder(Welcome | Rejected | Batch).decode
+
+
+@cache
+def shape() -> str:
+    """The digest of everything above, and of the rules, whose values the handshake compares as well."""
+    frames = (Hello, *COMMAND_ITEMS.values(), *_OTHER_ITEMS, Welcome, Rejected, Batch, Rules, Literal[tuple(REASONS)])
+    return shape_of((*frames, *OUTCOME_ITEMS.values(), RefusalItem, RecentItem))

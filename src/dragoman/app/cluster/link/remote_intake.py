@@ -49,6 +49,7 @@ from dragoman.app.cluster.link.messages import (
     answer_from,
     digest_of,
     encode,
+    shape,
 )
 from dragoman.app.cluster.link.mirror import Mirror
 from dragoman.app.cluster.link.remote_live import RemoteLive, RemoteSeries
@@ -164,7 +165,9 @@ class RemoteIntake(DirectoryView):
             }
         stream = intake._stream
         stream.largest = LARGEST
-        hello = Hello(version=VERSION, node=node, realm=realm, epoch=epoch, rules=digest_of(rules))
+        hello = Hello(
+            version=VERSION, node=node, realm=realm, epoch=epoch, rules=digest_of(rules), shape=shape()
+        )  # fmt: skip
         try:
             async with asyncio.timeout(seconds):
                 await loop.create_connection(lambda: stream, host, port, **secured)
