@@ -50,6 +50,7 @@ from dragoman.protocols.a2acp.types import (
     PROTOCOL_VERSION,
     Id,
     Name,
+    ProtocolVersion,
     SemVer,
 )
 from dragoman.protocols.a2acp.types import Agent as Party
@@ -99,6 +100,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: Id
     domain: Name | None = None
     version: SemVer = "1.0.0"
+    protocol_version: ProtocolVersion = PROTOCOL_VERSION
     capabilities: Annotated[tuple[Capability, ...], Meta(max_length=MOST_INTENTS)] = ()
     max_concurrent: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
@@ -229,11 +231,19 @@ class A2acpHttp(HttpEndpoint[A2acpHandler]):
         if declared.agent_id != agent.id:
             message = owned_by(agent.id, declared.agent_id)
             raise refuse(Kind.UNAUTHENTICATED, message, field="agent_id", rule="subject")
+        if not codec.understands(declared.protocol_version):
+            raise refuse(
+                Kind.UNSUPPORTED_VERSION,
+                f"version {declared.protocol_version} is not spoken here",
+                field="protocol_version",
+                supported_versions=codec.supported(),
+                received_version=declared.protocol_version,
+            )
         if declared.domain is not None and agent.domain not in (None, declared.domain):
             raise refuse(
                 Kind.FORBIDDEN,
                 f"agent {agent.id!r} was added to another domain",
-                next="a person may add it anew",
+                next="a person may remove the agent and add it to that domain",
                 field="domain",
             )
         named: set[str] = set()

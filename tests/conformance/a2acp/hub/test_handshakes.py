@@ -210,6 +210,16 @@ def test_schemas_that_do_not_fit_are_refused_as_in_the_documents_example(cast: t
     assert told["details"]["received_schema"] == wrong
 
 
+@pytest.mark.requirement("A2-VER-1", "A2-VER-4", "a2acp-D11")
+def test_an_agent_that_speaks_another_version_of_the_protocol_cannot_declare_itself(hub: HubProcess) -> None:
+    mine = Plain(hub, f"speaks-{uuid.uuid4().hex[:8]}")
+    told = error_of(mine.door.post("/a2acp/agents", {**mine.party, "protocol_version": "7.0"}))
+    assert (told["code"], told["details"]["field"]) == ("SCHEMA_MISMATCH", "protocol_version")
+    assert (told["details"]["supported_versions"], told["details"]["received_version"]) == (["1.x"], "7.0")
+    minor = mine.door.post("/a2acp/agents", {**mine.party, "protocol_version": "1.7"})
+    assert (minor.status, minor.json["protocol_version"]) == (200, "1.0")
+
+
 @pytest.mark.requirement("a2acp-D6", "A2-VER-3")
 def test_a_capability_has_a_version_of_its_own_form(hub: HubProcess, cast: tuple[Plain, Plain]) -> None:
     ada, _ = cast

@@ -259,6 +259,8 @@ async def test_discovery_is_on_record_and_counts_once(client: Any, hub: Any, kit
         ({"agent_id": "bob"}, 401, "agent_id"),
         ({"domain": "elsewhere"}, 403, "domain"),
         ({"version": "1"}, 400, "version"),
+        ({"protocol_version": "1"}, 400, "protocol_version"),
+        ({"protocol_version": "7.0"}, 422, "protocol_version"),
         ({"capabilities": [{"intent": "x", "input_schema": {"type": "none"}}]}, 422, "capabilities[0].input_schema"),
         ({"capabilities": [{"intent": "x", "input_schema": {"$ref": "x:y"}}]}, 422, "capabilities[0].input_schema"),
         ({"capabilities": [{"intent": "x", "input_schema": True}] * 2}, 422, "capabilities[1].intent"),
