@@ -43,14 +43,14 @@ async def test_a_budget_is_set_aside_and_given_back(scene: Scene) -> None:
     with pytest.raises(AssertionError, match="asks for 2 USD"):
         await scene.caller.submit(Order(to=scene.worker.id, budget=2))
     handle, job = await scene.begin(budget=0.75)
-    assert (await scene.stage.account(scene.worker.id))["reserved"] == 0.75
+    assert (await scene.stage.account(scene.worker.id))["allocated"] == 0.75
     wish = {"type": "next", "agent": scene.worker.id, "budget": 0.5}
     made = await scene.stage.admin.post("/api/v1/tasks", json=wish)
     assert (made.status_code, made.json()["status"]) == (202, "queued")  # it must only wait
 
     await scene.worker.finish(job, text="done")
     assert (await scene.worker.take()).type == "next"
-    assert (await scene.stage.account(scene.worker.id))["reserved"] == 0.5
+    assert (await scene.stage.account(scene.worker.id))["allocated"] == 0.5
     assert (await scene.caller.story(handle))[-1]["final"] == "completed"
 
 
@@ -66,8 +66,8 @@ async def test_no_agent_takes_over_a_task_that_it_cannot_pay_for(scene: Scene) -
         False,
         f"{scene.worker.id} has no budget for it now; the task stays yours",
     )
-    assert (await scene.stage.account(scene.worker.id)).get("reserved", 0) == 0
-    assert (await scene.stage.account(owner.id))["reserved"] == 2
+    assert (await scene.stage.account(scene.worker.id))["allocated"] == 0
+    assert (await scene.stage.account(owner.id))["allocated"] == 2
     await owner.finish(job, text="done")
 
 
@@ -79,7 +79,7 @@ async def test_what_was_used_counts_against_the_next_of_any_protocol(scene: Scen
     await scene.worker.finish(job, text="done", usage={"cost_usd": 1.25, "tokens_used": 10})
     assert (await scene.caller.story(handle))[-1]["final"] == "completed"
     account = await scene.stage.account(scene.worker.id)
-    assert (account["consumed"], account.get("reserved", 0)) == (1.25, 0)
+    assert (account["consumed"], account["allocated"]) == (1.25, 0)
     with pytest.raises(AssertionError, match="0 remain"):
         await scene.caller.submit(Order(to=scene.worker.id))
 
@@ -102,4 +102,4 @@ async def test_what_failed_work_used_counts_once(scene: Scene) -> None:
     await scene.worker.fail(job, "it broke", usage={"cost_usd": 1.25})
     assert (await scene.caller.story(handle))[-1]["final"] == "failed"
     account = await scene.stage.account(scene.worker.id)
-    assert (account["consumed"], account.get("reserved", 0)) == (1.25, 0)
+    assert (account["consumed"], account["allocated"]) == (1.25, 0)

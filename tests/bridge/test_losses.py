@@ -99,7 +99,7 @@ async def budgets(scene: Scene) -> bool:
     """It is set aside before the worker has the task; every agent that learns of it reads the same."""
     _, job = await scene.begin(budget=0.5)
     assert job.budget in (None, 0.5)
-    return bool((await scene.stage.account(scene.worker.id))["reserved"] == 0.5)
+    return bool((await scene.stage.account(scene.worker.id))["allocated"] == 0.5)
 
 
 async def surrounds(scene: Scene) -> bool:

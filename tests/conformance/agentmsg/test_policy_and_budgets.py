@@ -114,6 +114,7 @@ async def test_budgets_are_reserved_before_dispatch_and_settled_after(
 
     async def account(whose: str) -> tuple[float, float]:
         value = (await stage.get(f"/state/RESOURCE/{whose}:budget")).json()["value"]
+        assert value.keys() == {"agent_id", "resource_type", "allocated", "consumed", "limit"}
         return value["allocated"], value["consumed"]
 
     status, report = await ada.refused("TASK_ASSIGNMENT", "bob", paid("t-0", 7))

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.core.agents.status import derived
+from dragoman.core.budgets.budget import LEDGER
 from dragoman.core.ids import ADMIN, HUB, AgentId, Instant, TaskId, rfc3339
 from dragoman.core.model import authorization, policy
 from dragoman.core.model.agents import PLANNER
@@ -175,15 +176,16 @@ class StateView:
         )
 
     def _allocation(self, entity: Entity) -> Entity:
-        """With the limit in force, where it has none of its own."""
-        if "limit" in entity.value:
-            return entity
+        """With the limit in force, where it has none of its own, and without the hub's ledger."""
+        value = without_ledger(entity.value)
+        if "limit" in value:
+            return replace(entity, value=value)
         limit: float | None = None
         if entity.value.get("resource_type") == "budget":
             in_force = policy.read(self._policy().value)
             limit = in_force.total if entity.value["agent_id"] == HUB else in_force.per_agent
         shown = policy.UNLIMITED if limit is None else limit
-        return replace(entity, value=entity.value | {"limit": shown})
+        return replace(entity, value=value | {"limit": shown})
 
     def status_history(self, id: AgentId) -> list[dict[str, Any]]:
         """The reports of an agent, the oldest first, the last one as it is now."""
@@ -262,7 +264,11 @@ class StateView:
         if change.registry is not Registry.TASK:
             if change.registry is Registry.POLICY:
                 return change
-            return change if name in (None, change.name) else None
+            if name not in (None, change.name):
+                return None
+            if change.registry is Registry.RESOURCE:
+                return replace(change, changes=without_ledger(change.changes))
+            return change
         task = await self._store.task(TaskId(change.name))
         if task is None:
             if change.ours:
@@ -280,6 +286,11 @@ class StateView:
         if "metadata" in patch.get("context", {}) and not self._has_part(task, reader):
             patch["context"] = {key: value for key, value in patch["context"].items() if key != "metadata"}
         return replace(change, name=called, changes=patch)
+
+
+def without_ledger(value: dict[str, Any]) -> dict[str, Any]:
+    """An allocation, or a change of one, as the document has it: without what only the hub's sums need."""
+    return {name: field for name, field in value.items() if name not in LEDGER}
 
 
 def no_history(source: Request, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
