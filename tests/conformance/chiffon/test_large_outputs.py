@@ -163,6 +163,32 @@ async def test_a_split_result_ends_the_task_with_its_last_block(
 
 
 @pytest.mark.requirement("chiffon-D4")
+@pytest.mark.parametrize("label", ["bytes 2-4 of 4", "bytes 2-4", "bytes 4-6", "bytes 2-6"])
+async def test_a_block_that_would_change_a_whole_set_is_refused_and_not_the_result_behind_it(
+    hub: Stage, infra: Any, work: dict[str, Any], label: str
+) -> None:
+    for place, text in (("bytes 0-2 of 4", "ab"), ("bytes 2-4 of 4", "cd")):
+        await infra.tells(chiffon.work_status(work, output=text, output_chunk=place))
+    start, end = chunks.parse(label)[:2]
+    changed = chiffon.work_status(work, output="x" * (end - start), output_chunk=label)
+    for _ in range(2):
+        refused = await infra.refused(changed)
+        assert (refused["error_code"], refused["error_context"]["field_name"]) == (5003, "payload.step.output_chunk")
+    await infra.tells(chiffon.work_result(work, "done"))
+    assert (await hub.task(chiffon.task_of(work)))["status"] == "completed"
+
+
+@pytest.mark.requirement("chiffon-D4")
+async def test_a_step_may_send_a_second_set_in_any_order(hub: Stage, infra: Any, work: dict[str, Any]) -> None:
+    for place, text in (
+        ("bytes 0-2 of 4", "ab"), ("bytes 2-4 of 4", "cd"), ("bytes 3-5 of 5", "gh"), ("bytes 0-3 of 5", "def"),
+    ):  # fmt: skip
+        await infra.tells(chiffon.work_status(work, output=text, output_chunk=place))
+    await infra.tells(chiffon.work_result(work, "done"))
+    assert (await hub.task(chiffon.task_of(work)))["status"] == "completed"
+
+
+@pytest.mark.requirement("chiffon-D4")
 async def test_a_results_block_must_say_the_total(infra: Any, work: dict[str, Any]) -> None:
     refused = await infra.refused(chiffon.work_result(work, "ab", payload={"output_chunk": "bytes 0-2"}))
     assert refused["error_context"]["field_name"] == "payload.output_chunk"

@@ -23,6 +23,9 @@ MOST_AHEAD = 1024
 """Pieces of one stream that may wait for the one before them."""
 PIECE = "piece:"
 """The prefix of the entries in a task's `recent` that name a message with a piece of output."""
+MOST_WHOLE = 8
+"""Streams of a task whose whole set has come and that are remembered, the latest ones: a block that would change one is
+refused itself, not the result behind it."""
 FROM_THE_START = "start again at byte 0"
 """What to do next, where a set of pieces is forgotten."""
 
@@ -46,24 +49,36 @@ def take_output(work: Work, task: Task, stream: str, text: str, span: Span | Non
     if task.output.bytes + size > quota or (span.total or 0) > quota:
         raise worthless(work, task, rest, exceeded, f"{field_of(stream)}_chunk", elsewhere)
     problem = misfit(cursor, span)
+    if problem and is_whole(cursor):
+        again = "leave it out, or send all of it again from byte 0"
+        raise refuse(Kind.INVALID, problem, next=again, field=f"{field_of(stream)}_chunk")
     if problem:
         raise worthless(work, task, rest, problem, f"{field_of(stream)}_chunk")
     task = replace(task, output=replace(task.output, bytes=task.output.bytes + size))
     total = span.total if span.total is not None else cursor.total
-    if total is not None and span.end == total:
-        return replace(task, output=replace(task.output, streams=rest))
     further = replace(cursor, received=span.end, total=total)
+    whole = [known.stream for known in rest if is_whole(known)]
+    if is_whole(further) and len(whole) >= MOST_WHOLE:
+        rest = tuple(known for known in rest if known.stream != whole[0])
     return replace(task, output=replace(task.output, streams=(*rest, further)))
 
 
+def is_whole(cursor: OutputCursor) -> bool:
+    """Whether the set has come up to its total."""
+    return cursor.total is not None and cursor.received == cursor.total
+
+
 def cursor_of(task: Task, stream: str, span: Span) -> OutputCursor:
-    """How far a stream has come. A piece at byte 0 starts it again, unless that piece is missing."""
+    """How far a stream has come. A piece at byte 0 starts it again, unless that piece is missing. Behind a whole set, a
+    piece of another total belongs to a new one."""
     known = next((c for c in task.output.streams if c.stream == stream), None)
-    return (
-        known
-        if known is not None and (span.start > 0 or not known.received)
-        else OutputCursor(stream=stream, received=0)
-    )
+    if (
+        known is None
+        or (span.start == 0 and known.received)
+        or (is_whole(known) and span.total not in (None, known.total))
+    ):
+        return OutputCursor(stream=stream, received=0)
+    return known
 
 
 def is_ahead(task: Task, stream: str, span: Span | None) -> bool:
@@ -169,8 +184,9 @@ def misfit(cursor: OutputCursor, span: Span) -> str | None:
         return f"the chunk starts at {span.start}, but only {cursor.received} bytes have come: a gap"
     if span.total is not None and cursor.total is not None and span.total != cursor.total:
         return f"the total was {cursor.total} bytes and is now {span.total}"
-    if span.total is not None and span.end > span.total:
-        return f"the chunk ends at {span.end}, after the total of {span.total}"
+    total = cursor.total if span.total is None else span.total
+    if total is not None and span.end > total:
+        return f"the chunk ends at {span.end}, after the total of {total}"
     return None
 
 
