@@ -104,8 +104,15 @@ def error_out(fault: Fault, refusal: ErrorBody | None = None, fields: Mapping[st
     if refusal is not None:
         sentence = error_table.sentence(replace(fault, message=refusal.message))
         return ErrorBody(code=refusal.code, message=sentence, details=details | refusal.details)
-    kind = Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind
-    return ErrorBody(code=CODES[kind], message=error_table.failure_sentence(fault), details=details)
+    return ErrorBody(code=code_of(fault), message=error_table.failure_sentence(fault), details=details)
+
+
+def code_of(fault: Fault) -> Code:
+    """The code of a fault. Where no agent has the name or the kind that a task is for, the document's word is
+    NOT_FOUND, even though trying again may help: the agent may be added yet."""
+    if fault.kind is Kind.UNAVAILABLE and fault.field == "to_agent":
+        return Code.NOT_FOUND
+    return CODES[Kind.TIMEOUT if fault.named is Kind.TIMEOUT else fault.kind]
 
 
 def fault_in(error: Any, *, stack: str | None = None, retryable: bool = False) -> Fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -41,6 +42,18 @@ async def test_messagepack_by_subprotocol_beside_json(hub: ForgeHub) -> None:
     await planner.say(b"\xc1")
     refused = await planner.hear()
     assert (refused["type"], refused["correlationId"]) == ("response:error", None)
+
+
+@pytest.mark.requirement("FG-FUT-2", "forge-D12")
+async def test_a_binary_value_of_messagepack_is_read_as_base64_as_the_page_says(hub: ForgeHub) -> None:
+    planner = await hub.connect("planner-1", subprotocol="forge.v1.msgpack")
+    worker = await hub.connect("worker-1")
+    file = {"filename": "a.bin", "mimeType": "application/octet-stream", "data": b"\0plot"}
+    task = (await planner.ask("submit-task", **{**JOB, "payload": {"blob": b"\0\xff"}}, attachments=[file]))["task"]
+    assert (await worker.notice("task-assigned"))["task"]["payload"] == {"blob": "AP8="}
+    (attached,) = (await worker.ask("get-task", taskId=task["id"]))["task"]["files"]
+    got = await worker.ask("get-file", taskId=task["id"], fileId=attached["id"])
+    assert base64.b64decode(got["data"]) == b"\0plot"
 
 
 @pytest.mark.requirement("FG-FUT-1", "forge-D12")
