@@ -28,7 +28,7 @@ from dragoman.messages.faults import Kind, Refused, refuse
 def replayed() -> Refused:
     return refuse(
         Kind.UNAUTHENTICATED,
-        "this message_id was used before",
+        "this message id was used before",
         next="send a new message under a new id",
         field="message_id",
         reason="replayed",
@@ -68,8 +68,8 @@ def one_content(work: Work, id: int, content: int) -> None:
     elif known != content:
         raise refuse(
             Kind.MISMATCH,
-            "this message_id was used before with other content",
-            next="use a new message_id for a new message",
+            "this message id was used before with other content",
+            next="use a new message id for a new message",
             field="message_id",
         )
 

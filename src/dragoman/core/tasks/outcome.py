@@ -180,7 +180,7 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
     if request_id is not None and is_of_earlier_round(task, request_id):
         raise refuse(
             Kind.CONFLICT,
-            "the task was begun anew since, under another request_id",
+            "the task was started again since, under another request id",
             next="work on that one instead",
             field="request_id",
             task_id=task_id,

@@ -123,7 +123,6 @@ def ask_person(work: Work, command: AskPerson) -> Question:
             "this id was used for another question",
             next="choose a new one",
             field="request_id",
-            request_id=command.request_id,
         )
     new = question is None or question.status is QuestionStatus.WITHDRAWN or unanswered(question)
     if question is None or new:

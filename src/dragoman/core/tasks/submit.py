@@ -74,7 +74,7 @@ def submit(work: Work, command: Submit) -> Task:
             if is_namesake(work.agent(command.principal), claimed):
                 raise refuse(
                     Kind.MISMATCH,
-                    "this request_id was used by an agent of this name that was removed",
+                    "this request id was used by an agent of this name that was removed",
                     next="use a new one",
                     field="request_id",
                 )
@@ -86,7 +86,7 @@ def submit(work: Work, command: Submit) -> Task:
         raise refuse(
             Kind.CONFLICT,
             "this task_id is already in use",
-            next="choose a new one, or repeat the request_id to hear of the first again",
+            next="choose a new one, or repeat the first request to hear of it again",
             field="task_id",
         )
     asked = NOTHING
@@ -372,8 +372,8 @@ def again(work: Work, command: Submit, first: Task) -> Task:
     if first.origin.digest != command.digest:
         raise refuse(
             Kind.MISMATCH,
-            "this request_id was used before with other content",
-            next="use a new request_id for a new request",
+            "this request id was used before with other content",
+            next="use a new request id for a new request",
             field="request_id",
             task_id=first.id,
         )

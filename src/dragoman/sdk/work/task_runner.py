@@ -149,7 +149,7 @@ class TaskRunner:
         return self._decline(work.correlation, fault)
 
     def _refuse_other_content(self, work: Assignment) -> None:
-        message = "this request_id was used for other content before"
+        message = "this request id was used for other content before"
         self._decline(work.correlation, Fault(kind=Kind.INVALID, message=message, field="request_id"))
 
     def _decline(self, correlation: Correlation, fault: Fault) -> None:

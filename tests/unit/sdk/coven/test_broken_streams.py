@@ -132,7 +132,7 @@ async def test_one_request_id_cannot_mean_two_things(gateway: Gateway) -> None:
         first.cut()
         second = await gateway.stream()
         await work(second, "r", "echo", {"n": 2})
-        assert await second.end() == Error("request_id: this request_id was used for other content before")
+        assert await second.end() == Error("request_id: this request id was used for other content before")
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED])

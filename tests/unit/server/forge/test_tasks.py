@@ -156,6 +156,18 @@ async def test_the_same_request_again_has_the_first_outcome_and_other_content_is
     assert first == again
     refused = await planner.ask("submit-task", id="r-1", **{**JOB, "name": "another"})
     assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "mismatch")
+    assert refused["details"]["field"] == "id"
+    assert "request_id" not in f"{refused}"
+
+
+@pytest.mark.parametrize("receiver", ["agent", "kind"])
+async def test_a_task_for_an_agent_that_is_not_there_is_not_found_and_may_be_sent_again(
+    hub: ForgeHub, receiver: str
+) -> None:
+    planner = await hub.connect("planner-1")
+    refused = await planner.ask("submit-task", type="x", **{receiver: "nobody-here"})
+    assert (refused["code"], refused["details"]["field"]) == ("NOT_FOUND", f"payload.{receiver}")
+    assert refused["details"]["retryable"] is True
 
 
 @pytest.mark.requirement("FG-NOT-2")
