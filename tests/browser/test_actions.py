@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit, go
 from tests.browser.fleet import QUESTION
-from tests.e2e.a2acp.speaking import INTENT, Speaker, dataset
+from tests.e2e.a2acp.speaking import INTENT, Speaker, code, dataset
 from tests.support import chiffon
 from tests.support.hubproc import HubProcess, until
 
@@ -48,6 +48,16 @@ def test_a_contract_is_read_renewed_and_ended_under_the_persons_name(visit: Visi
         expect(terms.get_by_label("Output schema")).to_contain_text("dataset_id")
         expect(terms.get_by_test_id("contract-violations")).to_contain_text("Both sides kept to it")
         expect(page).to_have_url(re.compile("open=contract-"))
+        terms.get_by_role("button", name="Close").click()
+
+        _, wrong = ada.ask(bob, "provision", {"rows": "many", "contract_id": id})
+        assert code(wrong) == "CONTRACT_VIOLATION"
+        ada.ask(bob, "nothing-agreed", {"rows": 1})  # refused as well, and no matter of this contract
+        row.get_by_role("button", name="Terms").click()
+        violations = terms.get_by_test_id("contract-violation")
+        expect(violations).to_have_count(1)
+        expect(violations).to_contain_text("does not fit the input schema")
+        expect(violations).to_contain_text(ada.id)
         terms.get_by_role("button", name="Close").click()
 
         row.get_by_test_id("contract-renew").click()

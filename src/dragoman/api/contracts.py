@@ -11,7 +11,7 @@ from dragoman.api.context import PROTOCOL, Call, Context, Plain, page_of
 from dragoman.api.problems import Problem, list_of
 from dragoman.core.commands import EndContract, RenewContract, SetDomainPolicy
 from dragoman.core.ids import ADMIN, HOUR, AgentId, Instant, rfc3339
-from dragoman.core.model.contracts import Contract, Party, Standing
+from dragoman.core.model.contracts import Contract, Party, Standing, Violation
 from dragoman.core.model.policy import NAME, domain_policies_in
 from dragoman.core.model.state import Entity, Registry
 from dragoman.messages.faults import Kind
@@ -24,9 +24,19 @@ class PartyOut(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
+class ViolationOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a party did against the terms, and the hub refused. `task` is set where it was about one."""
+
+    at: str
+    by: str
+    action: str
+    reason: str
+    task: str | None
+
+
 class ContractOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`validated` is false where only the two agents can read the messages. Schemas are set where one contract is
-    shown."""
+    """`validated` is false where only the two agents can read the messages. `violated` is how often a party violated
+    it. Schemas and `violations` (the newest first, at most 20) are set where one contract is shown."""
 
     id: str
     collaboration_id: str
@@ -50,6 +60,8 @@ class ContractOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reason: str
     input_schema: Any = None
     output_schema: Any = None
+    violated: int = 0
+    violations: tuple[ViolationOut, ...] = ()
 
 
 class ContractList(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +94,13 @@ def contract_out(row: Contract, now: Instant, *, whole: bool = False) -> Contrac
         reason=row.reason,
         input_schema=offer.input_schema if whole else None,
         output_schema=offer.output_schema if whole else None,
+        violated=row.violated,
+        violations=tuple(map(_violation, reversed(row.violations))) if whole else (),
     )
+
+
+def _violation(one: Violation) -> ViolationOut:
+    return ViolationOut(at=rfc3339(one.at), by=one.by, action=one.action, reason=one.reason, task=one.task)
 
 
 def _party(party: Party) -> PartyOut:

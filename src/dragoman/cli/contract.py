@@ -80,6 +80,7 @@ def show(id: ContractName, /, *, output: Output = "table", location: HubLocation
             ("until", contract.get("expires_at")),
             ("ended by", contract.get("by")),
             ("why", contract.get("reason")),
+            ("violated", _violated(contract)),
             ("takes", contract.get("input_schema")),
             ("gives", contract.get("output_schema")),
         ]
@@ -126,6 +127,14 @@ def end(
 
 def _party(party: Any) -> str:
     return f"{party.get('agent')} {party.get('version')} of {party.get('domain')}" if isinstance(party, dict) else ""
+
+
+def _violated(contract: Mapping[str, Any]) -> str | None:
+    newest = contract.get("violations")
+    if not newest:
+        return None
+    times = contract.get("violated", len(newest))
+    return f"{times} times, last {newest[0]['at']} by {newest[0]['by']}: {newest[0]['reason']}"
 
 
 def _sealed(contract: Mapping[str, Any]) -> str:

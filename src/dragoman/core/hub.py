@@ -105,7 +105,7 @@ from dragoman.core.tasks import (
     questions,
     submit,
 )
-from dragoman.core.work import Reactions, Work
+from dragoman.core.work import NotLoaded, Reactions, Work
 from dragoman.messages.faults import Fault, Refused
 
 
@@ -133,6 +133,22 @@ def note_refusal(work: Work, command: NoteRefusal) -> int:
         subject=command.about,
         address=command.address,
     )
+
+
+def record_refusal(work: Work, command: Command, action: str, refusal: Refused) -> None:
+    try:
+        refusals.record(
+            work,
+            refusal.fault,
+            principal=command.person or command.principal,
+            action=action,
+            protocol=command.protocol,
+            subject=command.subject,
+            task=getattr(command, "task_id", None) if refusal.keep else None,
+        )
+    except NotLoaded:  # the decision runs again from its beginning
+        work.rollback()
+        raise
 
 
 def count_refusals(work: Work, command: CountRefusals) -> int:
@@ -284,14 +300,7 @@ def decide(work: Work, command: Command) -> Outcome:
             work.rollback()
             count(work, command)
         if command.action is not None:
-            refusals.record(
-                work,
-                refusal.fault,
-                principal=command.person or command.principal,
-                action=command.action,
-                protocol=command.protocol,
-                subject=command.subject,
-            )
+            record_refusal(work, command, command.action, refusal)
         raise
     except BaseException:
         work.rollback()

@@ -4,11 +4,11 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { get, post } from "../api/client";
-import type { AuditView, Contract, ContractList, Task, TaskList } from "../api/types";
+import type { Contract, ContractList } from "../api/types";
 import { place, withQuery } from "../router";
 import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
-import { duration, plural } from "../ui/format";
+import { duration, number, plural } from "../ui/format";
 import { AgentLink, Ago, Dialog, Empty, ErrorBox, Json, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
@@ -66,6 +66,7 @@ export function Contracts() {
                   <Status status={contract.standing} />
                   {contract.pii ? <span class="tag">personal data</span> : null}
                   {contract.encryption !== "none" ? <span class="tag">{contract.encryption}</span> : null}
+                  {contract.violated ? <span class="tag bad">{plural(contract.violated, "violation")}</span> : null}
                 </span>
                 <span class="muted small contract-end" data-testid="contract-until">
                   <Until contract={contract} />
@@ -191,31 +192,17 @@ function End({ contract, onClose, onDone }: { contract: Contract; onClose: () =>
   );
 }
 
-interface Violations {
-  refused: AuditView["records"];
-  failed: Task[];
-}
-
 function Terms({ id, onClose }: { id: string; onClose: () => void }) {
   const contract = useSignal<Contract | null>(null);
-  const found = useSignal<Violations | null>(null);
   const error = useSignal<unknown>(null);
   useEffect(() => {
-    const read = async () => {
-      const one = await get<Contract>(`/contracts/${encodeURIComponent(id)}`);
-      contract.value = one;
-      const [audit, tasks] = await Promise.all([
-        get<AuditView>("/audit/view", { principal: one.source.agent, outcome: "refused" }),
-        get<TaskList>("/tasks", { status: "failed", type: one.intent, agent: one.target.agent, limit: 100 }),
-      ]);
-      found.value = {
-        refused: audit.records.filter((record) => record.action === "task.submit").slice(0, 10),
-        failed: tasks.tasks.filter((task) => task.contract === one.id && task.error?.kind === "contract").slice(0, 10),
-      };
-    };
-    read().catch((problem: unknown) => {
-      error.value = problem;
-    });
+    get<Contract>(`/contracts/${encodeURIComponent(id)}`)
+      .then((one) => {
+        contract.value = one;
+      })
+      .catch((problem: unknown) => {
+        error.value = problem;
+      });
   }, [id]);
   const one = contract.value;
   const facts: [string, ComponentChildren][] = one
@@ -260,37 +247,38 @@ function Terms({ id, onClose }: { id: string; onClose: () => void }) {
           </div>
           <div class="stack-s" data-testid="contract-violations">
             <h3>Violations</h3>
-            {!found.value ? (
-              <p class="muted">Reading…</p>
-            ) : found.value.refused.length + found.value.failed.length ? (
-              <ul class="rows">
-                {found.value.failed.map((task) => (
-                  <li class="line" key={task.id}>
-                    <TaskLink id={task.id} />
-                    <span class="grow why-error">{task.error?.message}</span>
-                    <span class="muted small">
-                      <Ago at={task.updated_at} />
-                    </span>
-                  </li>
-                ))}
-                {found.value.refused.map((record) => (
-                  <li class="line" key={record.seq}>
-                    <a href={`/audit?who=${encodeURIComponent(record.principal)}&outcome=refused`}>refused</a>
-                    <span class="grow why-error">{record.reason ?? record.subject}</span>
-                    <span class="muted small">
-                      <Ago at={record.at} />
-                    </span>
-                  </li>
-                ))}
-              </ul>
-            ) : (
-              <p class="muted">Both sides kept to it, as far as the newest records say.</p>
-            )}
+            <Violations of={one} />
           </div>
         </div>
       ) : error.value ? null : (
         <p class="muted">Reading…</p>
       )}
     </Dialog>
+  );
+}
+
+function Violations({ of: contract }: { of: Contract }) {
+  const { violated = 0, violations = [] } = contract;
+  if (!violated) return <p class="muted">Both sides kept to it.</p>;
+  return (
+    <>
+      {violated > violations.length ? (
+        <p class="muted small">
+          The newest {violations.length} of {number(violated)}; the <a href="/audit?outcome=refused">audit</a> has all.
+        </p>
+      ) : null}
+      <ul class="rows">
+        {violations.map((one, index) => (
+          <li class="line" key={index} data-testid="contract-violation">
+            <AgentLink id={one.by} />
+            <span class="grow why-error">{one.reason}</span>
+            {one.task ? <TaskLink id={one.task} /> : <code class="muted small">{one.action}</code>}
+            <span class="muted small">
+              <Ago at={one.at} />
+            </span>
+          </li>
+        ))}
+      </ul>
+    </>
   );
 }

@@ -25,12 +25,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dragoman.core.ids import MINUTE, AgentId, Instant, QuestionId
+from dragoman.core.ids import MINUTE, AgentId, Instant, QuestionId, TaskId
 from dragoman.core.model.agents import Agent, Offer
 from dragoman.core.model.policy import ANY
 from dragoman.core.protocol_capabilities import SHAKES_HANDS
 
 OVERLAP = MINUTE
+VIOLATIONS_KEPT = 20
 
 
 class Standing(enum.StrEnum):
@@ -56,8 +57,20 @@ class Secret(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     target_key: str | None = None
 
 
+class Violation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a party did against the terms: the hub refused it, and the audit record has it, too. `action` is what was
+    tried; `task` is what it was about, where the hub had accepted that before."""
+
+    at: Instant
+    by: AgentId
+    action: str
+    reason: str
+    task: TaskId | None = None
+
+
 class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`offer` is the target's, as it was when they agreed; `handshake` is how they did."""
+    """`offer` is the target's, as it was when they agreed; `handshake` is how they did. Of all that violated it, which
+    are `violated`, the newest are kept."""
 
     id: str
     collaboration: str
@@ -77,6 +90,8 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     rotated_at: Instant | None = None
     sandbox: str | None = None
     handshake: QuestionId | None = None
+    violated: int = 0
+    violations: tuple[Violation, ...] = ()
 
     @property
     def intent(self) -> str:
@@ -105,6 +120,10 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         if self.at(now) is Standing.ACTIVE:
             return True
         return self.standing is Standing.SUPERSEDED and now < min(self.since + OVERLAP, self.expires_at)
+
+    def with_violation(self, violation: Violation) -> Contract:
+        kept = (*self.violations, violation)[-VIOLATIONS_KEPT:]
+        return msgspec.structs.replace(self, violated=self.violated + 1, violations=kept)
 
     def secrets(self, now: Instant) -> tuple[Secret, ...]:
         """The keys that may be used now, the current one first."""

@@ -1,15 +1,23 @@
 """Record a refusal, or count it where its sender has used up its allowance of records (`model.refusals`).
 
-This is the last step of a command, so nothing here is undone.
+What violates a contract is noted in the contract as well, if it is a record: its parties and the reason.
+
+This is the last step of a command. Only the contract may have to be loaded first; nothing after that is undone.
 """
 
 from __future__ import annotations
 
-from dragoman.core.ids import HUB, NOBODY
+from dragoman.core.ids import HUB, NOBODY, AgentId, TaskId
 from dragoman.core.model import refusals
+from dragoman.core.model.contracts import Contract, Violation
 from dragoman.core.model.refusals import Allowance, Rate, RefusalCount, RefusalKey
 from dragoman.core.work import Work
-from dragoman.messages.faults import Fault
+from dragoman.messages.brevity import in_short
+from dragoman.messages.faults import Fault, Kind
+
+AGAINST_TERMS = frozenset({Kind.CONTRACT, Kind.FORBIDDEN, Kind.MISMATCH})
+"""Refusals that violate the contract that they name, if a party of it was refused."""
+LONGEST_NOTE = 300
 
 
 def record(
@@ -21,8 +29,10 @@ def record(
     protocol: str | None = None,
     subject: str | None = None,
     address: str | None = None,
+    task: TaskId | None = None,
 ) -> bool:
     """Whether the refusal is a record of its own."""
+    contract = _violated(work, fault, principal)
     sender = refusals.sender_of(principal, address)
     taken: dict[str, Allowance] = {}
     for name, rate in () if principal == HUB else refusals.rates_of(sender):
@@ -40,7 +50,16 @@ def record(
         subject=subject,
         reason=str(fault),
     )
+    if contract is not None:
+        by, reason = AgentId(principal), in_short(fault.message, LONGEST_NOTE)
+        work.put(contract.with_violation(Violation(at=work.now, by=by, action=action, reason=reason, task=task)))
     return True
+
+
+def _violated(work: Work, fault: Fault, principal: str) -> Contract | None:
+    named = fault.facts.get("contract_id") if fault.kind in AGAINST_TERMS else None
+    contract = work.contract(named) if type(named) is str else None
+    return contract if contract is not None and principal in contract.parties else None
 
 
 def _allowance(work: Work, name: str, rate: Rate) -> Allowance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.contracts import agreed
+from tests.support.contracts import SECRET, agreed
 
 from dragoman.core.commands import (
     Cancel,
@@ -12,7 +12,7 @@ from dragoman.core.commands import (
 )
 from dragoman.core.ids import ADMIN, AgentId
 from dragoman.core.model.agents import Offer
-from dragoman.core.model.contracts import Secret
+from dragoman.core.model.contracts import VIOLATIONS_KEPT, Secret
 from dragoman.core.model.tasks import Status
 from dragoman.messages.faults import Kind
 
@@ -33,6 +33,39 @@ async def test_both_sides_are_held_to_it(world):
     assert fault.kind is Kind.CONTRACT
     failed = await world.task(broken.id)
     assert (failed.status, failed.outcome.fault.kind) == (Status.FAILED, Kind.CONTRACT)
+
+
+async def test_a_contract_has_what_its_parties_did_against_it(world):
+    """Not what they did against another contract, nor what others did."""
+    await world.connect("data")
+    contract, other = await agreed(world), await agreed(world, intent="patient", secret=SECRET)
+    ask = {"principal": "lab", "protocol": "a2acp", "type": "provision", "contract": contract.id}
+    await world.refused(world.request(None, **ask, input={"rows": "many"}))
+    await world.refused(world.request(None, **(ask | {"contract": other.id}), input={"rows": 3}))
+    await world.add("boss", "orchestrator", protocol="a2acp", domain="research")
+    await world.refused(world.request(None, **(ask | {"principal": "boss"}), input={"rows": 3}))
+    task = await world.submit(None, **ask, input={"rows": 3})
+    await world.refused_with("data", task.id, b'{"result":{"other":1}}')
+    held, beside = await world.store.contract(contract.id), await world.store.contract(other.id)
+    assert [(one.by, one.action, one.task) for one in held.violations] == [
+        ("lab", "task.submit", None),
+        ("data", "task.finish", task.id),
+    ]
+    assert "does not fit the input schema" in held.violations[0].reason
+    assert [one.reason for one in beside.violations] == [
+        "the contract is about 'patient', not 'provision'; shake hands for that"
+    ]
+    assert (held.violated, beside.violated) == (2, 1)
+
+
+async def test_a_contract_keeps_its_newest_violations_and_counts_the_others(world):
+    contract = await agreed(world)
+    for number in range(VIOLATIONS_KEPT + 3):
+        ask = {"principal": "lab", "protocol": "a2acp", "type": f"wrong-{number}", "contract": contract.id}
+        await world.refused(world.request(None, **ask, input={}))
+    held = await world.store.contract(contract.id)
+    assert (held.violated, len(held.violations)) == (VIOLATIONS_KEPT + 3, VIOLATIONS_KEPT)
+    assert f"wrong-{VIOLATIONS_KEPT + 2}" in held.violations[-1].reason
 
 
 async def test_so_is_a_person_who_edits_what_was_asked(world):
