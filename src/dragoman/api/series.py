@@ -68,14 +68,14 @@ class Series:
         bucket: Bucket | None = None
         ended: list[Event] = []
         for row in changes.added:
-            if isinstance(row, Event):
+            if type(row) is Event:
                 name = COUNTED.get(row.kind)
                 if name is not None:
                     bucket = bucket or self._bucket()
                     setattr(bucket, name, getattr(bucket, name) + 1)
                     if row.kind in ENDS:
                         ended.append(row)
-            elif isinstance(row, DeadLetter):
+            elif type(row) is DeadLetter:
                 bucket = bucket or self._bucket()
                 bucket.dead_lettered += 1
         if ended and bucket is not None:

@@ -80,15 +80,15 @@ class Counters(Observer):
         self.commit_size.observe(commands)
         events = self.events
         for row in changes.added:
-            if isinstance(row, Event):
+            if type(row) is Event:
                 events[row.kind] += 1
-            elif isinstance(row, DeadLetter):
+            elif type(row) is DeadLetter:
                 self.dead_letters += 1
         for row in changes.changed:
-            if isinstance(row, Agent):
+            if type(row) is Agent:
                 self._note_breaker(row)
         for row in changes.removed:
-            self.forgotten += isinstance(row, Task)
+            self.forgotten += type(row) is Task
 
     def _note_breaker(self, agent: Agent) -> None:
         state = agent.breaker.state

@@ -745,9 +745,10 @@ class Work:
         for entry in self._dirty[Task].values():
             self._settle_task(entry)
         for entry in self._dirty[Delivery].values():
-            for delivery, times in ((entry.base, -1), (entry.row, 1)):
-                if isinstance(delivery, Delivery) and delivery.direct_message is not None:
-                    directory.note_holding(delivery, times)
+            if type(was := entry.base) is Delivery and was.direct_message is not None:
+                directory.note_holding(was, -1)
+            if type(row := entry.row) is Delivery and row.direct_message is not None:
+                directory.note_holding(row, 1)
         for entry in self._dirty[Entity].values():
             if entry.base is not None:
                 directory.note_holding(entry.base, -1)

@@ -112,11 +112,13 @@ def resource_limits(task: Task, request: Request) -> dict[str, Any]:
 
 def resource_needs(hints: Mapping[str, Any]) -> dict[str, Any]:
     """What hints name of each resource, under the name of its constraint."""
-    needs = {
-        resource.constraint: next((value for name in resource.names if (value := hints.get(name)) is not None), None)
-        for resource in RESOURCES
-    }
-    return {name: value for name, value in needs.items() if value is not None}
+    needs: dict[str, Any] = {}
+    for resource in RESOURCES:
+        for name in resource.names:
+            if (value := hints.get(name)) is not None:
+                needs[resource.constraint] = value
+                break
+    return needs
 
 
 def reported_fault(task: Task, event: Event) -> Fault:

@@ -211,41 +211,41 @@ class HotCache:
     def follow(self, changes: Changes, new: dict[TaskId, int]) -> None:
         self.absent.clear()
         for row in changes.removed:
-            if isinstance(row, Delivery):
+            if type(row) is Delivery:
                 self._drop_delivery(row.id)
-            elif isinstance(row, Task):
+            elif type(row) is Task:
                 self._drop_task(row.id)
                 self._numbers.pop(row.id, None)
                 self._of_task.pop(row.id, None)
                 self._drop_events_of(row)
-            elif isinstance(row, Event):
+            elif type(row) is Event:
                 self._drop_event(row)
-            elif isinstance(row, Contract):
+            elif type(row) is Contract:
                 self._contracts.pop(row.id, None)
         self._numbers.update(new)
         for id in new:
             self._of_task[id] = {}
         for row in changes.added:
-            if isinstance(row, Event):
+            if type(row) is Event:
                 self._keep_event(row)
-            elif isinstance(row, Delivery):
+            elif type(row) is Delivery:
                 self._put_delivery(row)
-            elif isinstance(row, Task):
+            elif type(row) is Task:
                 self._put_task(row)
-            elif isinstance(row, Contract):
+            elif type(row) is Contract:
                 self._contracts[row.id] = row
         for row in changes.changed:
-            if isinstance(row, Task):
+            if type(row) is Task:
                 if not self._drop_task(row.id):
                     self._ready.clear()  # the task may have been in any queue
                 self._put_task(row)
-            elif isinstance(row, Delivery):
+            elif type(row) is Delivery:
                 if not self._drop_delivery(row.id):
                     self._forget_shelves()
                 self._put_delivery(row)
-            elif isinstance(row, Event):
+            elif type(row) is Event:
                 self._drop_event(row)
-            elif isinstance(row, Contract):
+            elif type(row) is Contract:
                 self._contracts[row.id] = row
         self._trim()
 

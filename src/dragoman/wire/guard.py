@@ -58,6 +58,7 @@ _STEPS = bytes.maketrans(_OPEN + _CLOSE, b"\x01\x01\xff\xff")
 # The closing quote is optional so that the pattern can never fail after a long scan, which would be quadratic.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _SLICE = 4096
+_BACKSLASH = ord("\\")
 
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _TWENTY_DIGITS = b"0" * 20
@@ -86,7 +87,8 @@ def check(data: bytes, limits: Limits) -> Any:
         halved = "truncated" in str(error) and _HALF_PAIR.search(data) is not None
         why = "half of a surrogate pair stands alone in a string" if halved else error
         raise RemoteProtocolError(f"not strict JSON: {why}", stage=Stage.JSON) from None
-    if data.count(b":") != _write(tree).count(b":") or b"\\u003" in data or _TWENTY_DIGITS in data.translate(_DIGITS):
+    escaped = data.find(_BACKSLASH) >= 0 and b"\\u003" in data
+    if data.count(b":") != _write(tree).count(b":") or escaped or _TWENTY_DIGITS in data.translate(_DIGITS):
         _look_exactly(data)
     return tree
 

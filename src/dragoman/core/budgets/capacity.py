@@ -57,9 +57,11 @@ def accounts_of(agent: Agent, held: Iterable[Task]) -> tuple[Account, ...]:
 def lacking(agent: Agent, needs: Needs) -> tuple[Resource, ...]:
     """The resources of which an agent has less than is needed, even if it holds no task."""
     return tuple(
-        resource
-        for resource in RESOURCES
-        if (has := getattr(agent, resource.name)) is not None and has < needs.get(resource.name, 0)
+        [
+            resource
+            for resource in RESOURCES
+            if (has := getattr(agent, resource.name)) is not None and has < needs.get(resource.name, 0)
+        ]
     )
 
 

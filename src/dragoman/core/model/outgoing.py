@@ -28,7 +28,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def event(self) -> Event:
-        assert isinstance(self.content, Event)
+        assert type(self.content) is Event
         return self.content
 
     @property
@@ -58,6 +58,6 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     def weight(self) -> int:
         """About how many bytes it will be: its content, in the hub's form or raw, and a little around it."""
         content = self.content
-        if isinstance(content, Event):
+        if type(content) is Event:
             return AROUND + max(len(content.body), len(content.raw or b""))
-        return AROUND + (len(content.raw) if isinstance(content, DirectMessage) else 0)
+        return AROUND + (len(content.raw) if type(content) is DirectMessage else 0)

@@ -53,11 +53,12 @@ def first_time(work: Work, command: Command) -> None:
 
 def marks_of(sender: str, message_id: str, *content: str) -> tuple[int, int]:
     """What the hub remembers of a message that may come again: 64 bits for its sender and id, 64 for its content."""
-    return _short(f"{sender}\n{message_id}"), _short("\n".join(content))
+    id = blake2b(f"{sender}\n{message_id}".encode(), digest_size=8).digest()
+    meant = blake2b("\n".join(content).encode(), digest_size=8).digest()
+    return _number(id, "little"), _number(meant, "little")
 
 
-def _short(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+_number = int.from_bytes
 
 
 def one_content(work: Work, id: int, content: int) -> None:

@@ -20,7 +20,7 @@ from dragoman.core.agreements.domain_policy import View, domain_of, is_open
 from dragoman.core.budgets.budget import NOTHING, Amounts, may_take
 from dragoman.core.budgets.capacity import Needs, accounts_of, lacking
 from dragoman.core.ids import AgentId, Instant
-from dragoman.core.model.agents import RESOURCES, Agent, BreakerState, Link
+from dragoman.core.model.agents import Agent, BreakerState, Link
 from dragoman.core.model.state import Standing
 from dragoman.core.model.tasks import Task
 from dragoman.core.protocol_capabilities import KEEPS_QUEUED, SEALS
@@ -65,7 +65,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     @property
     def needs(self) -> Needs:
         """What each of its tasks may need of its agent's resources."""
-        return {each.name: amount for each in RESOURCES if (amount := getattr(self, each.name))}
+        return _needs(self.memory_mb, self.gpu_vram_mb)
 
     @property
     def has_needs(self) -> bool:
@@ -74,6 +74,11 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.json.Encoder()
+
+
+@lru_cache(4096)
+def _needs(memory_mb: int, gpu_vram_mb: int) -> Needs:
+    return {name: amount for name, amount in (("memory_mb", memory_mb), ("gpu_vram_mb", gpu_vram_mb)) if amount}
 
 
 @lru_cache(4096)
@@ -122,7 +127,9 @@ def is_able(agent: Agent, route: Route) -> bool:
         return False
     if route.has_needs and lacking(agent, route.needs):
         return False
-    return agent.can_do(route.type) and all(c in agent.capabilities for c in route.capabilities)
+    if not agent.can_do(route.type):
+        return False
+    return not route.capabilities or all(c in agent.capabilities for c in route.capabilities)
 
 
 def addressed(work: Work, route: Route) -> Iterable[Agent]:

@@ -124,18 +124,18 @@ def submit(work: Work, command: Submit) -> Task:
         route = without_unfit(work, command, route)
     if command.files:
         check_carried(work, command, route)
-    chosen = None
-    if not (command.lineage.dependencies or "risk" in command.constraints or work.backlog(route.queue)):
+    chosen, waiting = None, work.backlog(route.queue)
+    if not (waiting or command.lineage.dependencies or "risk" in command.constraints):
         chosen = choose(work, route, asked)
     if chosen is None:
         check_somebody_could(work, command, route)
     if command.principal != HUB:
         could = (agent for agent in addressed(work, route) if serves(agent, route))
         budget.check(work, asked, could, named=budget.names_usd(command.constraints))
-    if work.backlog(route.queue) >= work.rules.max_backlog:
+    if waiting >= work.rules.max_backlog:
         raise refuse(
             Kind.OVERLOADED,
-            f"{work.backlog(route.queue)} tasks already wait for {route.kind or route.pinned}",
+            f"{waiting} tasks already wait for {route.kind or route.pinned}",
             next="try again later",
             retryable=True,
         )

@@ -65,12 +65,12 @@ def request_in(work: WorkRequest, tree: dict[str, Any], custom: Custom) -> Reque
 def _beyond_in(tree: dict[str, Any], custom: Custom) -> dict[str, Any]:
     """Unknown fields, by their place. The first round of a task leaves in the bytes it came in; later ones are messages
     of the hub, and have the unknown fields from here (all-D6)."""
-    places = {"envelope": tree, "payload": tree["payload"], "custom": custom}
-    return {
-        part: {name: place[name] for name in place if name not in _KNOWN[part]}
-        for part, place in places.items()
-        if not place.keys() <= _KNOWN[part]
-    }
+    beyond: dict[str, Any] = {}
+    for part, place in (("envelope", tree), ("payload", tree["payload"]), ("custom", custom)):
+        known = _KNOWN[part]
+        if not place.keys() <= known:
+            beyond[part] = {name: place[name] for name in place if name not in known}
+    return beyond
 
 
 def content_fields(custom: Custom) -> list[tuple[str, Any]]:
