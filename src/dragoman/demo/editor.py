@@ -36,7 +36,7 @@ def run(id: str, state_dir: Path | None) -> None:
         await task.progress(20, "drafting", output=f"# {release}\n\n{entries[0]}\n")
         await asyncio.sleep(0.6)
         advice = await task.help(
-            f"Is this clear to somebody who was not there? {entries[0]}",
+            f"Is this clear to a reader who was not there? {entries[0]}",
             help_type="TECHNICAL_GUIDANCE",
             to=roster.REVIEWER.id,
             deadline=60,

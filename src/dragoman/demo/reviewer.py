@@ -17,7 +17,7 @@ def run(id: str, state_dir: Path | None) -> None:
     @agent.on_help("TECHNICAL_GUIDANCE", "CODE_REVIEW")
     async def advise(request: HelpRequest) -> str:
         await asyncio.sleep(0.5)
-        return "Say what it means for whoever reads it; otherwise it is clear."
+        return "Say what it means for the reader; otherwise it is clear."
 
     @agent.on_handoff
     async def decide(request: HandoffRequest) -> Accept | Reject:

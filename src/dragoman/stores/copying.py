@@ -382,7 +382,7 @@ class Target:
         )
 
     async def switch(self, last_instant: int) -> None:
-        """Put the copy in the realm's place, unless somebody used the realm meanwhile. Durable when this returns."""
+        """Put the copy in the realm's place, unless a hub used the realm meanwhile. Durable when this returns."""
         place, made = schema_of(self._realm), schema_of(aside(self._realm))
         await self._connection.execute(DURABLE)
         async with self._connection.transaction():

@@ -1,7 +1,7 @@
 """Keeps this node's part in its cluster: reads and renews the lease, has `election` decide, and acts on the verdict.
 
 Runs beside all terms. `role` is what this node is to be now, and `changed` is set when it is another; `node` begins and
-ends terms after it. What happens to a term is told here: its epoch is over (`over`), it has ended in order (`release`),
+ends terms after it. A term's events are here: its epoch is over (`over`), it has ended in order (`release`),
 the stream to the leader opened or broke (`stream`).
 
 All waits are bounded: a leader looks at its own clock in time, whatever PostgreSQL does.

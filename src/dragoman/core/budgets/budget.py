@@ -216,7 +216,7 @@ def exceeds(kind: str, whose: str, asked: float, of: Account, *, sent: bool = Tr
     if asked and not sent:
         wish = f"it names no budget, so {_written(asked)} {unit} would be set aside for it (`per_task`), and "
     set_aside = _rounded(of.reserved + of.by_hand)
-    advice = "ask for less, or raise the limit" if asked else "raise the limit, or have somebody else do it"
+    advice = "ask for less, or raise the limit" if asked else "raise the limit, or have another agent do it"
     if asked and not sent:
         advice = "name a smaller budget, or raise the limit"
     return refuse(

@@ -119,7 +119,7 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
     if route.role is not None and agent.role != route.role:
         say("other_role", f"lacks the role {route.role}", has=agent.role)
     if route.besides == agent.id:
-        say("asked_for_it", "asked for it itself, of somebody else")
+        say("asked_for_it", "asked for it itself, of another agent")
     if not agent.can_do(route.type):
         say("lacks_work_type", f"lacks the work type {route.type}", work_types=list(agent.work_types or ()))
     missing = [name for name in route.capabilities if name not in agent.capabilities]
@@ -132,7 +132,7 @@ def for_good(agent: Agent, route: Route) -> tuple[Reason, ...]:
     if not meets_terms(agent, route):
         say("other_terms", f"does {route.type} on terms that the task does not meet (dragoman agent show {agent.id})")
     if not is_open(route.domains, domain_of(agent)):
-        text = f"is of the domain {domain_of(agent)}, which whoever asked may not ask for it (dragoman policy ls)"
+        text = f"is of the domain {domain_of(agent)}, which the caller may not ask for it (dragoman policy ls)"
         say("other_domain", text, domain=domain_of(agent))
     return tuple(found)
 

@@ -302,7 +302,7 @@ def _hands(event: Event) -> str:
     body = _handed(event.body)
     hands = body.handover or body
     why = f" ({hands.reason.replace('_', ' ')})" if hands.reason else ""
-    return f"from {hands.giver} to {hands.taker or 'whoever can'}{why}"
+    return f"from {hands.giver} to {hands.taker or 'any agent that can'}{why}"
 
 
 def _gave(result: _Tool) -> str:

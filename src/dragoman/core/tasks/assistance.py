@@ -75,7 +75,8 @@ from dragoman.messages.tasks import Request, read_result
 ANYTHING = "help"
 
 NOT_YOURS = "no such request, or it was not put to you"
-ASKED_OF_ANOTHER = "put to somebody else"
+ASKED_OF_ANOTHER = "asked_of_another"
+"""The `reason` of a refusal: the hub put the request to another agent."""
 
 
 def asked_before(work: Work, direct_message: DirectMessage) -> Question | None:
@@ -309,7 +310,7 @@ def put_to(work: Work, request_id: str, principal: AgentId, about: Asking) -> Qu
         raise refuse(Kind.NOT_FOUND, NOT_YOURS, field="request_id", reason=ASKED_OF_ANOTHER)
     if question.status is not QuestionStatus.WITH_AGENT or question.asked_of != principal:
         elsewhere = question.status in (QuestionStatus.WITH_AGENT, QuestionStatus.OPEN)
-        now = "with somebody else" if elsewhere else f"already {question.status.value}"
+        now = "with another agent or a person" if elsewhere else f"already {question.status.value}"
         raise refuse(
             Kind.CONFLICT,
             f"the request is {now}",

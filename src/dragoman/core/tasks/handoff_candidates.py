@@ -116,7 +116,7 @@ def check_domain(work: Work, task: Task, agent: Agent) -> None:
         raise refuse(
             Kind.FORBIDDEN,
             f"the domain policy wants what passes from {source} to {target} encrypted",
-            next="hand it to somebody else",
+            next="hand it to another agent",
             field="to_agent",
             contract_id=contract.id,
         )

@@ -135,7 +135,7 @@ def check(work: Work, task: Task, command: HandOver) -> None:
             raise refuse(
                 Kind.CONFLICT,
                 f"{command.to} was handed this task by you before ({path}): that is a loop",
-                next="name somebody else",
+                next="name another agent",
                 field="to_agent",
                 path=path,
             )

@@ -128,7 +128,7 @@ def submit(work: Work, command: Submit) -> Task:
     if not (waiting or command.lineage.dependencies or "risk" in command.constraints):
         chosen = choose(work, route, asked)
     if chosen is None:
-        check_somebody_could(work, command, route)
+        check_any_could(work, command, route)
     if command.principal != HUB:
         could = (agent for agent in addressed(work, route) if serves(agent, route))
         budget.check(work, asked, could, named=budget.names_usd(command.constraints))
@@ -280,7 +280,7 @@ def check_pin(work: Work, command: Submit) -> None:
     )
 
 
-def check_somebody_could(work: Work, command: Submit, route: Route) -> None:
+def check_any_could(work: Work, command: Submit, route: Route) -> None:
     """Refuse a request that no known agent could ever do, instead of keeping it in a queue."""
     whom = route.pinned or route.kind
     if command.principal is HUB or (command.routing.kept_for_anybody and whom is None):

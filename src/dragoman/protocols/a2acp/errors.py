@@ -59,7 +59,7 @@ TABLE: dict[Code, Rule] = {
     Code.INTERNAL_ERROR: Rule(True, 1, "Send it again under a new message_id; if it stays, look into the log."),
     Code.RATE_LIMIT_EXCEEDED: Rule(True, 1, "Wait for retry_after seconds."),
     Code.CONTRACT_VIOLATION: Rule(False, 0, "Shake hands for a contract, name it, and keep to its terms."),
-    Code.SECURITY_POLICY_VIOLATION: Rule(False, 0, "Ask whoever keeps the domain policies, or encrypt the payload."),
+    Code.SECURITY_POLICY_VIOLATION: Rule(False, 0, "Ask the hub's operator to allow it, or encrypt the payload."),
 }
 
 

@@ -77,7 +77,7 @@ FEATURES = Features(
         F.TOOL_RESULT: SHORT_EVENT,
         F.FILE: near("as a reference in an event of ours, fetched over HTTP"),
         F.QUESTION: near("as the message of an event of ours"),
-        F.RESULT: near("in a message of a megabyte at most; what is more is told as an error, and kept"),
+        F.RESULT: near("in a message of a megabyte at most; a longer one reaches the caller as an error, and is kept"),
         F.TEXT: near("as `output` in the payload, where there is no structured result"),
         F.EXIT_CODE: near("among the details of an error"),
         F.USAGE: near("in a field of ours beside the payload"),

@@ -167,7 +167,7 @@ class PeerRequests:
         async with task.turn:
             given: Handoff = await self._wait(task, Asked(self.message(request, to or HUB, task), _future(), task))
         if given.accepted:
-            task.handed_to = given.agent_id or "somebody else"
+            task.handed_to = given.agent_id or "another agent"
             for message in self._outbox.about(task_id=task.id):
                 self._runner.reporter.accepted(message.id)
         return given

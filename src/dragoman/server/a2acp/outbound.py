@@ -153,7 +153,7 @@ class _Encoder:
             raise refuse(
                 Kind.FORBIDDEN,
                 f"the work is personal, and there is no key to reach {self.receiver} by",
-                next="let somebody else do it",
+                next="let another agent do it",
                 pii=True,
             )
         name = self.broker.called(task)

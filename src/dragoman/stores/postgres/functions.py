@@ -237,8 +237,8 @@ def _commit(name: str) -> str:
 
 
 def _note(name: str) -> str:
-    """Direct messages that leave at most once: fenced, and known to whoever leads next before they leave, also if the
-    primary dies then: a sender that repeats one must not see it leave twice."""
+    """Direct messages that leave at most once: fenced, and known to the node that leads next before they leave, also if
+    the primary dies then: a sender that repeats one must not see it leave twice."""
     body = """
         PERFORM 1 FROM lease WHERE epoch = given_epoch FOR SHARE;
         IF NOT FOUND THEN RETURN false; END IF;"""
