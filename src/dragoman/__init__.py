@@ -7,6 +7,7 @@ Names are loaded when they are first used (PEP 562), so that importing `dragoman
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
         HandshakeRequest,
         Help,
         HelpRequest,
-        Letter,
         Resource,
         Unable,
     )
@@ -109,7 +109,7 @@ _HOMES = {
     "options": "Hints Priority SubmitOptions",
     "peers": (
         "Accept DirectMessage Escalate Handoff HandoffRequest Handover HandshakeRequest Help HelpRequest "
-        "Letter Resource Unable"
+        "Resource Unable"
     ),
     "shared_state": "Change Entity Shared SharedState StateConflict",
     "sync": "SyncClient SyncTaskHandle",
@@ -123,7 +123,7 @@ __all__ = [
     "Cancelled", "CapabilityNotFound", "Change", "Client", "Completed", "Conflict", "ContractViolation",
     "DirectMessage", "DragomanError", "Entity", "Escalate", "Event", "Failed", "File", "FileSent", "HandedOver",
     "Handoff", "HandoffRequest", "Handover", "HandshakeRequest", "Help", "HelpRequest", "Hints", "HubUnreachable",
-    "InternalError", "Letter", "LogWritten", "Middleware", "Misconfigured", "NotAllowed", "NotFound", "NotSupported",
+    "InternalError", "LogWritten", "Middleware", "Misconfigured", "NotAllowed", "NotFound", "NotSupported",
     "OtherEvent", "Output", "Paused", "Priority", "Progress", "Question", "QuestionAnswered", "QuestionAsked",
     "RateLimitExceeded", "Reject", "Rejected", "RequestRefused", "Resource", "Resumed", "Retry", "RetryPolicy",
     "SchemaMismatch", "SecurityPolicyViolation", "Shared", "SharedState", "StateConflict", "Step", "StillRunning",
@@ -132,7 +132,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+_FORMER = {"Letter": "DirectMessage"}
+"""Names that this module had, and what they are called now. Programs that use them go on working, with a warning."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _FORMER:
+        warnings.warn(f"dragoman.{name} is dragoman.{_FORMER[name]} now", DeprecationWarning, stacklevel=2)
+        name = _FORMER[name]
     for home, names in _HOMES.items():
         if name in names.split():
             value = globals()[name] = getattr(import_module(f"dragoman.sdk.{home}"), name)

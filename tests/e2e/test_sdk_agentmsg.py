@@ -13,11 +13,11 @@ import pytest
 from dragoman import (
     Agent,
     Client,
+    DirectMessage,
     Escalate,
     HandoffRequest,
     Help,
     HelpRequest,
-    Letter,
     Reject,
     RequestRefused,
     Resource,
@@ -238,11 +238,11 @@ async def test_direct_messages_status_and_errors(hub: HubProcess) -> None:
     one, two = Agent("one", token=token(hub, "one")), Agent("two", token=token(hub, "two"))
     other = token(hub, "other", "chiffon")
     assert other
-    heard: asyncio.Queue[Letter] = asyncio.Queue()
+    heard: asyncio.Queue[DirectMessage] = asyncio.Queue()
     one.on("work")(lambda: None)
 
     @two.on_message()
-    async def hear(letter: Letter) -> None:
+    async def hear(letter: DirectMessage) -> None:
         heard.put_nowait(letter)
 
     async with serving(hub, one, two), people(hub) as admin:

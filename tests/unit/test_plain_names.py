@@ -1,7 +1,6 @@
 """The glossary's words are used, each is defined once, and the pet names of earlier versions do not come back.
 
-`BANNED` has the words that a reader could not search for. Documents are free of them. Identifiers in `src` are held to
-the same list except for `LEFT`, which names what each package still has to rename: it may only shrink.
+`BANNED` has the words that a reader could not search for. Documents and identifiers in `src` are free of them.
 """
 
 from __future__ import annotations
@@ -56,13 +55,6 @@ BANNED = {
 IN_DOCUMENTS = BANNED.keys() - {"anew", "heard", "said", "saying", "told", "edge", "story", "recipe", "voice"}
 """As plain English these are allowed in a sentence; the others have no other meaning here."""
 
-LEFT: dict[str, set[str]] = {
-    "__init__.py": {"letter"},
-    "app": {"letter"},
-    "sdk": {"letter"},
-}
-"""What a package still has to rename."""
-
 NOT_PETS = re.compile(
     r"dead_?letters?|deadletters?|DeadLetters?|DEAD_?LETTERS?|ascii_letters|^floor$|^pad_edge$", re.IGNORECASE
 )
@@ -95,9 +87,8 @@ def pet_names() -> dict[str, set[str]]:
     return found
 
 
-def test_no_identifier_uses_a_pet_name_that_its_package_is_rid_of() -> None:
-    wrong = {package: words - LEFT.get(package, set()) for package, words in pet_names().items()}
-    advice = {f"{package}: {word} → {BANNED[word]}" for package, words in wrong.items() for word in words}
+def test_no_identifier_uses_a_pet_name() -> None:
+    advice = {f"{package}: {word} → {BANNED[word]}" for package, words in pet_names().items() for word in words}
     assert advice == set()
 
 

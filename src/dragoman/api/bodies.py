@@ -1,7 +1,7 @@
 """What may be sent in, checked in the order of all-D3 before anything is done: size, depth, strict JSON, shape.
 
 A task keeps fields it does not know (all-D6: they stand in its first event as `extra`). Everything else refuses them:
-a misspelt `input` must not redrive a letter unedited.
+a misspelt `input` must not redrive a dead letter unedited.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def ls(
     page.end(True if page.items else None, counted, *(shown or ["dragoman agent add NAME --protocol chiffon"]))
 
 
-PENDING = (("letters", "letter"), ("state_entities", "task of the shared state"))
+PENDING = (("letters", "direct message"), ("state_entities", "shared task"))
 
 
 @app.command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -18,11 +19,21 @@ app = App(name="dlq", help="Dead letters: ls, show, redrive, discard.")
 
 DeadLetterName = Annotated[str, Parameter(name="ID", help="The dead letter's id, or enough of its beginning or end.")]
 
+KIND = "cargo"
+"""The API's field for what kind of message it is. It keeps the name that clients know it by."""
+PLAIN = {"letter": "direct message", "yours": "handoff"}
+"""Kinds whose value in the API is not the word for them."""
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    return PLAIN.get(str(entry.get(KIND)), str(entry.get(KIND)))
+
+
 COLUMNS = (
     col("id"),
     col("task", "task_id", spare=True),
     col("for", "receiver"),
-    col("what", "cargo"),
+    Column("what", _kind),
     col("tries", "attempts", right=True, spare=True),
     Column("age", lambda entry: printing.age(entry.get("at")), right=True),
     Column("why", lambda entry: task_view.reason(entry.get("error"))),
@@ -59,7 +70,7 @@ def show(id: DeadLetterName, /, *, output: Output = "table", location: HubLocati
     entry = lists.found(Hub.find(location), "deadletters", id)
     if printing.as_data(entry, output):
         return
-    print(f"{printing.mark(False, sys.stdout)} dead letter {line(entry.get('id'))}  {line(entry.get('kind'))}")
+    print(f"{printing.mark(False, sys.stdout)} dead letter {line(entry.get('id'))}  {line(_kind(entry))}")
     printing.facts(
         [
             ("why", task_view.reason(entry.get("error"))),
@@ -86,7 +97,7 @@ def redrive(
     task = lists.post(Hub.find(location), "deadletters", id, "redrive", body)
     if printing.as_data(task, output):
         return
-    if "cargo" in task:  # a letter between agents
+    if KIND in task:  # a direct message, which has no task
         printing.verdict(True, f"sent again to {line(task.get('receiver'))}")
         printing.suggest("dragoman dlq ls")
         return

@@ -191,7 +191,3 @@ class DirectMessage(Struct, frozen=True, kw_only=True):
     type: str
     payload: dict[str, Any]
     correlation_id: str | None = None
-
-
-Letter = DirectMessage
-"""The name of `DirectMessage` in versions before 0.2."""

@@ -47,6 +47,14 @@ def test_flags_beat_environment_beats_file_beats_default(file: Path) -> None:
     }
 
 
+def test_a_setting_is_known_by_its_former_name(file: Path) -> None:
+    file.write_text("[quotas]\nletters_per_agent = 7\n")
+    assert load(file=file).settings.quotas.direct_messages_per_agent == 7
+    loaded = load(environ={"DRAGOMAN_QUOTAS__LETTERS_PER_AGENT": "8"}, file=file)
+    assert loaded.settings.quotas.direct_messages_per_agent == 8
+    assert str(loaded.origins["quotas.direct_messages_per_agent"]) == "environment DRAGOMAN_QUOTAS__LETTERS_PER_AGENT"
+
+
 BESIDE = {
     "server.host": {"server.allow_plain": True},
     "tls.certificate": {"tls.key": "/k"},

@@ -91,7 +91,7 @@ async def seen_of(world: World, command: Command) -> tuple[Any, ...]:
     try:
         outcome = await world.ask(command)
     except Refused as refused:
-        hidden = {"task_id", "letter"}  # what eve said herself
+        hidden = {"task_id", "dead_letter"}  # what eve said herself
         facts = {name: value for name, value in refused.fault.facts.items() if name not in hidden}
         outcome = msgspec.structs.replace(refused.fault, facts=facts)
     newest = max(world.store._audit, default=0)

@@ -1,4 +1,4 @@
-"""What one agent may have lying in the hub: bytes, letters, shared entities, messages a minute, streams."""
+"""What one agent may have lying in the hub: bytes, direct messages, shared entities, messages a minute, streams."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def test_requests_of_unfinished_tasks_count_until_they_are_over_also_after
     fault = await world.refused(msgspec.structs.replace(large, request_id="another", task_id=None))
     assert (fault.kind, fault.retryable, fault.facts["scope"]) == (Kind.RATE_LIMITED, True, "bytes")
     assert fault.message.startswith(
-        "the hub keeps 800 bytes of requests, letters and state that are not done with, this message has 800 more, and "
-        "the hub takes 1000 at most; "
+        "the hub keeps 800 bytes of requests, direct messages and state that are not done with, this message has 800 "
+        "more, and the hub takes 1000 at most; "
     )
     assert (await world.ask(large)).id == first.id  # the same again is no more
     await world.ask(Cancel(principal=BOSS, task_id=first.id))

@@ -48,6 +48,10 @@ PATHS = frozenset({
 })  # fmt: skip
 
 
+FORMER = {"quotas.letters_per_agent": "quotas.direct_messages_per_agent"}
+"""Settings that have another name now: files and variables with the former one go on working."""
+
+
 class Loaded(msgspec.Struct, frozen=True):
     settings: Settings
     origins: dict[str, Origin]
@@ -133,7 +137,7 @@ def _read(file: Path, known: Mapping[str, Any], problems: list[str]) -> Iterator
     for key, value in document.items():
         if key in groups and isinstance(value, dict):
             for inner, found in value.items():
-                name = f"{key}.{inner}"
+                name = FORMER.get(f"{key}.{inner}", f"{key}.{inner}")
                 if name in known:
                     yield name, found
                 else:
@@ -151,6 +155,7 @@ def _variables(
     environ: Mapping[str, str], known: Mapping[str, Any], problems: list[str]
 ) -> Iterator[tuple[str, str, str]]:
     names = {variable_of(name): name for name in known if name not in TABLES}
+    names |= {variable_of(former): name for former, name in FORMER.items()}
     seen: dict[str, str] = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):

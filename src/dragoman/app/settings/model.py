@@ -162,7 +162,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_per_agent: Annotated[int, Meta(ge=0)] = _D.bytes_per_agent
     """Requests of its unfinished tasks, its unacknowledged direct messages, and what it keeps in the shared state."""
-    letters_per_agent: Annotated[int, Meta(ge=0)] = _D.direct_messages_per_agent
+    direct_messages_per_agent: Annotated[int, Meta(ge=0)] = _D.direct_messages_per_agent
     """Messages to other agents that were not acknowledged yet."""
     state_entities_per_agent: Annotated[int, Meta(ge=0)] = _D.entities_per_agent
     """Tasks that it keeps in the shared state."""
@@ -443,7 +443,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             keep_finished=int(of.keep_finished_days * DAY),
             max_backlog=of.max_backlog,
             bytes_per_agent=self.quotas.bytes_per_agent,
-            direct_messages_per_agent=self.quotas.letters_per_agent,
+            direct_messages_per_agent=self.quotas.direct_messages_per_agent,
             entities_per_agent=self.quotas.state_entities_per_agent,
             messages_per_agent=self.quotas.messages_per_minute,
             paces=(("forge", int(60 * self.forge.messages_per_second) + self.forge.burst + MOST_UNANSWERED),),

@@ -316,7 +316,7 @@ KINDS: Mapping[type[Any], _Kind] = {
     ),
     Tell: _Kind(
         "a message that is no task",
-        lambda tell: {"letter": tell.direct_message.kind},
+        lambda tell: {"direct_message": tell.direct_message.kind},
         lambda _: [(F.DIRECT_MESSAGE, True)],
     ),
 }  # fmt: skip

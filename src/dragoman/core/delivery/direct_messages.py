@@ -139,7 +139,7 @@ def carry_again(work: Work, dead: DeadLetter) -> None:
     assert dead.direct_message is not None
     assert dead.receiver is not None
     if work.agent(dead.receiver) is None:
-        message, facts = f"there is no agent {dead.receiver!r} any more", {"letter": dead.id}
+        message, facts = f"there is no agent {dead.receiver!r} any more", {"dead_letter": dead.id}
         raise Refused(new_fault(Kind.CONFLICT, message, next="discard the dead letter", facts=facts))
     last = None if dead.task == TaskId(dead.id) else work.one(LaneEnd(dead.task, dead.receiver))
     delivery = Delivery(
@@ -186,7 +186,7 @@ def clear_out(work: Work, command: ClearOut) -> int:
     (`Recovered.parted`).
     """
     message, facts = f"{command.agent} was removed", {"agent_id": command.agent}
-    fault = new_fault(Kind.UNAVAILABLE, message, next="write to somebody else", facts=facts)
+    fault = new_fault(Kind.UNAVAILABLE, message, next="write to another agent", facts=facts)
     rows = [*work.find(Inbox(command.agent, PAGE)), *work.find(Unacknowledged(command.agent, limit=PAGE))]
     again = work.agent(command.agent)
     if again is not None:  # an agent of that name was added again: later messages are for it

@@ -13,6 +13,13 @@ from dragoman.messages.faults import Kind, refuse
 
 AGAIN_SECONDS = 5
 
+NAMED = {
+    "bytes": "bytes of requests, direct messages and state",
+    "letters": "direct messages of yours",
+    "entities": "tasks of yours in the shared state",
+}
+"""What is counted, in words. The keys are the refusal's `scope`."""
+
 
 def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: int = 0, entities: int = 0) -> None:
     """Refuse what would exceed a quota of this principal."""
@@ -23,7 +30,13 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: in
     if held is None:
         return  # the first one is always accepted, whatever its size
     for what, wanted, has, limit, until in (
-        ("bytes", bytes, held.bytes, rules.bytes_per_agent, "some of your tasks are over or letters acknowledged"),
+        (
+            "bytes",
+            bytes,
+            held.bytes,
+            rules.bytes_per_agent,
+            "some of your tasks are over or messages acknowledged",
+        ),
         (
             "letters",
             direct_messages,
@@ -34,7 +47,7 @@ def check(work: Work, principal: AgentId, *, bytes: int = 0, direct_messages: in
         ("entities", entities, held.entities, rules.entities_per_agent, "you have deleted some"),
     ):
         if wanted and limit and has + wanted > limit:
-            named = {"bytes": "bytes of requests, letters and state"}.get(what, f"{what} of yours")
+            named = NAMED[what]
             more = f", this message has {wanted} more" if what == "bytes" else ""
             raise refuse(
                 Kind.RATE_LIMITED,

@@ -255,7 +255,7 @@ def taken_from_agent(work: Work, task: Task, why: str = "a person began the task
 def dead_letter_of(work: Work, id: DeliveryId, principal: AgentId) -> DeadLetter:
     dead_letter = work.one(DeadLetterById(id))
     if dead_letter is None or principal != ADMIN:
-        raise Refused(Fault(kind=Kind.NOT_FOUND, message="no such dead letter", facts={"letter": id}))
+        raise Refused(Fault(kind=Kind.NOT_FOUND, message="no such dead letter", facts={"dead_letter": id}))
     return dead_letter
 
 
@@ -273,14 +273,14 @@ def redrive(work: Work, command: Redrive) -> Task | DeadLetter:
         if command.input is not None:
             raise refuse(Kind.INVALID, "only the input of work can be edited, not a notice", field="input")
         if dead_letter.kind is MessageKind.ANSWER:
-            next, facts = "discard the letter, and the agent asks anew", {"letter": dead_letter.id}
+            next, facts = "discard the dead letter, and the agent asks again", {"dead_letter": dead_letter.id}
             raise Refused(new_fault(Kind.CONFLICT, "an answer cannot be sent again", next=next, facts=facts))
         assert dead_letter.receiver is not None
         offer(work, task, dead_letter.receiver, dead_letter.kind, dead_letter.event, kept=True)
         return task
     if task.status not in (Status.FAILED, Status.CANCELLED):
         raise refuse(
-            Kind.CONFLICT, f"its task is {task.status.value}", next="discard the letter instead", task_id=task.id
+            Kind.CONFLICT, f"its task is {task.status.value}", next="discard the dead letter instead", task_id=task.id
         )
     return retry_from_start(work, task, command.input)
 

@@ -9,19 +9,20 @@ import pytest
 from tests.unit.sdk.agentmsg.harness import FakeAgentmsg, Serving, plain
 from tests.unit.sdk.harness import PATIENCE, settle
 
-from dragoman import Agent, Letter, Misconfigured, RequestRefused, Task
+import dragoman
+from dragoman import Agent, DirectMessage, Misconfigured, RequestRefused, Task
 from dragoman.protocols.agentmsg import types as agentmsg
 from dragoman.protocols.agentmsg.errors import new_report
 from dragoman.protocols.agentmsg.records import ErrorType
 
 
 async def test_direct_messages_are_handled_by_their_type_and_once(agent: Agent, hub: FakeAgentmsg) -> None:
-    heard: list[Letter] = []
-    others: list[Letter] = []
+    heard: list[DirectMessage] = []
+    others: list[DirectMessage] = []
     agent.on_message("ERROR_REPORT")(heard.append)
 
     @agent.on_message()
-    async def rest(letter: Letter) -> None:
+    async def rest(letter: DirectMessage) -> None:
         others.append(letter)
 
     async with Serving(agent, hub):
@@ -149,3 +150,9 @@ async def test_an_agent_that_does_not_run_cannot_send(agent: Agent) -> None:
         _ = agent.state
     with pytest.raises(Misconfigured, match="no help called"):
         agent.on_help("COFFEE")(print)  # type: ignore[arg-type]
+
+
+def test_the_former_name_of_a_direct_message_goes_on_working() -> None:
+    with pytest.warns(DeprecationWarning, match="DirectMessage"):
+        former = dragoman.Letter
+    assert former is DirectMessage
