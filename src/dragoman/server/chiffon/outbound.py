@@ -89,6 +89,8 @@ def wire_request_id(task: Task) -> str:
 def receipts(delivery_id: str, count: int) -> Sequence[str]:
     """What to acknowledge of a delivery of `count` messages. Only the last has the delivery's own id: an agent that
     acknowledges an earlier one and dies gets all of them again, since the hub knows no delivery of that id."""
+    if count == 1:
+        return (delivery_id,)
     return (*(_derived(delivery_id, "part", index) for index in range(count - 1)), delivery_id)[:count]
 
 
