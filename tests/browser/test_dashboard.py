@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, go
 from tests.browser.fleet import QUESTION, REFUSED, Fleet
 from tests.support import chiffon
 from tests.support.hubproc import HubProcess, until
@@ -214,6 +214,39 @@ def test_the_keyboard_reaches_everything(page: Page, submit: Submit) -> None:
     keys.press("g")
     keys.press("i")
     expect(page).to_have_url(re.compile("/inbox$"))
+
+
+def test_keys_pressed_while_a_list_is_read_move_when_its_rows_come(page: Page, submit: Submit) -> None:
+    submit("build", target="early")
+    submit("build", target="keys")
+    go(page, "/tasks")
+    keys, rows, held = page.keyboard, page.get_by_test_id("task-row"), list[Route]()
+    expect(rows.nth(1)).to_be_visible()
+    page.route("**/api/v1/tasks?*", lambda route: held.append(route))
+    keys.press("/")
+    with page.expect_request("**/api/v1/tasks?*q=build*"):
+        keys.type("build")
+    keys.press("Escape")
+    expect(page.locator("[data-search]")).not_to_be_focused()
+    expect(rows).to_have_count(0)
+    keys.press("j")
+    keys.press("j")
+    page.unroute("**/api/v1/tasks?*")  # what is held goes on
+    expect(rows.nth(1)).to_have_class(re.compile(r"\bcurrent\b"))
+    expect(page.locator("[data-search]")).to_have_value("build")
+
+
+def test_the_row_of_the_keyboard_stays_the_same_task_when_others_come_above(page: Page, submit: Submit) -> None:
+    submit("build", target="below")
+    go(page, "/tasks")
+    expect(page.get_by_test_id("task-row").first).to_be_visible()
+    page.keyboard.press("j")
+    current = page.locator("[data-testid=task-row].current")
+    expect(current).to_have_count(1)
+    id = current.get_attribute("data-id")
+    other = submit("build", target="above")
+    expect(page.locator(f"[data-testid=task-row][data-id='{other}']")).to_be_visible()
+    expect(current).to_have_attribute("data-id", str(id))
 
 
 def test_the_overview_says_in_one_line_who_leads_a_cluster_and_nothing_on_a_single_hub(page: Page) -> None:

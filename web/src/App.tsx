@@ -21,6 +21,7 @@ import { followLinks, go, match, path } from "./router";
 import { enter, entry, me } from "./session";
 import { Icon, type IconName } from "./ui/Icon";
 import { Dialog, Empty, ErrorBox, Toasts, failed } from "./ui/parts";
+import { targetOf } from "./ui/selection";
 
 const help = signal(false);
 const more = signal(false);
@@ -233,18 +234,22 @@ function KeyHelp() {
   );
 }
 
-let going = 0;
+let going = Number.NEGATIVE_INFINITY;
 
 function onKey(event: KeyboardEvent): void {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
-  const target = event.target as HTMLElement;
+  const target = targetOf(event);
   if (target.closest("dialog")) return;
   if (target.matches("input, textarea, select")) {
-    if (event.key === "Escape") target.blur();
+    if (event.key === "Escape") {
+      event.preventDefault(); // else the browser empties a search field, and the list stays filtered
+      target.blur();
+    }
     return;
   }
-  if (Date.now() - going < 1500) {
-    going = 0;
+  // When the keys were pressed: a page that was busy in between does not part them.
+  if (event.timeStamp - going < 1500) {
+    going = Number.NEGATIVE_INFINITY;
     const wanted = PAGES.find((one) => one.nav?.key === event.key);
     if (wanted) {
       event.preventDefault();
@@ -252,7 +257,7 @@ function onKey(event: KeyboardEvent): void {
     }
     return;
   }
-  if (event.key === "g") going = Date.now();
+  if (event.key === "g") going = event.timeStamp;
   else if (event.key === "?") help.value = true;
   else if (event.key === "/") {
     const field = document.querySelector<HTMLInputElement>("[data-search]");

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { address } from "../src/api/client";
 import { ago, bytes, duration, plural, pretty, readable, shortDuration, shortId } from "../src/ui/format";
 import { exampleOf, fieldsOf } from "../src/ui/schema";
-import { move } from "../src/ui/selection";
+import { indexOf, move } from "../src/ui/selection";
 
 test.each([
   [0.0001, "0 ms"],
@@ -61,6 +61,12 @@ test("a form has the fields of the schema, and begins with what it needs", () =>
 
 test("j and k stay inside the list", () => {
   expect([move(-1, 1, 3), move(2, 1, 3), move(0, -1, 3), move(0, 1, 0)]).toEqual([0, 2, 0, -1]);
+});
+
+test("the current row is the same one wherever it moves, and the one in its place when it is gone", () => {
+  const at = { id: "b", index: 1 };
+  expect(["abc", "xabc", "ac", "a", ""].map((ids) => indexOf(at, [...ids]))).toEqual([1, 2, 1, 0, -1]);
+  expect(indexOf(null, ["a"])).toBe(-1);
 });
 
 test("instants in a sentence are times of today, or have their day", () => {

@@ -25,6 +25,7 @@ export function Agents() {
   const rows = useRows(
     agents.map((agent) => agent.id),
     (id) => go(`/agents/${encodeURIComponent(id)}`),
+    view.reading,
   );
   return (
     <>

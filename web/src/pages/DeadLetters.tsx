@@ -24,7 +24,7 @@ export function DeadLetters() {
   const shown = all.filter((one) => !reason || one.error.kind === reason);
   const kinds = [...new Set(shown.map((one) => one.error.kind))];
   const ordered = kinds.flatMap((kind) => shown.filter((one) => one.error.kind === kind).map((one) => one.id));
-  const rows = useRows(ordered, (id) => void edit(id));
+  const rows = useRows(ordered, (id) => void edit(id), view.reading);
   const ids = ordered.filter((id) => rows.chosen.has(id));
 
   const bulk = async (action: "redrive" | "discard", list: string[]) => {

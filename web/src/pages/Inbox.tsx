@@ -20,15 +20,16 @@ export function Inbox() {
   const view = useView<QuestionList>("/questions", { status: "open", limit: 200 }, (changes) => changes.questions.changed.length > 0);
   const questions = [...(view.data?.questions ?? [])].sort((one, other) => one.created_at.localeCompare(other.created_at));
   const ids = questions.map((one) => one.id);
-  const rows = useRows(ids, (id) => {
+  const open = (id: string) => {
     const task = questions.find((one) => one.id === id)?.task_id;
     if (task) go(`/tasks/${encodeURIComponent(task)}`);
-  });
+  };
+  const rows = useRows(ids, open, view.reading);
   const together = questions.filter((one) => rows.chosen.has(one.id));
   const list = useRef<HTMLUListElement>(null);
   useEffect(() => {
     list.current?.querySelector(".question.current")?.scrollIntoView({ block: "nearest" });
-  }, [rows.current]);
+  }, [rows.at]);
 
   const answer = async (asked: Question[], given: unknown, note: string) => {
     const results = await Promise.allSettled(

@@ -79,7 +79,7 @@ export function Tasks() {
   };
 
   const ids = known.value.rows.map((task) => task.id);
-  const rows = useRows(ids, (id) => go(`/tasks/${encodeURIComponent(id)}`));
+  const rows = useRows(ids, (id) => go(`/tasks/${encodeURIComponent(id)}`), !loaded.value && !error.value);
   const chosen = ids.filter((id) => rows.chosen.has(id));
   const bulk = async (action: "retry" | "cancel") => {
     try {
@@ -170,6 +170,7 @@ export function Tasks() {
             label="Tasks"
             keyOf={(task) => task.id}
             current={rows.current}
+            moved={rows.at}
             onEnd={more}
             head={
               <div class="cells head tasks-grid" role="row">

@@ -15,13 +15,14 @@ interface Props<T> {
   keyOf: (row: T) => string;
   /** Called when the end comes near. */
   onEnd?: () => void;
-  /** The row that the keyboard is at: it is kept in view. */
+  /** The row that the keyboard is at: it comes into view when the keyboard moved, which makes `moved` another object. */
   current?: number;
+  moved?: object | null;
   /** Given the element that scrolls. */
   frame?: RefObject<HTMLDivElement | null>;
 }
 
-export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, onEnd, current = -1, frame: given }: Props<T>) {
+export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, onEnd, current = -1, moved, frame: given }: Props<T>) {
   const own = useRef<HTMLDivElement>(null);
   const frame = given ?? own;
   const first = useRef<string | null>(null);
@@ -53,7 +54,7 @@ export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, on
   }, [rows]);
   useEffect(() => {
     if (current >= 0) virtualizer.scrollToIndex(current);
-  }, [current]);
+  }, [moved]);
   // Reading the signal is what draws the list again when it was scrolled or got another size.
   const items = turn.value >= 0 ? virtualizer.getVirtualItems() : [];
   const last = items.at(-1)?.index ?? 0;

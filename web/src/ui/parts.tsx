@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { Problem } from "../api/client";
 import { may } from "../session";
 import { ago, pretty, shortId } from "./format";
@@ -233,7 +233,8 @@ export function Toasts() {
 
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  // With the drawing, not after it: the next key of a person is for the dialog.
+  useLayoutEffect(() => {
     const before = document.activeElement;
     element.current?.showModal();
     // A dialog that is closed by leaving it out of the page gives no focus back by itself.

@@ -13,6 +13,8 @@ export const PAUSE = 500;
 export interface View<T> {
   data: T | null;
   error: unknown;
+  /** Neither data nor an error is there yet. */
+  reading: boolean;
   refresh: () => void;
   /** Reads again as soon as the pace allows. */
   changed: () => void;
@@ -64,6 +66,7 @@ export function useView<T>(
   return {
     data: data.value,
     error: error.value,
+    reading: data.value === null && error.value === null,
     refresh: () => current.current?.now(),
     changed: () => current.current?.soon(),
   };
