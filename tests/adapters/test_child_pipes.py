@@ -16,7 +16,7 @@ from dragoman.wire.framing import Line, Overlong
 PATIENCE = 60.0
 
 
-class Ear:
+class Receiver:
     """An outlet and what it took."""
 
     def __init__(self, cost: float = pipes.LINE, ready: Callable[[Line], bool] | None = None) -> None:
@@ -56,72 +56,72 @@ class Ear:
 
 
 async def test_lines_arrive_whole_and_in_order_whatever_the_pieces() -> None:
-    ear = Ear()
-    ear.pour(b"".join(b"line %d\r\n" % n for n in range(3000)) + b"\n\nlast without an end")
-    assert await ear.ended() == [b"line %d" % n for n in range(3000)] + [b"last without an end"]
-    assert ear.throttled.resting == 0
+    receiver = Receiver()
+    receiver.pour(b"".join(b"line %d\r\n" % n for n in range(3000)) + b"\n\nlast without an end")
+    assert await receiver.ended() == [b"line %d" % n for n in range(3000)] + [b"last without an end"]
+    assert receiver.throttled.resting == 0
 
 
 async def test_a_hundred_megabytes_without_a_newline_cost_no_memory_and_little_time() -> None:
-    ear = Ear()
-    thread = ear.pour(b"x" * 65536, 1600)
+    receiver = Receiver()
+    thread = receiver.pour(b"x" * 65536, 1600)
     async with asyncio.timeout(PATIENCE):
-        while ear.outlet.rests < 5:  # it is held back already
+        while receiver.outlet.rests < 5:  # it is held back already
             await asyncio.sleep(0)
     assert thread.is_alive()  # it waits for us, not we for it
-    assert ear.throttled.resting == 1
-    ear.outlet.close()
-    assert ear.throttled.resting == 0
-    assert ear.lines == []
+    assert receiver.throttled.resting == 1
+    receiver.outlet.close()
+    assert receiver.throttled.resting == 0
+    assert receiver.lines == []
     await asyncio.to_thread(thread.join, PATIENCE)
 
 
 async def test_an_overlong_line_is_reported_by_its_length_and_the_next_is_read() -> None:
-    ear = Ear()
-    ear.pour(b"y" * (3 << 20) + b"\nafter\n")
-    assert await ear.ended() == [Overlong(3 << 20), b"after"]
+    receiver = Receiver()
+    receiver.pour(b"y" * (3 << 20) + b"\nafter\n")
+    assert await receiver.ended() == [Overlong(3 << 20), b"after"]
 
 
 async def test_a_million_lines_do_not_hold_up_others() -> None:
     """Turns of the loop are short: a bounded number of lines is handed on in each."""
-    ear = Ear()
-    ear.pour(b"a\n" * 100_000, 10)
+    receiver = Receiver()
+    receiver.pour(b"a\n" * 100_000, 10)
     turns, most = 0, 0
     async with asyncio.timeout(PATIENCE):
-        while ear.outlet.rests < 3:
-            before = len(ear.lines)
+        while receiver.outlet.rests < 3:
+            before = len(receiver.lines)
             await asyncio.sleep(0)
-            most = max(most, len(ear.lines) - before)
+            most = max(most, len(receiver.lines) - before)
             turns += 1
     assert most <= 2 * 128
     assert turns > 100
-    ear.outlet.close()
+    receiver.outlet.close()
 
 
 async def test_no_line_is_taken_while_stopped_and_none_is_lost() -> None:
-    ear = Ear()
-    ear.outlet.stop()
-    ear.pour(b"one\ntwo\n")
+    receiver = Receiver()
+    receiver.outlet.stop()
+    receiver.pour(b"one\ntwo\n")
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert ear.lines == []
-    ear.outlet.resume()
-    assert await ear.ended() == [b"one", b"two"]
+    assert receiver.lines == []
+    receiver.outlet.resume()
+    assert await receiver.ended() == [b"one", b"two"]
 
 
 async def test_a_line_that_is_not_wanted_yet_waits_and_so_do_those_behind_it() -> None:
     open_to_all = False
-    ear = Ear(ready=lambda line: open_to_all or line != b"request")
-    ear.pour(b"before\nrequest\nbehind\n")
+    receiver = Receiver(ready=lambda line: open_to_all or line != b"request")
+    receiver.pour(b"before\nrequest\nbehind\n")
     async with asyncio.timeout(PATIENCE):
-        while not ear.lines:
+        while not receiver.lines:
             await asyncio.sleep(0.001)
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert ear.lines == [b"before"]
+    assert receiver.lines == [b"before"]
     open_to_all = True
-    ear.outlet.look_again()
-    assert await ear.ended() == [b"before", b"request", b"behind"]
+    receiver.outlet.look_again()
+    assert await receiver.ended() == [b"before", b"request", b"behind"]
 
 
 async def test_many_who_drown_us_share_what_one_would_get() -> None:

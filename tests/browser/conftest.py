@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.browser.fleet import Fleet
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess, running
 
 CHROMIUM = shutil.which("chromium")
@@ -96,7 +96,7 @@ class Visitor:
 
     def log_in(self, token: str) -> None:
         """By the cookie that the page's own login form gets."""
-        answer = Door(self.url).post("/api/v1/login", {"token": token})
+        answer = HttpClient(self.url).post("/api/v1/login", {"token": token})
         assert answer.status == 204, answer
         name, _, value = answer.headers["set-cookie"].partition(";")[0].partition("=")
         self.context.add_cookies([{"name": name, "value": value, "url": self.url}])

@@ -26,7 +26,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, CHROMIUM
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import until
 from tests.support.nest import die_with_parent
 
@@ -67,14 +67,14 @@ def demo() -> Iterator[dict[str, Any]]:
             process.wait(30)
 
 
-def give(hub: Door, work: tuple[str, str, dict[str, Any]]) -> str:
+def give(hub: HttpClient, work: tuple[str, str, dict[str, Any]]) -> str:
     agent, type, input = work
     made = hub.post("/api/v1/tasks", {"type": type, "agent": agent, "input": input})
     assert made.status in (201, 202), made
     return str(made.json["id"])
 
 
-def keep_busy(hub: Door, seconds: float) -> None:
+def keep_busy(hub: HttpClient, seconds: float) -> None:
     end = time.monotonic() + seconds
     for number, work in enumerate(itertools.cycle(WORK)):
         if time.monotonic() >= end:
@@ -102,7 +102,7 @@ def keep(name: str, png: bytes) -> None:
     palette(Image.open(io.BytesIO(png)).convert("RGB")).save(PLACE / name, optimize=True)
 
 
-def ship(page: Page, hub: Door) -> str:
+def ship(page: Page, hub: HttpClient) -> str:
     """Answer the demo's question in the inbox, and see its release shipped: one task over all protocols."""
     page.get_by_test_id("question").first.get_by_test_id("answer-option").first.click()
     [id] = [task["id"] for task in hub.get("/api/v1/tasks?type=ship_release").json["tasks"]]
@@ -110,7 +110,7 @@ def ship(page: Page, hub: Door) -> str:
     return str(id)
 
 
-def report_of_the_planner(hub: Door) -> str:
+def report_of_the_planner(hub: HttpClient) -> str:
     """A finished task that is small enough for a film: chiffon, forge and coven."""
     found = hub.get("/api/v1/tasks?type=write_report&status=completed&limit=100").json["tasks"]
     return str(next(task["id"] for task in found if task["requested_by"] == "planner"))
@@ -166,7 +166,7 @@ def film(pngs: list[bytes]) -> None:
 def take(minutes: float) -> None:
     PLACE.mkdir(exist_ok=True)
     with demo() as ready, sync_playwright() as playwright:
-        hub = Door(ready["http"], ready["admin_token"])
+        hub = HttpClient(ready["http"], ready["admin_token"])
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         until(lambda: hub.get("/api/v1/questions?status=open").json["questions"], "the question of the demo")
         keep_busy(hub, minutes * 60)

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.conftest import Visit, go
 from tests.e2e.a2acp.speaking import BROKER, INTENT, Speaker, dataset
 from tests.support import chiffon
-from tests.support.chiffon import Answer, Door
+from tests.support.chiffon import Answer, HttpClient
 from tests.support.hubproc import HubProcess, until
 
 ATTACK = (
@@ -244,7 +244,7 @@ def test_the_cookie_alone_changes_nothing(hub: HubProcess, planted: Planted) -> 
     """Even from the same site, as another service on the same host would send it: the header is missing."""
     cookie = _cookie(hub, hub.ready["admin_token"])
     path = f"/api/v1/tasks/{planted.failed}/retry"
-    assert Door(hub.url).ask("POST", path, b"", {"Cookie": cookie}).status == 403
+    assert HttpClient(hub.url).ask("POST", path, b"", {"Cookie": cookie}).status == 403
     for header in ("HttpOnly", "SameSite=strict", "Path=/"):
         assert header.lower() in _login(hub, hub.ready["admin_token"]).headers["set-cookie"].lower()
 
@@ -303,11 +303,11 @@ def test_a_viewer_sees_no_buttons_and_is_refused_by_hand(visit: Visit, hub: HubP
         }"""
         assert page.evaluate(by_hand, changes) == [403] * len(changes)
     assert hub.task(planted.failed) == before
-    assert Door(hub.url, token).post(f"/api/v1/tasks/{planted.failed}/retry").status == 403
+    assert HttpClient(hub.url, token).post(f"/api/v1/tasks/{planted.failed}/retry").status == 403
 
 
 def _login(hub: HubProcess, token: str) -> Answer:
-    return Door(hub.url).post("/api/v1/login", {"token": token})
+    return HttpClient(hub.url).post("/api/v1/login", {"token": token})
 
 
 def _cookie(hub: HubProcess, token: str) -> str:

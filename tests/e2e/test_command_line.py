@@ -93,10 +93,10 @@ def test_a_call_waits_for_its_result(hub: HubProcess, deployer: Diligent) -> Non
     assert (by_kind.code, by_kind.json["status"]) == (OK, "completed")
 
 
-@pytest.mark.parametrize("door", ["chiffon", "coven", "forge", "agentmsg", "a2acp"])
-def test_a_call_over_any_protocol_leaves_nothing_behind(hub: HubProcess, deployer: Diligent, door: str) -> None:
-    said = dragoman("call", "deployer", "run", "playbook=x.yml", "--via", door, "-o", "json", hub=hub)
-    assert (said.code, said.json["status"], said.json["protocol_in"]) == (OK, "completed", door), said
+@pytest.mark.parametrize("via", ["chiffon", "coven", "forge", "agentmsg", "a2acp"])
+def test_a_call_over_any_protocol_leaves_nothing_behind(hub: HubProcess, deployer: Diligent, via: str) -> None:
+    said = dragoman("call", "deployer", "run", "playbook=x.yml", "--via", via, "-o", "json", hub=hub)
+    assert (said.code, said.json["status"], said.json["protocol_in"]) == (OK, "completed", via), said
     assert said.json["input"]["playbook"] == "x.yml"
     for left in ("agent", "dlq"):
         assert "cli-" not in dragoman(left, "ls", "-o", "json", hub=hub).out

@@ -204,12 +204,12 @@ def test_an_answer_that_was_lost_on_its_way_is_sent_again(hub: HubProcess, pair:
     for _ in range(2):
         assert [bond.content(one) for one in answers_to(ada, asked)] == [{"dataset_id": "d-1"}]
     assert ada.hear() == []
-    assert error_of(bob.door.get(f"/a2acp/messages?answer_to={asked['message_id']}"))["code"] == "CAPABILITY_NOT_FOUND"
+    assert error_of(bob.http.get(f"/a2acp/messages?answer_to={asked['message_id']}"))["code"] == "CAPABILITY_NOT_FOUND"
 
 
 def answers_to(who: Plain, asked: Json) -> list[Json]:
     """What the hub has to say about a request, acknowledged."""
-    polled = who.door.get(f"/a2acp/messages?answer_to={asked['message_id']}").json["messages"]
+    polled = who.http.get(f"/a2acp/messages?answer_to={asked['message_id']}").json["messages"]
     assert who.ack(*polled) == len(polled)
     return [one["message"] for one in polled]
 

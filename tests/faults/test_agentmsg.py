@@ -69,7 +69,7 @@ def test_a_receiver_that_dies_before_its_ack_gets_the_same_again(pair: tuple[Pla
             bob.ack(one)
         return len(found) == 2
 
-    until(both, "both again, by another door")
+    until(both, "both again, over another connection")
     again = found["ERROR_REPORT"]
     assert (again["id"], again["payload"]) == (letter["id"], letter["payload"])
     assert again["metadata"]["retry_count"] > 0
@@ -88,7 +88,7 @@ def test_an_ack_that_is_lost_changes_nothing_but_the_count(hub: HubProcess, pair
     os.kill(hub.pid, signal.SIGSTOP)
     ack = json.dumps({"delivery_ids": [one["delivery_id"]]}).encode()
     with pytest.raises(BROKEN):
-        bob.door.ask("POST", "/agentmsg/ack", ack, timeout=0.3)
+        bob.http.ask("POST", "/agentmsg/ack", ack, timeout=0.3)
     hub.restart()
     [again] = until(lambda: bob.poll(1), "the letter again")
     assert (again["message"]["id"], again["delivery_id"]) == (letter["id"], one["delivery_id"])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.conformance.agentmsg.plain import Plain
 from tests.support.callback import Callback, callback_server, has_connection_from
-from tests.support.chiffon import Door, task_of, work_result
+from tests.support.chiffon import HttpClient, task_of, work_result
 from tests.support.cluster import Cluster, cluster
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import PATIENCE, until
@@ -138,10 +138,10 @@ def test_a_killed_postgresql_costs_no_acknowledged_task_and_the_nodes_say_what_t
                 for node in hub.nodes.values():
                     says = (503, f"{node.name} waits: PostgreSQL does not answer")
                     until(lambda: node.ready_detail == says, "it says so")  # noqa: B023
-                    answer = Door(node.url, hub.ready["admin_token"]).get("/api/v1/agents")
+                    answer = HttpClient(node.url, hub.ready["admin_token"]).get("/api/v1/agents")
                     assert (answer.status, answer.json["kind"]) == (503, "overloaded")
                     assert "retry-after" in answer.headers
-                    assert Door(node.url).get("/livez").status == 200
+                    assert HttpClient(node.url).get("/livez").status == 200
                 server.start()
                 load.more()
             audit_is_whole(hub)

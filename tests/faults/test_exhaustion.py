@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.plain import Plain
-from tests.support.chiffon import Answer, Door, Orchestrator, kinds, task_of, work_request, work_result
+from tests.support.chiffon import Answer, HttpClient, Orchestrator, kinds, task_of, work_request, work_result
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import PATIENCE, HubProcess, running, until
 
@@ -59,24 +59,24 @@ def address_space(hub: HubProcess) -> int:
 def lets_in(hub: HubProcess) -> bool:
     """Of the crowd not everybody may be gone yet."""
     try:
-        return Door(hub.url).get("/livez").status == 200
+        return HttpClient(hub.url).get("/livez").status == 200
     except BROKEN:
         return False
 
 
 def test_without_descriptors_new_connections_are_refused_and_all_others_are_served(hub: HubProcess) -> None:
     boss = Orchestrator(hub.url, hub.token("boss", "orchestrator"), keep=True)
-    people = Door(hub.url, hub.admin.token, keep=True)
+    people = HttpClient(hub.url, hub.admin.token, keep=True)
     worker = hub.worker("i1", "infra")
     with worker.websocket() as link:
-        for door in (boss, people):
-            door.get("/livez")  # a connection each
+        for client in (boss, people):
+            client.get("/livez")  # a connection each
         address = ("127.0.0.1", int(hub.url.rpartition(":")[2]))
         with at_most(hub, resource.RLIMIT_NOFILE, descriptors(hub) + SPARE):
             crowd = [socket.create_connection(address, timeout=60) for _ in range(3 * SPARE)]
             until(lambda: descriptors(hub) == resource.prlimit(hub.pid, resource.RLIMIT_NOFILE)[0], "nothing left")
             with pytest.raises(BROKEN):
-                Door(hub.url).get("/livez")
+                HttpClient(hub.url).get("/livez")
             request, answer = boss.submit()
             assert answer.status == 202
             work = link.recv()
@@ -166,10 +166,10 @@ def test_behind_a_disk_that_stands_still_memory_is_bounded_and_the_hub_says_that
             until(lambda: sum(answer.done() for answer in answers) == MANY - 2, "all but two are refused")
             refused = [answer.result() for answer in answers if answer.done()]
             assert {(answer.status, answer.json["payload"]["error_code"]) for answer in refused} == {(429, 5005)}
-            unready = until(lambda: (told := Door(hub.url).get("/readyz")).status == 503 and told, "it says so")
+            unready = until(lambda: (told := HttpClient(hub.url).get("/readyz")).status == 503 and told, "it says so")
             assert "a commit has been under way for" in unready.json["detail"]
-            assert Door(hub.url).get("/livez").status == 200
-            figures = Door(hub.url).get("/metrics").body.decode()
+            assert HttpClient(hub.url).get("/livez").status == 200
+            figures = HttpClient(hub.url).get("/metrics").body.decode()
             held = float(figures.partition("\ndragoman_held_bytes ")[2].partition("\n")[0])
             assert 14 * MIB < held < 21 * MIB
             assert resident(hub) - before < MANY // 2 * 7 * MIB  # of 40 requests, not the half
@@ -177,7 +177,7 @@ def test_behind_a_disk_that_stands_still_memory_is_bounded_and_the_hub_says_that
             os.kill(writer, signal.SIGCONT)
         kept = [answer.result(60) for answer in answers]
         assert Counter(answer.status for answer in kept) == {429: MANY - 2, 202: 2}
-        until(lambda: Door(hub.url).get("/readyz").status == 200, "it goes on")
+        until(lambda: HttpClient(hub.url).get("/readyz").status == 200, "it goes on")
         assert len(hub.tasks()) == 2
 
 

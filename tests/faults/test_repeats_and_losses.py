@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.chiffon import Door, kinds, new_id, task_of, work_request, work_result, work_status
+from tests.support.chiffon import HttpClient, kinds, new_id, task_of, work_request, work_result, work_status
 from tests.support.fleet import BROKEN
 from tests.support.hubproc import HubProcess, running, until
 
@@ -42,9 +42,9 @@ def test_the_same_request_a_hundred_times_at_once_has_one_effect_over_http(hub: 
     ready = threading.Barrier(100)
 
     def send(_: int) -> int:
-        door = Door(hub.url, boss.token)
+        client = HttpClient(hub.url, boss.token)
         ready.wait(60)
-        return door.ask("POST", "/api/agent/message", body).status
+        return client.ask("POST", "/api/agent/message", body).status
 
     with ThreadPoolExecutor(100) as senders:
         assert list(senders.map(send, range(100))) == [202] * 100

@@ -70,7 +70,7 @@ class Library(Compressing):
     _cutter = property(lambda _: None, lambda _, cutter: None)  # type: ignore[assignment]
 
 
-class Ears:
+class Receiver:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.marks = 0
@@ -132,12 +132,12 @@ FRAMES = [
 
 async def speak(
     hello: bytes, pieces: list[bytes], kind: type[WebSocketConnection] = Compressing, say: tuple[bytes, ...] = ()
-) -> tuple[Wire, Ears]:
-    ears, opened = Ears(), asyncio.Event()
+) -> tuple[Wire, Receiver]:
+    receiver, opened = Receiver(), asyncio.Event()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        scope["extensions"][EXTENSION].listener = ears
+        scope["extensions"][EXTENSION].listener = receiver
         await send({"type": "websocket.accept"})
         opened.set()
         while (await receive())["type"] != "websocket.disconnect":
@@ -155,12 +155,12 @@ async def speak(
             break
         socket.data_received(piece)
     socket.write(say)
-    socket.attach(ears, "ada", MemoryBudget(), binary=True)
+    socket.attach(receiver, "ada", MemoryBudget(), binary=True)
     socket.write(say)
     socket.connection_lost(None)
     async with asyncio.timeout(60):
         await asyncio.gather(*socket.tasks)
-    return wire, ears
+    return wire, receiver
 
 
 def spoken(how: settings) -> Callable[[], None]:
@@ -175,14 +175,14 @@ def spoken(how: settings) -> Callable[[], None]:
     def attempt(hello: bytes, pieces: list[bytes]) -> None:
         strange.clear()
 
-        async def main() -> tuple[Wire, Ears]:
+        async def main() -> tuple[Wire, Receiver]:
             asyncio.get_running_loop().set_exception_handler(lambda _, context: strange.append(context))
             return await speak(hello, pieces)
 
-        wire, ears = asyncio.run(main())
+        wire, receiver = asyncio.run(main())
         assert wire.written.startswith(b"HTTP/1.1 101 ")
         assert not strange
-        for message in ears.messages:
+        for message in receiver.messages:
             assert len(message) <= LARGEST
 
     return attempt
@@ -190,21 +190,21 @@ def spoken(how: settings) -> Callable[[], None]:
 
 def test_a_good_frame_is_decoded_whole_or_in_pieces() -> None:
     for pieces in ([TEXT], [TEXT[place : place + 1] for place in range(len(TEXT))]):
-        _, ears = asyncio.run(speak(PLAIN, list(pieces)))
-        assert ears.messages == [b'{"type":"x"}']
+        _, receiver = asyncio.run(speak(PLAIN, list(pieces)))
+        assert receiver.messages == [b'{"type":"x"}']
 
 
 @pytest.mark.parametrize("text", [b"z" * 1_000_000, os.urandom(8) + b"z" * (LARGEST + 1)])
 def test_a_bomb_ends_the_connection_and_is_not_decoded(text: bytes) -> None:
-    wire, ears = asyncio.run(speak(DEFLATED, [frame(2, deflated(text), bits=4), TEXT]))
-    assert ears.messages == []
+    wire, receiver = asyncio.run(speak(DEFLATED, [frame(2, deflated(text), bits=4), TEXT]))
+    assert receiver.messages == []
     assert (1009).to_bytes(2, "big") in wire.written
 
 
 def test_text_that_is_no_utf_8_ends_the_connection_and_is_not_decoded() -> None:
     for text in (frame(1, b"\xff\xfe"), frame(1, b"a\xc3", fin=False) + frame(0, b"b")):
-        wire, ears = asyncio.run(speak(PLAIN, [TEXT, text + TEXT]))
-        assert ears.messages == [b'{"type":"x"}']
+        wire, receiver = asyncio.run(speak(PLAIN, [TEXT, text + TEXT]))
+        assert receiver.messages == [b'{"type":"x"}']
         assert (1007).to_bytes(2, "big") in wire.written
 
 

@@ -13,7 +13,7 @@ import pytest
 import websockets.sync.client
 from websockets.exceptions import InvalidStatus
 
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess, running
 
 READS_METRICS = secrets.token_hex(16)
@@ -39,7 +39,7 @@ def port(hub: HubProcess) -> str:
 
 @pytest.mark.parametrize("path", ["/livez", "/api/v1/agents", "/api/agent/message", "/auth/token", "/"])
 def test_a_name_that_leads_here_but_is_not_ours_is_not_answered(hub: HubProcess, path: str) -> None:
-    people = Door(hub.url, hub.ready["admin_token"])
+    people = HttpClient(hub.url, hub.ready["admin_token"])
     for name in ("evil.example", f"evil.example:{port(hub)}", "127.0.0.1.evil.example", "localhost.evil.example", "x"):
         answer = people.ask("GET", path, headers={"Host": name})
         assert (answer.status, answer.json["kind"]) == (421, "invalid"), name
@@ -49,7 +49,7 @@ def test_a_name_that_leads_here_but_is_not_ours_is_not_answered(hub: HubProcess,
     "name", ["localhost", "LOCALHOST:{port}", "a.localhost", "127.0.0.1:{port}", "[::1]:{port}", "hub.example:443"]
 )
 def test_its_own_names_addresses_and_the_allowed_names_are_answered(hub: HubProcess, name: str) -> None:
-    answer = Door(hub.url).ask("GET", "/livez", headers={"Host": name.format(port=port(hub))})
+    answer = HttpClient(hub.url).ask("GET", "/livez", headers={"Host": name.format(port=port(hub))})
     assert answer.status == 200
 
 
@@ -65,13 +65,13 @@ def test_a_page_of_another_site_opens_no_websocket(hub: HubProcess, path: str) -
 
 
 def test_metrics_need_their_token_where_one_is_set(hub: HubProcess) -> None:
-    refused = Door(hub.url).get("/metrics")
+    refused = HttpClient(hub.url).get("/metrics")
     assert (refused.status, "server.metrics_token" in refused.json["detail"]) == (401, True)
-    assert Door(hub.url, "f" * 32).get("/metrics").status == 401
+    assert HttpClient(hub.url, "f" * 32).get("/metrics").status == 401
     for token in (READS_METRICS, hub.ready["admin_token"]):
-        assert Door(hub.url, token).get("/metrics").status == 200
-    assert Door(hub.url, READS_METRICS).get("/api/v1/agents").status == 401
-    assert Door(hub.url).get("/livez").status == 200
+        assert HttpClient(hub.url, token).get("/metrics").status == 200
+    assert HttpClient(hub.url, READS_METRICS).get("/api/v1/agents").status == 401
+    assert HttpClient(hub.url).get("/livez").status == 200
 
 
 def test_the_hub_and_its_writer_leave_no_core_dumps(hub: HubProcess) -> None:

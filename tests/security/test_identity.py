@@ -8,7 +8,17 @@ import re
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.support.chiffon import Answer, Door, Worker, error, new_id, task_of, work_request, work_result, work_status
+from tests.support.chiffon import (
+    Answer,
+    HttpClient,
+    Worker,
+    error,
+    new_id,
+    task_of,
+    work_request,
+    work_result,
+    work_status,
+)
 from tests.support.hubproc import HubProcess
 
 NOBODYS = "550e8400-e29b-41d4-a716-4466554400ff"
@@ -37,7 +47,7 @@ def test_every_endpoint_refuses_a_token_nobody_has(
     hub: HubProcess, method: str, path: str, body: object, token: str
 ) -> None:
     data = None if body is None else json.dumps(body).encode()
-    answer = Door(hub.url, TOKENS[token][0]).ask(method, path, data)
+    answer = HttpClient(hub.url, TOKENS[token][0]).ask(method, path, data)
     assert (answer.status, answer.code) == (401, 5004)
     assert answer.headers["www-authenticate"] == "Bearer"
     assert set(answer.error["error_context"]) == {"agent_id", "token_status"}
@@ -46,7 +56,7 @@ def test_every_endpoint_refuses_a_token_nobody_has(
 @pytest.mark.parametrize("scheme", ["Basic {}", "Token {}", "{}", "bearer{}", "Bearer"])
 def test_a_good_token_under_another_scheme_is_none(hub: HubProcess, scheme: str) -> None:
     token = hub.token("boss", "orchestrator")
-    answer = Door(hub.url).ask("GET", "/api/agent/messages", None, {"Authorization": scheme.format(token)})
+    answer = HttpClient(hub.url).ask("GET", "/api/agent/messages", None, {"Authorization": scheme.format(token)})
     assert (answer.status, answer.code) == (401, 5004)
 
 
@@ -211,12 +221,12 @@ MANAGEMENT = [
 @pytest.mark.parametrize(("method", "path"), MANAGEMENT)
 def test_the_management_api_takes_the_admins_token_and_no_other(hub: HubProcess, method: str, path: str) -> None:
     for token in (None, "0" * 32, hub.token("boss", "orchestrator")):
-        answer = Door(hub.url, token).ask(method, path, b"{}" if method == "POST" else None)
+        answer = HttpClient(hub.url, token).ask(method, path, b"{}" if method == "POST" else None)
         assert answer.status in (401, 403), (token, answer)
         assert answer.headers["content-type"].startswith("application/problem+json")
         assert answer.json["status"] == answer.status
 
 
 def test_the_admins_token_is_no_agents_token(hub: HubProcess) -> None:
-    answer = Door(hub.url, hub.ready["admin_token"]).post("/api/agent/message", work_request())
+    answer = HttpClient(hub.url, hub.ready["admin_token"]).post("/api/agent/message", work_request())
     assert (answer.status, answer.code) == (401, 5004)

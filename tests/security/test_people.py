@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.security.test_secrets_and_traces import everything_kept
-from tests.support.chiffon import Answer, Door
+from tests.support.chiffon import Answer, HttpClient
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running
 
@@ -27,7 +27,7 @@ class Browser:
 
     def __init__(self, hub: HubProcess, cookie: str) -> None:
         self.cookie = cookie
-        self._door = Door(hub.url)
+        self._door = HttpClient(hub.url)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         sent = {"Cookie": f"dragoman_session={self.cookie}", **headers}
@@ -37,7 +37,7 @@ class Browser:
 def logged_in(hub: HubProcess, name: str, role: str) -> tuple[Browser, str]:
     """A person with a role, logged in by their link, and the code of the link."""
     link = hub.admin.post("/api/v1/users", {"name": name, "role": role}).json["login"]
-    return Browser(hub, cookie_of(Door(hub.url).get(link))), link.rpartition("/")[2]
+    return Browser(hub, cookie_of(HttpClient(hub.url).get(link))), link.rpartition("/")[2]
 
 
 def records(hub: HubProcess, principal: str) -> list[tuple[str, str]]:
@@ -48,18 +48,18 @@ def records(hub: HubProcess, principal: str) -> list[tuple[str, str]]:
 def test_no_login_code_cookie_or_token_of_a_person_is_found_in_any_log_row_or_answer(hub: HubProcess) -> None:
     browser, code = logged_in(hub, "canary-ann", "admin")
     printed = hub.ready["login"].rpartition("/")[2]
-    admin = Browser(hub, cookie_of(Door(hub.url).get(f"/login/{printed}")))
+    admin = Browser(hub, cookie_of(HttpClient(hub.url).get(f"/login/{printed}")))
     token = hub.admin.post("/api/v1/users/canary-ann/token").json["token"]
-    by_token = cookie_of(Door(hub.url).post("/api/v1/login", {"token": token}))
+    by_token = cookie_of(HttpClient(hub.url).post("/api/v1/login", {"token": token}))
     unused = hub.admin.post("/api/v1/users/canary-ann/login").json["login"].rpartition("/")[2]
     wrong = "wrong-code-feedfacefeedface"
     seen: list[str] = []
     for answer in (
-        Door(hub.url).get(f"/login/{code}"),  # used
-        Door(hub.url).get(f"/login/{printed}"),
-        Door(hub.url).get(f"/login/{wrong}"),
-        Door(hub.url).post("/api/v1/login", {"token": wrong}),
-        Door(hub.url).get(f"/api/v1/me?token={token}"),
+        HttpClient(hub.url).get(f"/login/{code}"),  # used
+        HttpClient(hub.url).get(f"/login/{printed}"),
+        HttpClient(hub.url).get(f"/login/{wrong}"),
+        HttpClient(hub.url).post("/api/v1/login", {"token": wrong}),
+        HttpClient(hub.url).get(f"/api/v1/me?token={token}"),
         browser.ask("GET", "/api/v1/me"),  # the token ended it
         admin.ask("POST", "/api/v1/tasks", {"type": token}),  # without the header
         admin.ask("POST", f"/api/v1/users/{unused}/login", {}, **CHANGES),
@@ -92,14 +92,14 @@ def test_a_login_link_is_good_once_also_after_the_hub_was_killed(tmp_path_factor
         first, second = (
             hub.admin.post("/api/v1/users", {"name": name, "role": "viewer"}).json["login"] for name in ("ann", "bob")
         )
-        browser = Browser(hub, cookie_of(Door(hub.url).get(first)))
+        browser = Browser(hub, cookie_of(HttpClient(hub.url).get(first)))
         printed = hub.ready["login"]
         hub.kill()
         hub.start()
-        assert Door(hub.url).get(first).status == 401
-        assert Door(hub.url).get(second).status == 303
-        assert Door(hub.url).get(second).status == 401
-        assert Door(hub.url).get(f"/login/{printed.rpartition('/')[2]}").status == 401  # it was for that hub only
+        assert HttpClient(hub.url).get(first).status == 401
+        assert HttpClient(hub.url).get(second).status == 303
+        assert HttpClient(hub.url).get(second).status == 401
+        assert HttpClient(hub.url).get(f"/login/{printed.rpartition('/')[2]}").status == 401  # it was for that hub only
         again = Browser(hub, browser.cookie)
         assert again.ask("GET", "/api/v1/me").json == {"name": "ann", "role": "viewer"}  # a restart ends no session
 
@@ -155,7 +155,7 @@ def test_removal_and_a_new_token_end_a_session_at_once(hub: HubProcess) -> None:
     assert browser.ask("GET", "/api/v1/me").status == 200
     hub.admin.post("/api/v1/users/rita/token")
     assert browser.ask("GET", "/api/v1/me").status == 401
-    browser = Browser(hub, cookie_of(Door(hub.url).get(hub.admin.post("/api/v1/users/rita/login").json["login"])))
+    browser = Browser(hub, cookie_of(HttpClient(hub.url).get(hub.admin.post("/api/v1/users/rita/login").json["login"])))
     assert browser.ask("GET", "/api/v1/me").status == 200
     assert hub.admin.ask("DELETE", "/api/v1/users/rita").status == 204
     assert browser.ask("GET", "/api/v1/me").status == 401
@@ -166,6 +166,6 @@ def test_removal_and_a_new_token_end_a_session_at_once(hub: HubProcess) -> None:
 def test_guessing_links_fills_no_ones_record(hub: HubProcess) -> None:
     before = len(records(hub, "admin"))
     for number in range(60):
-        assert Door(hub.url).get(f"/login/guess-{number}").status == 401
+        assert HttpClient(hub.url).get(f"/login/guess-{number}").status == 401
     assert len(records(hub, "admin")) == before
     assert len([one for one in records(hub, "anonymous") if one[0] == "GET /login/{code}"]) <= 21

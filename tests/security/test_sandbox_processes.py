@@ -293,11 +293,11 @@ def test_nothing_outlives_its_parent(bubblewrap: Bubblewrap) -> None:
 CLIENT = """import os, socket, sys
 def ask(target):
     host, port = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as door:
-        door.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
-        status = door.recv(1024).split(b" ")[1].decode()
+    with socket.create_connection((host, int(port)), timeout=60) as proxy:
+        proxy.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
+        status = proxy.recv(1024).split(b" ")[1].decode()
         if status == "200":
-            door.sendall(b"hello"); return status + " " + door.recv(64).decode()
+            proxy.sendall(b"hello"); return status + " " + proxy.recv(64).decode()
         return status
 for target in sys.stdin.read().split(): print(ask(target))
 """

@@ -128,8 +128,8 @@ def test_it_may_connect_to_an_allowed_host_and_to_no_other(kids: Kids, level: Le
 import socket
 from urllib.parse import urlsplit
 def through(port):
-    door = urlsplit(os.environ['HTTPS_PROXY'])
-    with socket.create_connection((door.hostname, door.port), 10) as out:
+    proxy = urlsplit(os.environ['HTTPS_PROXY'])
+    with socket.create_connection((proxy.hostname, proxy.port), 10) as out:
         out.sendall(b'CONNECT 127.0.0.1:%d HTTP/1.1\\r\\n\\r\\n' % port)
         return out.recv(100).split()[1].decode()
 """

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.support.chiffon import Door, kinds, task_of, work_request, work_result, work_status
+from tests.support.chiffon import HttpClient, kinds, task_of, work_request, work_result, work_status
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, until
 
@@ -30,9 +30,9 @@ def everything_kept(hub: HubProcess) -> dict[str, bytes]:
 def test_no_token_is_found_in_any_log_row_or_answer(hub: HubProcess) -> None:
     boss, worker = hub.orchestrator("canary-boss"), hub.worker("canary", "canary")
     wrong = "feedfacefeedfacefeedfacefeedface"
-    Door(hub.url, wrong).post("/api/agent/message", work_request())
-    Door(hub.url, wrong).get(f"/api/v1/tasks?token={wrong}")
-    Door(hub.url).get(f"/api/agent/messages?access_token={wrong}&token={boss.token}")
+    HttpClient(hub.url, wrong).post("/api/agent/message", work_request())
+    HttpClient(hub.url, wrong).get(f"/api/v1/tasks?token={wrong}")
+    HttpClient(hub.url).get(f"/api/agent/messages?access_token={wrong}&token={boss.token}")
     rotated = hub.admin.post("/api/v1/agents/canary/token").json["token"]
     old, worker.token = worker.token, rotated
     assert worker.register().status == 200
@@ -161,9 +161,9 @@ def test_floods_of_refusals_do_not_stop_the_work(hub: HubProcess) -> None:
     stop = threading.Event()
 
     def flood() -> None:
-        door = Door(hub.url, "0" * 32, keep=True)
+        client = HttpClient(hub.url, "0" * 32, keep=True)
         while not stop.is_set():
-            door.post("/api/agent/message", {})
+            client.post("/api/agent/message", {})
 
     threads = [threading.Thread(target=flood, daemon=True) for _ in range(4)]
     for thread in threads:

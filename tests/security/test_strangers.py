@@ -10,7 +10,7 @@ import websockets.sync.client
 from websockets.exceptions import InvalidStatus
 
 from dragoman.core.model.refusals import ADDRESS
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess, running
 
 TIMES = 60
@@ -35,7 +35,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
 
 
 def test_strangers_at_all_endpoints_leave_a_bounded_number_of_records_and_their_count(hub: HubProcess) -> None:
-    stranger = Door(hub.url, "f" * 32, keep=True)
+    stranger = HttpClient(hub.url, "f" * 32, keep=True)
     for method, path in REQUESTS:
         for _ in range(TIMES):
             assert stranger.ask(method, path, b"{}" if method == "POST" else None).status == 401

@@ -39,7 +39,7 @@ class Answer(NamedTuple):
         return int(self.error["error_code"])
 
 
-class Door:
+class HttpClient:
     """One token at one hub over HTTP. `keep` keeps the connection between requests."""
 
     def __init__(self, url: str, token: str | None = None, *, keep: bool = False) -> None:
@@ -86,7 +86,7 @@ class Door:
             self._connection = None
 
 
-class Party(Door):
+class Party(HttpClient):
     """Somebody who speaks chiffon."""
 
     def __init__(self, url: str, token: str, id: str, kind: str, *, keep: bool = False) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.chiffon import Door, Party
+from tests.support.chiffon import HttpClient, Party
 from tests.support.fleet import BROKEN, Fleet
 from tests.support.hubproc import PATIENCE, HubProcess, until
 
@@ -56,7 +56,7 @@ class Node(HubProcess):
     def ready_detail(self) -> tuple[int, str]:
         """Status and sentence of `/readyz`; 0 where it does not answer."""
         try:
-            answer = Door(self.url).ask("GET", "/readyz", timeout=2.0)
+            answer = HttpClient(self.url).ask("GET", "/readyz", timeout=2.0)
             return answer.status, str(answer.json["detail"])
         except (*BROKEN, KeyError):
             return 0, ""
@@ -112,10 +112,10 @@ class Cluster(HubProcess):
         return here[next(self._turn) % len(here)].url if here else "http://127.0.0.1:9"
 
     @property
-    def admin(self) -> Door:
+    def admin(self) -> HttpClient:
         """At a node that is ready."""
         node = until(lambda: next((node for node in self.running if node.is_ready), None), "a node that is ready")
-        return Door(node.url, self.ready["admin_token"])
+        return HttpClient(node.url, self.ready["admin_token"])
 
     def leader(self) -> Node:
         return until(lambda: next((node for node in self.running if node.leads), None), "a node that leads")

@@ -38,11 +38,11 @@ RULES = Rules(retry_delays=(0, 0, 0, 0))
 class Gateway:
     """What a test holds: the hub, its endpoint, and channels to it."""
 
-    def __init__(self, intake: Intake, store: Any, files: MemoryFiles, door: CovenEndpoint, address: str) -> None:
+    def __init__(self, intake: Intake, store: Any, files: MemoryFiles, endpoint: CovenEndpoint, address: str) -> None:
         self.intake = intake
         self.store = store
         self.files = files
-        self.door = door
+        self.endpoint = endpoint
         self.address = address
         self._channels = contextlib.AsyncExitStack()
 
@@ -193,16 +193,16 @@ async def gateway(
     await intake.start()
     ringing = asyncio.create_task(wake_rows(intake))
     bytes_kept = files or MemoryFiles(mint)
-    door = CovenEndpoint(
+    endpoint = CovenEndpoint(
         intake, kept, bytes_kept, port=0, guests=guests, limits=CovenLimits(**(limits or {})), **door_settings
     )
-    port = await door.start()
-    held = Gateway(intake, kept, bytes_kept, door, f"127.0.0.1:{port}")
+    port = await endpoint.start()
+    held = Gateway(intake, kept, bytes_kept, endpoint, f"127.0.0.1:{port}")
     try:
         yield held
     finally:
         await held.close()
-        await door.stop()
+        await endpoint.stop()
         ringing.cancel()
         await asyncio.gather(ringing, return_exceptions=True)
         await intake.stop()

@@ -102,8 +102,8 @@ class ForgeHub:
         self.handler = ForgeHandler(
             world.intake, world.store, files=self.files, bus=self.bus, clock=lambda: self.ticks, limits=LIMITS
         )
-        self.door = ForgeWebSocket(self.handler)
-        self.serving = HttpServer(world.intake, [self.door], fallback=_elsewhere, port=0, limits=LIMITS)
+        self.endpoint = ForgeWebSocket(self.handler)
+        self.serving = HttpServer(world.intake, [self.endpoint], fallback=_elsewhere, port=0, limits=LIMITS)
 
     async def restart(self) -> None:
         """The hub dies and comes back on another port: nothing but the store survives."""

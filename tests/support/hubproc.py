@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from tests.support.chiffon import Door, Orchestrator, Worker
+from tests.support.chiffon import HttpClient, Orchestrator, Worker
 from tests.support.nest import Hatched, die_with_parent, nest
 
 T = TypeVar("T")
@@ -166,8 +166,8 @@ class HubProcess:
     # -- endpoints ------------------------------------------------------------------------------------------------
 
     @property
-    def admin(self) -> Door:
-        return Door(self.url, self.ready["admin_token"])
+    def admin(self) -> HttpClient:
+        return HttpClient(self.url, self.ready["admin_token"])
 
     def token(self, id: str, kind: str) -> str:
         """The token of an agent, added when it is first asked for."""

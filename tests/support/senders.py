@@ -14,7 +14,7 @@ from tests.conformance.a2acp.plain import PROVISION
 from tests.conformance.a2acp.plain import Plain as Contracted
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.plain import Plain
-from tests.support.chiffon import Door, Orchestrator, task_of
+from tests.support.chiffon import HttpClient, Orchestrator, task_of
 from tests.support.fleet import BROKEN
 from tests.support.forge import ForgeClient
 from tests.support.hubproc import HubProcess
@@ -98,7 +98,7 @@ class Senders:
             yield request["payload"]["correlation_id"]
 
     def _with_files(self) -> Iterator[str]:
-        admin = Door(self.hub.url, self.hub.ready["admin_token"], keep=True)
+        admin = HttpClient(self.hub.url, self.hub.ready["admin_token"], keep=True)
         while True:
             data = os.urandom(5000)
             kept = admin.ask("POST", "/api/v1/files?name=x", data)

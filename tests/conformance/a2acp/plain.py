@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from tests.support.chiffon import Answer, Door
+from tests.support.chiffon import Answer, HttpClient
 from tests.support.hubproc import PATIENCE, HubProcess, until
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -155,8 +155,8 @@ class Plain:
         self._tokens: dict[tuple[str, str], str] = {}
 
     @property
-    def door(self) -> Door:
-        return Door(self.hub.url, self.secret)
+    def http(self) -> HttpClient:
+        return HttpClient(self.hub.url, self.secret)
 
     def serves(self, *capabilities: Json) -> Plain:
         answer = self.register(*capabilities)
@@ -164,7 +164,7 @@ class Plain:
         return self
 
     def register(self, *capabilities: Json) -> Answer:
-        return self.door.post("/a2acp/agents", {**self.party, "capabilities": capabilities})
+        return self.http.post("/a2acp/agents", {**self.party, "capabilities": capabilities})
 
     # -- tokens
 
@@ -176,7 +176,7 @@ class Plain:
         known = self._tokens.get((self.hub.url, to))
         if known is not None and not said:
             return known
-        answer = self.door.post("/auth/token", self.wish(to, **said))
+        answer = self.http.post("/auth/token", self.wish(to, **said))
         assert answer.status == 200, answer
         token = str(answer.json["token"])
         if not said:
@@ -209,7 +209,7 @@ class Plain:
     ) -> Answer:
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
         said = {"Prefer": "respond-async"} if later else {}
-        return Door(self.hub.url).ask("POST", "/a2acp/messages", data, {**said, **headers}, timeout=timeout)
+        return HttpClient(self.hub.url).ask("POST", "/a2acp/messages", data, {**said, **headers}, timeout=timeout)
 
     def say(self, message: Json) -> Json:
         """A message that is taken and answered later, if at all."""
@@ -231,12 +231,12 @@ class Plain:
     # -- the inbox
 
     def poll(self, wait: float = 0, most: int = 100) -> list[Json]:
-        answer = self.door.get(f"/a2acp/messages?wait={wait:g}&max={most}")
+        answer = self.http.get(f"/a2acp/messages?wait={wait:g}&max={most}")
         assert answer.status == 200, answer
         return list(answer.json["messages"])
 
     def ack(self, *polled: Json) -> int:
-        answer = self.door.post("/a2acp/ack", {"delivery_ids": [one["delivery_id"] for one in polled]})
+        answer = self.http.post("/a2acp/ack", {"delivery_ids": [one["delivery_id"] for one in polled]})
         assert answer.status == 200, answer
         return int(answer.json["acknowledged"])
 

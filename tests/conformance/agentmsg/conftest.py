@@ -29,6 +29,6 @@ def link() -> Link:
 
 @pytest.fixture(params=[True, False], ids=["embedded", "over a wire"])
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
-    """A hub behind its real doors, under a clock that only moves when told; its store is near or far."""
+    """A hub behind its real endpoints, under a clock that only moves when told; its store is near or far."""
     async with opened(immediate=request.param) as stage:
         yield stage

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.conformance.agentmsg import words
-from tests.support.chiffon import Answer, Door
+from tests.support.chiffon import Answer, HttpClient
 from tests.support.hubproc import PATIENCE, HubProcess, until
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -33,14 +33,14 @@ class Plain:
     # -- HTTP
 
     @property
-    def door(self) -> Door:
-        return Door(self.hub.url, self.token)
+    def http(self) -> HttpClient:
+        return HttpClient(self.hub.url, self.token)
 
     def post(self, path: str, body: Any) -> Answer:
-        return self.door.post(f"/agentmsg{path}", body)
+        return self.http.post(f"/agentmsg{path}", body)
 
     def get(self, path: str) -> Answer:
-        return self.door.get(f"/agentmsg{path}")
+        return self.http.get(f"/agentmsg{path}")
 
     def send(self, message: Any) -> Answer:
         return self.post("/messages", message)

@@ -1,4 +1,4 @@
-"""A whole hub behind agentmsg's real doors, on a real port, under a clock that only moves when told.
+"""A whole hub behind agentmsg's real endpoints, on a real port, under a clock that only moves when told.
 
 Agents here are an HTTP client, a WebSocket and the document: nothing of ours is at their end.
 """
@@ -233,7 +233,7 @@ class Link:
 
 @asynccontextmanager
 async def reopened(stage: Stage) -> AsyncIterator[None]:
-    """New doors, that remember nothing, to the same hub."""
+    """New endpoints, which remember nothing, to the same hub."""
     view = StateView(stage.store, stage.intake, stage.rules)
     handler = AgentmsgHandler(stage.intake, stage.store, view, limits=Limits(), admin_hash=token_hash(ADMIN_TOKEN))
     endpoints = agentmsg.endpoints(handler)

@@ -1,4 +1,4 @@
-"""What is promised of a message between two agents, over the real doors: order, priority, time, and the last resort."""
+"""What is promised of a message between two agents, over real endpoints: order, priority, time, and the last resort."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ async def test_what_was_accepted_outlives_the_hub(stage: Stage, pair: tuple[Spea
     }  # fmt: skip
 
 
-# -- both doors
+# -- HTTP and WebSocket
 
 
 @pytest.mark.requirement("AM-LNK-7")

@@ -324,9 +324,9 @@ async def test_a_cancelled_task_is_reported_as_an_update(stage: Stage, pair: tup
 
 
 @pytest.mark.requirement("agentmsg/all-D3")
-@pytest.mark.parametrize("door", ["HTTP", "link"])
+@pytest.mark.parametrize("via", ["HTTP", "link"])
 async def test_each_refusal_names_the_field_where_it_stands(
-    stage: Stage, pair: tuple[Speaker, Speaker], door: str
+    stage: Stage, pair: tuple[Speaker, Speaker], via: str
 ) -> None:
     ada, bob = pair
     await bob.works(ada, "t-1")
@@ -347,7 +347,7 @@ async def test_each_refusal_names_the_field_where_it_stands(
         ),
     ]  # fmt: skip
     for speaker, kind, to, payload, metadata, field in cases:
-        if door == "HTTP":
+        if via == "HTTP":
             _, report = await speaker.refused(kind, to, payload, **metadata)
         else:
             async with speaker.link() as link:

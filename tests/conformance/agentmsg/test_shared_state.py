@@ -179,13 +179,13 @@ async def test_a_result_is_for_those_who_have_to_do_with_it(stage: Stage, pair: 
 
 
 @pytest.mark.requirement("AM-UPD-2", "agentmsg-D9")
-@pytest.mark.parametrize("door", ["HTTP", "message"])
-async def test_create_update_and_delete_by_version(stage: Stage, pair: tuple[Speaker, Speaker], door: str) -> None:
+@pytest.mark.parametrize("via", ["HTTP", "message"])
+async def test_create_update_and_delete_by_version(stage: Stage, pair: tuple[Speaker, Speaker], via: str) -> None:
     ada, _ = pair
 
     async def change(operation: str, version: int, changes: dict[str, Any]) -> tuple[int, Any]:
         update = words.change(operation, "TASK", "plan", changes, version, stage.at)
-        if door == "HTTP":
+        if via == "HTTP":
             answer = await stage.post("/state", update, ada.token)
             return answer.status_code, answer.json()
         answer = await ada.send(ada.message("STATE_UPDATE", "hub", update))

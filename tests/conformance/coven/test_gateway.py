@@ -160,12 +160,12 @@ async def test_shutdown_lets_work_finish_then_patience_ends_with_unavailable(mon
         busy, idle = await hub.agent("worker"), await hub.agent("idler")
         task = await hub.submit()
         work = await busy.work()
-        draining = asyncio.create_task(hub.door.drain())
+        draining = asyncio.create_task(hub.endpoint.drain())
         assert (await busy.hear()).WhichOneof("payload") == "shutdown"
         assert (await idle.hear()).WhichOneof("payload") == "shutdown"
         await busy.respond(work.request_id, done={"full_response": "made it"})
         await hub.status(task.id, "completed")
-        assert (hub.door.streams, waited) == (2, [30.0])  # also who has nothing to finish may take its time
+        assert (hub.endpoint.streams, waited) == (2, [30.0])  # also who has nothing to finish may take its time
         over.set()
         assert await busy.code() is Code.UNAVAILABLE
         assert await idle.code() is Code.UNAVAILABLE
@@ -200,7 +200,7 @@ async def test_sizes_are_bounded_and_missing_heartbeats_harm_nobody() -> None:
         agent = await hub.agent("worker")
         task = await hub.submit()
         work = await agent.work()
-        link = next(iter(hub.door._streams))
+        link = next(iter(hub.endpoint._streams))
         link.last_message_at -= 3600
         await agent.respond(work.request_id, text="x" * 90_000)
         await agent.respond(work.request_id, done={})

@@ -136,7 +136,7 @@ async def test_a_cancel_goes_to_agents_that_understand_it_and_the_result_is_igno
         await agent.respond(following.request_id, done={})
         await hub.status(second.id, "completed")
         assert (await hub.task(first.id)).status == "cancelled"
-        assert hub.door.counts["ignored.abandoned_request"] == 2
+        assert hub.endpoint.counts["ignored.abandoned_request"] == 2
 
 
 # --- callers ---
@@ -180,7 +180,7 @@ async def test_the_end_of_a_stream_names_the_task_too() -> None:
         call = await hub.call(SendMessage(request_id="q", content="x", to_agent="worker"))
         task = await call.task_id()
         await worker.work()
-        draining = asyncio.create_task(hub.door.drain(0))
+        draining = asyncio.create_task(hub.endpoint.drain(0))
         assert await call.code() is Code.UNAVAILABLE
         ended = dict(await call.call.trailing_metadata())
         assert (ended["dragoman-task-id"], ended["dragoman-retryable"]) == (task, "1")

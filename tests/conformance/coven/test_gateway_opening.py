@@ -67,7 +67,7 @@ async def test_no_register_in_time_is_deadline_exceeded_and_a_second_one_is_igno
             task = await hub.submit()
             await agent.respond((await agent.work()).request_id, done={})
             await hub.status(task.id, "completed")
-            assert hub.door.counts["ignored.second_register"] == 2
+            assert hub.endpoint.counts["ignored.second_register"] == 2
             (line,) = [said for said in written if said["log_level"] == "warning"]
             assert (line["why"], line["agent"]) == ("second_register", "worker")
             assert hub.intake.agent(AgentId("somebody-else")) is None
@@ -90,7 +90,7 @@ async def test_the_id_of_a_live_stream_is_taken() -> None:
 async def test_a_silent_stream_that_answers_pings_keeps_its_id_after_one_cycle() -> None:
     async with gateway(limits={"keepalive_seconds": 0.2, "keepalive_timeout": 0.1}) as hub:
         first = await hub.agent("worker")
-        link = next(iter(hub.door._streams))
+        link = next(iter(hub.endpoint._streams))
         link.last_message_at -= 1.0
         second = await hub.stream()
         await second.say(register={"agent_id": "worker"})
@@ -106,14 +106,14 @@ async def test_a_dead_stream_is_replaced_when_it_ends_and_only_by_its_own_princi
         token = await hub.add("worker")
         other = await hub.add("other")
         first = await hub.agent("worker", token=token)
-        link = next(iter(hub.door._streams))
+        link = next(iter(hub.endpoint._streams))
         link.last_message_at -= 3600
         thief = await hub.stream(token=other)
         await thief.say(register={"agent_id": "worker"})
         assert await thief.code() is Code.PERMISSION_DENIED
         second = await hub.stream(token=token)
         await second.say(register={"agent_id": "worker"})
-        await hub.until(lambda: hub.door._connected._awaited)
+        await hub.until(lambda: hub.endpoint._connected._awaited)
         first.vanish()
         assert (await second.hear()).welcome.agent_id == "worker"
         task = await hub.submit()

@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Pair, Plain, error_of
 from tests.security.a2acp.ground import INTENT
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, running, until
 
@@ -109,7 +109,7 @@ def test_no_agent_reads_or_acknowledges_anothers_messages(hub: HubProcess, bond:
             ("POST", "/a2acp/ack", b"{}"),
             ("POST", "/a2acp/agents", b"{}"),
         ):
-            answer = Door(hub.url, token).ask(method, path, body)
+            answer = HttpClient(hub.url, token).ask(method, path, body)
             assert answer.status in (401, 403), (path, answer)
         with pytest.raises(InvalidStatus) as refused, Plain(hub, "bob", secret=token or "").link():
             pass
@@ -125,9 +125,9 @@ def test_registering_gives_no_other_name_domain_or_rights(hub: HubProcess, cast:
         ({"agent_id": BROKER["agent_id"]}, 401),
         ({"domain": "medtronic_poc"}, 403),
     ):
-        answer = eve.door.post("/a2acp/agents", {**eve.party, **changed, "capabilities": []})
+        answer = eve.http.post("/a2acp/agents", {**eve.party, **changed, "capabilities": []})
         assert answer.status == status, answer
-    answer = eve.door.post("/a2acp/agents", {**eve.party, "capabilities": [], "grants": ["admin:all"], "trusted": True})
+    answer = eve.http.post("/a2acp/agents", {**eve.party, "capabilities": [], "grants": ["admin:all"], "trusted": True})
     assert answer.json["grants"] == ["read:datasets"]
     assert hub.admin.get("/api/v1/agents/bob").json["domain"] == "a_domain"
 
@@ -158,8 +158,8 @@ def test_a_border_is_closed_until_a_person_opens_it(hub: HubProcess, cast: dict[
     assert source.refused(lied, later=False)["code"] == "AUTH_FAILED"
     state = {"operation": "UPDATE", "entity_type": "POLICY", "entity_id": "policy",
              "changes": {"domains": [{"source": "*", "target": "*"}]}, "version": 1}  # fmt: skip
-    assert source.door.post("/agentmsg/state", state).status in (401, 403)
-    assert source.door.post("/api/v1/policies/domains", {"source": here, "target": there}).status in (401, 403, 404)
+    assert source.http.post("/agentmsg/state", state).status in (401, 403)
+    assert source.http.post("/api/v1/policies/domains", {"source": here, "target": there}).status in (401, 403, 404)
     assert dragoman("policy", "allow", there, here, hub=hub).code == 0  # the other way round is another way
     assert source.refused(source.initiate(target, INTENT), later=False)["code"] == "SECURITY_POLICY_VIOLATION"
     assert dragoman("policy", "allow", here, there, hub=hub).code == 0

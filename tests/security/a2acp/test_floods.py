@@ -28,7 +28,7 @@ FRAMES: dict[str, bytes] = {
 def test_hostile_json_is_refused_at_every_endpoint(cast: dict[str, Plain], name: str) -> None:
     eve, frame = cast["eve"], FRAMES[name]
     for path in ("/a2acp/messages", "/a2acp/agents", "/auth/token", "/a2acp/ack"):
-        answer = eve.door.ask("POST", path, frame)
+        answer = eve.http.ask("POST", path, frame)
         assert answer.status in (400, 413), (path, answer)
         assert code_of(answer) == "SCHEMA_MISMATCH"
         assert CANARY.encode() not in answer.body

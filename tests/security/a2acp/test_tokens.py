@@ -13,7 +13,7 @@ import pytest
 
 from tests.conformance.a2acp.plain import BROKER, PROVISION, Bond, Plain, code_of, error_of, unb64
 from tests.security.a2acp.forging import Forge, confused, stranger, unsigned
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess
 
 at = time.time
@@ -200,26 +200,26 @@ def test_no_agent_gets_a_token_of_another_or_without_its_secret(hub: HubProcess,
         (ada.wish("bob"), None),
     ]
     for wish, said in tried:
-        answer = Door(hub.url).post("/auth/token", wish, **({} if said is None else {"Authorization": said}))
+        answer = HttpClient(hub.url).post("/auth/token", wish, **({} if said is None else {"Authorization": said}))
         assert answer.status in (401, 403), (said, answer)
         assert code_of(answer) in ("AUTH_FAILED", "SECURITY_POLICY_VIOLATION")
         assert b"eyJ" not in answer.body.split(b'"security"')[0]
     query = f"?agent_id=ada&secret={ada.secret}&access_token={ada.secret}"
-    assert Door(hub.url).post(f"/auth/token{query}", ada.wish("bob")).status == 401
+    assert HttpClient(hub.url).post(f"/auth/token{query}", ada.wish("bob")).status == 401
 
 
 @pytest.mark.requirement("a2acp-D5", "A2-TOK-7")
 def test_a_token_grants_no_more_than_was_allowed(hub: HubProcess, cast: dict[str, Plain]) -> None:
     eve = cast["eve"]
     for asked in (["admin:all", "read:datasets", "read:datasets.all"], ["read:datasets", "*"]):
-        token = eve.door.post("/auth/token", eve.wish("bob", requested_capabilities=asked)).json["token"]
+        token = eve.http.post("/auth/token", eve.wish("bob", requested_capabilities=asked)).json["token"]
         claims = json.loads(unb64(token.split(".")[1]))
         assert claims["capabilities"] == ["read:datasets"]
     for asked in (["admin:all"], ["*"], ["read:*"], ["READ:DATASETS"], ["read:datasets "]):
-        answer = eve.door.post("/auth/token", eve.wish("bob", requested_capabilities=asked))
+        answer = eve.http.post("/auth/token", eve.wish("bob", requested_capabilities=asked))
         assert (answer.status, code_of(answer)) == (401, "AUTH_FAILED"), answer
     eve.register({**PROVISION, "required_capabilities": ["admin:all"]})  # what one serves is not what one may
-    answer = eve.door.post("/auth/token", eve.wish("bob", requested_capabilities=["admin:all"]))
+    answer = eve.http.post("/auth/token", eve.wish("bob", requested_capabilities=["admin:all"]))
     assert answer.status == 401
     eve.serves()
 
@@ -228,7 +228,7 @@ def test_a_token_grants_no_more_than_was_allowed(hub: HubProcess, cast: dict[str
 @pytest.mark.parametrize("ttl", [0, -1, 86_401, 10**9, 10**30, 1.5, "3600", True, None])
 def test_no_token_lives_longer_than_a_day(cast: dict[str, Plain], ttl: Any) -> None:
     eve = cast["eve"]
-    answer = eve.door.post("/auth/token", eve.wish("bob", ttl=ttl))
+    answer = eve.http.post("/auth/token", eve.wish("bob", ttl=ttl))
     if ttl is None:
         assert answer.status == 200
         return
@@ -236,7 +236,7 @@ def test_no_token_lives_longer_than_a_day(cast: dict[str, Plain], ttl: Any) -> N
 
 
 def test_the_published_keys_are_public_ones(hub: HubProcess) -> None:
-    keys = Door(hub.url).get("/.well-known/jwks.json").json["keys"]
+    keys = HttpClient(hub.url).get("/.well-known/jwks.json").json["keys"]
     assert keys
     assert all(set(key) <= {"kty", "crv", "x", "kid", "alg", "use"} and key["kty"] == "OKP" for key in keys)
     assert all(not (one.stat().st_mode & 0o077) for one in (hub.data / "keys").rglob("*"))

@@ -47,7 +47,7 @@ FRAMES = {
 def test_hostile_json_is_refused_at_every_endpoint(hub: HubProcess, cast: dict[str, Plain], name: str) -> None:
     eve, frame = cast["eve"], FRAMES[name]
     for path in ("/messages", "/state", "/ack"):
-        answer = eve.door.ask("POST", f"/agentmsg{path}", frame)
+        answer = eve.http.ask("POST", f"/agentmsg{path}", frame)
         assert answer.status == (413 if name == "too large" else 400), (path, answer)
         assert answer.json["error_type"] in ("VALIDATION_ERROR", "RESOURCE_EXHAUSTED")
         assert len(answer.body) < 4096  # the attack is not sent back

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.conformance.agentmsg import words
 from tests.conformance.agentmsg.plain import Plain
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess, until
 
 ENDPOINTS = (
@@ -33,7 +33,7 @@ def test_every_endpoint_wants_a_token_of_this_protocol(hub: HubProcess) -> None:
     for method, path, body in ENDPOINTS:
         data = None if body is None else json.dumps(body).encode()
         for token, status in others:
-            answer = Door(hub.url, token).ask(method, f"/agentmsg{path}", data)
+            answer = HttpClient(hub.url, token).ask(method, f"/agentmsg{path}", data)
             assert (answer.status, answer.json["error_type"]) == (status, "AUTHENTICATION_ERROR"), (path, token)
             assert answer.json["agent_id"] == "hub"
     for token, status in [*others, (hub.ready["admin_token"], 401)]:
@@ -47,7 +47,7 @@ def test_every_endpoint_wants_a_token_of_this_protocol(hub: HubProcess) -> None:
 def test_a_token_in_the_address_is_none(hub: HubProcess, cast: dict[str, Plain]) -> None:
     token = cast["eve"].token
     for query in (f"token={token}", f"access_token={token}", f"authorization=Bearer%20{token}"):
-        assert Door(hub.url).get(f"/agentmsg/messages?wait=0&{query}").status == 401
+        assert HttpClient(hub.url).get(f"/agentmsg/messages?wait=0&{query}").status == 401
 
 
 @pytest.mark.requirement("agentmsg/all-D1")

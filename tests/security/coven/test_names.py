@@ -13,7 +13,7 @@ from dragoman.protocols.coven import codec
 from dragoman.protocols.coven.types import CANCEL, FOLLOW, SEND, CancelRequest, FollowRequest, SendMessage
 from tests.security.coven.attackers import agent_of, done_by, outcome, submit
 from tests.support import coven as outside
-from tests.support.chiffon import Door, task_of, work_request
+from tests.support.chiffon import HttpClient, task_of, work_request
 from tests.support.cli import dragoman
 from tests.support.hubproc import HubProcess, until
 
@@ -171,7 +171,7 @@ async def test_other_protocols_tokens_open_no_stream(hub: HubProcess) -> None:
         assert await stream.code() is Code.PERMISSION_DENIED
     # And the other way round.
     coven = token_of(hub, "coven-only")
-    answer = Door(hub.url, coven).post("/api/agent/message", work_request())
+    answer = HttpClient(hub.url, coven).post("/api/agent/message", work_request())
     assert answer.status in (401, 403), answer
     assert not [task for task in hub.tasks() if task["requested_by"] == "coven-only"]
     assert task_of(work_request())

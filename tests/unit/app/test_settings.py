@@ -230,13 +230,13 @@ def test_the_rules_reach_the_core_in_microseconds() -> None:
 def test_the_endpoints_defaults_are_those_of_the_settings() -> None:
     from dragoman.server.limits import Limits
 
-    doors, server = Limits(), Settings().server
+    limits, server = Limits(), Settings().server
     assert (
         server.max_message_bytes, server.max_connections, server.header_seconds, server.body_seconds,
         server.idle_seconds, server.max_poll_seconds,
     ) == (
-        doors.message_bytes, doors.max_connections, doors.header_seconds, doors.body_seconds, doors.idle_seconds,
-        doors.poll_seconds,
+        limits.message_bytes, limits.max_connections, limits.header_seconds, limits.body_seconds, limits.idle_seconds,
+        limits.poll_seconds,
     )  # fmt: skip
 
 

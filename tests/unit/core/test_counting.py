@@ -119,17 +119,17 @@ async def test_an_agent_of_a_limited_protocol_has_one_minute_over_all_endpoints(
     await world.add("boss", "orchestrator")
     await world.add("i1", "infra")
 
-    def ask(who, door):
-        return world.request(principal=AgentId(who), protocol=door)
+    def ask(who, protocol):
+        return world.request(principal=AgentId(who), protocol=protocol)
 
-    doors = ("a2acp", "coven", "chiffon", "forge", "agentmsg")
-    for door in doors[:3]:
-        await world.ask(ask("lab", door))
-    for door in doors:
-        fault = await world.refused(ask("lab", door))
+    protocols = ("a2acp", "coven", "chiffon", "forge", "agentmsg")
+    for protocol in protocols[:3]:
+        await world.ask(ask("lab", protocol))
+    for protocol in protocols:
+        fault = await world.refused(ask("lab", protocol))
         assert (fault.kind, fault.facts["scope"]) == (Kind.RATE_LIMITED, "agent")
         for _ in range(2):
-            await world.ask(ask("boss", door if door != "a2acp" else "chiffon"))
+            await world.ask(ask("boss", protocol if protocol != "a2acp" else "chiffon"))
     await world.intake.stop()
 
 

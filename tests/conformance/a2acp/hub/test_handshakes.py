@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, code_of, error_of
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def test_the_schema_is_served_and_takes_the_documents_examples(hub: HubProcess, examples: Json) -> None:
     import jsonschema_rs
 
-    schema = Door(hub.url).get("/schemas/a2acp.json").json
+    schema = HttpClient(hub.url).get("/schemas/a2acp.json").json
     assert schema == examples["schema"]
     takes = jsonschema_rs.validator_for(schema, validate_formats=True).is_valid
     assert takes(examples["request"])
@@ -213,10 +213,10 @@ def test_schemas_that_do_not_fit_are_refused_as_in_the_documents_example(cast: t
 @pytest.mark.requirement("A2-VER-1", "A2-VER-4", "a2acp-D11")
 def test_an_agent_that_speaks_another_version_of_the_protocol_cannot_declare_itself(hub: HubProcess) -> None:
     mine = Plain(hub, f"speaks-{uuid.uuid4().hex[:8]}")
-    told = error_of(mine.door.post("/a2acp/agents", {**mine.party, "protocol_version": "7.0"}))
+    told = error_of(mine.http.post("/a2acp/agents", {**mine.party, "protocol_version": "7.0"}))
     assert (told["code"], told["details"]["field"]) == ("SCHEMA_MISMATCH", "protocol_version")
     assert (told["details"]["supported_versions"], told["details"]["received_version"]) == (["1.x"], "7.0")
-    minor = mine.door.post("/a2acp/agents", {**mine.party, "protocol_version": "1.7"})
+    minor = mine.http.post("/a2acp/agents", {**mine.party, "protocol_version": "1.7"})
     assert (minor.status, minor.json["protocol_version"]) == (200, "1.0")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.a2acp.plain import BROKER, PROVISION, WANTED, Bond, Plain, now
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess
 
 Json = dict[str, Any]
@@ -44,7 +44,9 @@ def test_the_documents_request_and_response(hub: HubProcess, bond: Bond, example
     assert bond.content(told) == expected
     assert told["payload"]["contract_id"] == bond.id
     assert told["payload"]["correlation_id"] == "correlation-789"
-    takes = jsonschema_rs.validator_for(Door(hub.url).get("/schemas/a2acp.json").json, validate_formats=True).is_valid
+    takes = jsonschema_rs.validator_for(
+        HttpClient(hub.url).get("/schemas/a2acp.json").json, validate_formats=True
+    ).is_valid
     assert takes(work)
     assert takes(told)
     assert uuid.UUID(work["message_id"]).version == 4

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 from tests.conformance.a2acp.plain import BROKER, Bond, Plain, code_of, error_of
-from tests.support.chiffon import Door
+from tests.support.chiffon import HttpClient
 from tests.support.hubproc import HubProcess
 
 
@@ -19,7 +19,7 @@ def test_a_token_is_had_with_the_agents_secret_and_is_accepted(
     said = f"Bearer {ada.secret}"
     if how == "basic":
         said = "Basic " + base64.b64encode(f"{ada.id}:{ada.secret}".encode()).decode()
-    answer = Door(hub.url).post("/auth/token", ada.wish(BROKER["agent_id"], ttl=600), Authorization=said)
+    answer = HttpClient(hub.url).post("/auth/token", ada.wish(BROKER["agent_id"], ttl=600), Authorization=said)
     assert answer.status == 200, answer
     assert set(answer.json) >= {"token", "expires_at"}
     assert answer.json["expires_at"].endswith("Z")
@@ -33,7 +33,7 @@ def test_anybody_may_verify_a_token_with_the_published_keys(hub: HubProcess, cas
 
     ada, bob = cast
     token = ada.token(bob.id, ttl=600)
-    keys = jwt.PyJWKSet.from_dict(Door(hub.url).get("/.well-known/jwks.json").json)
+    keys = jwt.PyJWKSet.from_dict(HttpClient(hub.url).get("/.well-known/jwks.json").json)
     kid = jwt.get_unverified_header(token)["kid"]
     claims = jwt.decode(token, keys[kid], ["EdDSA"], audience=bob.id, issuer="a_domain-auth-service")
     assert {name: claims[name] for name in ("sub", "aud", "domain", "capabilities")} == {
@@ -68,5 +68,5 @@ def test_a_token_without_the_capability_does_not_serve(bond: Bond) -> None:
 def test_a_wish_for_a_token_is_refused_by_its_field(cast: tuple[Plain, Plain]) -> None:
     ada, bob = cast
     for changed, field in (({"target_agent_id": None}, "target_agent_id"), ({"ttl": 10**9}, "ttl")):
-        answer = ada.door.post("/auth/token", ada.wish(bob.id) | changed)
+        answer = ada.http.post("/auth/token", ada.wish(bob.id) | changed)
         assert (answer.status, code_of(answer), error_of(answer)["details"]["field"]) == (400, "SCHEMA_MISMATCH", field)

@@ -312,7 +312,7 @@ async def test_an_agent_that_is_gone_was_last_seen_when_it_last_spoke(world):
     await world.add("i1", "infra")
     await world.connect("i1")
     task = await world.submit()
-    gone = {"agent_id": "i1", "last_heartbeat": None}  # all that a door knows
+    gone = {"agent_id": "i1", "last_heartbeat": None}  # all that an endpoint knows
     task = await world.fault("i1", task.id, Kind.UNAVAILABLE, retryable=True, facts=gone)
     agent = world.intake.agent(AgentId("i1"))
     assert task.outcome.fault.facts == gone | {"last_heartbeat": rfc3339(agent.last_seen_at)}

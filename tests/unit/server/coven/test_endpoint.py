@@ -109,7 +109,7 @@ async def test_work_that_was_not_sent_when_the_hub_stops_costs_no_attempt() -> N
         agent = await hub.agent("worker")
         first, second = await hub.submit(), await hub.submit()
         work = await agent.work()
-        draining = asyncio.create_task(hub.door.drain(10))
+        draining = asyncio.create_task(hub.endpoint.drain(10))
         await agent.hear()
         await agent.respond(work.request_id, done={})
         await hub.status(first.id, "completed")
@@ -128,7 +128,7 @@ async def test_a_stopping_hub_asks_a_caller_to_reconnect() -> None:
         work = await agent.work()
         await agent.respond(work.request_id, text="half")
         assert (await call.next()).event == Text("half")
-        draining = asyncio.create_task(hub.door.drain(0.2))
+        draining = asyncio.create_task(hub.endpoint.drain(0.2))
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await call.rest()
         assert ended.value.code() is Code.UNAVAILABLE

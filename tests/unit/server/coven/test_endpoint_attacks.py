@@ -51,12 +51,12 @@ async def test_streams_that_never_register_are_capped_and_do_not_keep_others_out
         idle = [outside.stream(channel) for _ in range(20)]
         for one in idle:
             await outside.soon(one.call.initial_metadata())
-        await hub.until(lambda: hub.door._unregistered.total() == 20)
+        await hub.until(lambda: hub.endpoint._unregistered.total() == 20)
         more = [outside.stream(channel) for _ in range(30)]
         assert {await one.code() for one in more} == {Code.RESOURCE_EXHAUSTED}
         for one in idle:
             one.vanish()
-        await hub.until(lambda: hub.door._unregistered.total() == 0)
+        await hub.until(lambda: hub.endpoint._unregistered.total() == 0)
         await hub.agent("worker")
 
 
@@ -64,11 +64,11 @@ async def test_one_token_takes_only_a_few_of_the_places_before_registration() ->
     async with gateway(guests=False, limits={"unregistered_each": 3}) as hub:
         greedy, modest = await hub.add("greedy"), await hub.add("modest")
         waiting = [await hub.stream(token=greedy) for _ in range(3)]
-        await hub.until(lambda: hub.door._unregistered.total() == 3)
+        await hub.until(lambda: hub.endpoint._unregistered.total() == 3)
         assert await (await hub.stream(token=greedy)).code() is Code.RESOURCE_EXHAUSTED
         assert (await (await hub.stream(token=modest)).register("modest")).agent_id == "modest"
         assert (await waiting[0].register("greedy")).agent_id == "greedy"
-        assert hub.door._unregistered.total() == 2
+        assert hub.endpoint._unregistered.total() == 2
 
 
 async def test_streams_opened_and_reset_at_once_leave_nothing_behind() -> None:
@@ -81,8 +81,8 @@ async def test_streams_opened_and_reset_at_once_leave_nothing_behind() -> None:
             for one in streams:
                 await outside.soon(one.call.code())
         agent = await hub.agent("worker")
-        await hub.until(lambda: hub.door._unregistered.total() == 0)
-        assert hub.door.streams == 1
+        await hub.until(lambda: hub.endpoint._unregistered.total() == 0)
+        assert hub.endpoint.streams == 1
         task = await hub.submit()
         await agent.respond((await agent.work()).request_id, done={})
         await hub.status(task.id, "completed")
@@ -155,7 +155,7 @@ async def test_a_file_of_a_stream_that_broke_meanwhile_is_not_kept() -> None:
         agent.vanish()
         await hub.until(lambda: not hub.intake.reachable(AgentId("worker")))
         files.opened.set()
-        await hub.until(lambda: not hub.door._files._under_way)
+        await hub.until(lambda: not hub.endpoint._files._under_way)
         assert not files._kept
 
 

@@ -26,7 +26,7 @@ async def test_a_handler_that_breaks_ends_its_stream_and_the_endpoint_stays_open
         agent = await hub.agent("worker")
         task = await hub.submit()
         work = await agent.work()
-        (link,) = hub.door._streams
+        (link,) = hub.endpoint._streams
         monkeypatch.setattr(link.session.stream, "receive", lambda data: 1 / 0)
         await agent.heartbeat()
         assert await agent.code() is Code.INTERNAL
@@ -74,7 +74,7 @@ async def test_a_slow_store_slows_the_agent_and_loses_nothing() -> None:
         work = await agent.work()
         await agent.respond(work.request_id, text="first")
         await hub.status(task.id, "running")
-        (link,) = hub.door._streams
+        (link,) = hub.endpoint._streams
         gate = asyncio.Event()
         handed = hub.intake.enqueue_then
         hub.intake.enqueue_then = lambda command, then: asyncio.ensure_future(later(command, then))  # type: ignore[method-assign]
@@ -112,7 +112,9 @@ async def test_what_an_agent_held_when_the_hub_was_killed_is_done_again_at_once(
         work = await agent.work()
         await agent.respond(work.request_id, text="half")
         await hub.status(task.id, "running")
-        monkeypatch.setattr(hub.door, "_close", lambda link: None)  # nobody is left to say that the connection broke
+        monkeypatch.setattr(
+            hub.endpoint, "_close", lambda link: None
+        )  # nobody is left to say that the connection broke
     async with gateway(store=store) as hub:
         again = await hub.agent("worker")
         assert (await again.work()).request_id == work.request_id
@@ -145,13 +147,13 @@ async def test_the_hub_ignores_an_agent_that_works_on_a_finished_task() -> None:
         work = await agent.work()
         await hub.intake.execute(Finish(principal=AgentId("worker"), task_id=task.id, digest="by another way"))
         await agent.respond(work.request_id, text="still at it")
-        (link,) = hub.door._streams
+        (link,) = hub.endpoint._streams
         await hub.until(lambda: link.session.stream.abandoned)
         await agent.respond(work.request_id, done={})
         following = await hub.submit()
         await agent.respond((await agent.work()).request_id, done={})
         await hub.status(following.id, "completed")
-        assert hub.door.counts["ignored.abandoned_request"] == 1
+        assert hub.endpoint.counts["ignored.abandoned_request"] == 1
 
 
 async def test_what_an_agent_still_says_of_a_turn_that_a_person_ended_is_not_taken_for_the_next() -> None:

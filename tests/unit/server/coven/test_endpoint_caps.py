@@ -29,7 +29,7 @@ async def test_only_so_many_streams_are_served_at_once() -> None:
         first, _ = await hub.agent("a1"), await hub.agent("a2")
         assert await (await hub.stream()).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.vanish()
-        await hub.until(lambda: hub.door.streams == 1)
+        await hub.until(lambda: hub.endpoint.streams == 1)
         await hub.agent("a3")
 
 

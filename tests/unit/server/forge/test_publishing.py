@@ -121,7 +121,7 @@ async def test_agents_publish_and_subscribe(hub: ForgeHub) -> None:
     assert (await three.ask("publish", topic="builds.failed", data=1))["delivered"] == 1
     await one.close()
     async with asyncio.timeout(60):
-        while len(hub.door._links) > 2:  # until the hub has seen the connection's end
+        while len(hub.endpoint._links) > 2:  # until the hub has seen the connection's end
             await asyncio.sleep(0)
     assert (await three.ask("publish", topic="builds.done", data=1))["delivered"] == 0
     for topic in ("a*b", "*a"):

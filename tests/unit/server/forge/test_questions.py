@@ -54,7 +54,7 @@ async def test_the_answer_is_the_response(hub: ForgeHub) -> None:
 async def test_a_hub_that_stops_does_not_wait_for_a_person(hub: ForgeHub) -> None:
     worker, task = await at_work(hub)
     await asked(hub, worker, timeout=300_000)
-    await soon(hub.door.drain(2 * PATIENCE))
+    await soon(hub.endpoint.drain(2 * PATIENCE))
     assert (await worker.notice("shutdown"))["gracePeriod"] == 30_000
     assert (await hub.world.task(task)).status is Status.WAITING  # type: ignore[arg-type]
 

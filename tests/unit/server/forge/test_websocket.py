@@ -135,7 +135,7 @@ async def test_what_is_wrong_is_named(hub: ForgeHub) -> None:
 @pytest.mark.requirement("FG-NOT-4")
 async def test_a_hub_that_stops_says_so_and_closes(hub: ForgeHub) -> None:
     worker = await hub.connect("worker-1")
-    await soon(hub.door.drain(2.0))
+    await soon(hub.endpoint.drain(2.0))
     assert await worker.notice("shutdown") == {"gracePeriod": 2000, "reason": "Orchestrator stopping"}
     with pytest.raises(ConnectionClosed) as caught:
         await worker.hear()
@@ -157,7 +157,7 @@ async def test_a_caller_that_cannot_be_answered_before_the_hub_stops_is_asked_to
     monkeypatch.setattr(hub.handler.store, "task", look)
     await planner.say(planner.message("request:get-task", {"taskId": "t"}))
     await soon(looked.wait())
-    await soon(hub.door.drain(0.2))
+    await soon(hub.endpoint.drain(0.2))
     await planner.notice("shutdown")
     with pytest.raises(ConnectionClosed) as caught:
         await planner.hear()
@@ -171,7 +171,7 @@ async def test_a_working_agent_has_the_time_that_the_hub_announced(hub: ForgeHub
     planner, worker = await hub.connect("planner-1"), await hub.connect("worker-1")
     task = (await planner.ask("submit-task", type="x", agent="worker-1"))["task"]["id"]
     await worker.notice("task-assigned")
-    draining = asyncio.ensure_future(hub.door.drain(10.0))
+    draining = asyncio.ensure_future(hub.endpoint.drain(10.0))
     assert (await worker.notice("shutdown"))["gracePeriod"] == 10_000
     done = await worker.ask("update-task", taskId=task, status="completed", result=1)
     assert done["task"]["status"] == "completed"
